@@ -12,7 +12,7 @@ from raybench.spec.errors import UserError as UserError
 if TYPE_CHECKING:
     from raybench.models.base import Workload as Workload
     from raybench.report.several import Studies
-    from raybench.results.load import StudyResults
+    from raybench.report.study import StudyResults
 
     __version__: str
 
@@ -48,7 +48,7 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
     A study has DataFrames (`trials`, `curves`, `confirmed`, `configurations`, of a scaling study
     `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance`,
     `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
-    as it is now. Neither Ray nor a framework is needed. See `raybench.results.load`.
+    as it is now. Neither Ray nor a framework is needed. See `raybench.report.study`.
     """
     from raybench.report.several import load_any  # pandas is only imported when needed
 
@@ -61,7 +61,7 @@ def load_model(folder: str | Path) -> Any:
     `folder` may be the URL that it was saved below. Its attribute `raybench` takes new samples as
     they are and answers in names of classes or the labels' unit: `model.raybench.predict(rows)`.
     """
-    from raybench.results.load import load as read_study
+    from raybench.results.study import load as read_study
     from raybench.training.saved import DATA_FILE, MODEL_FILES
     from raybench.training.saved import load_model as read
 

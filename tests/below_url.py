@@ -2,8 +2,8 @@
 
 import time
 
+from raybench.report.study import load
 from raybench.results.bucket import Bucket
-from raybench.results.load import load
 from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store
 from tests.made_results import run_line

@@ -1,6 +1,6 @@
 """Records of runs that never ran, and the folders of results that they make."""
 
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.store import STUDY_FILE, Store
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec

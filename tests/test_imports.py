@@ -181,8 +181,8 @@ def violations(code, module, *, commands=("tune",), is_package=False):
         ("raybench.runs.single_run", "from raybench.search import study"),
         ("raybench.search.study", "from ray.tune import Stopper"),
         ("raybench.search.asha", "import optuna"),
-        ("raybench.results.load", "from raybench.data import load"),
-        ("raybench.results.load", "import raybench.report.answer"),
+        ("raybench.results.study", "from raybench.data import load"),
+        ("raybench.results.study", "import raybench.report.answer"),
         ("raybench.report.answer", "import raybench.cluster.signals"),
         ("raybench.tune", "import ray"),
         ("raybench", "import torch"),
@@ -205,7 +205,7 @@ def test_the_checker_sees_a_violation(module, code):
         ("raybench.results.place", "import raybench\nfrom raybench import UserError"),
         ("raybench.scaling.cells", "import pandas\nfrom raybench.data import dataset"),
         ("raybench.tune", "from raybench import commands\nfrom raybench.search import run"),
-        ("raybench", "from raybench.results.load import load\nimport torchx, rayon"),
+        ("raybench", "from raybench.results.study import load\nimport torchx, rayon"),
     ],
 )
 def test_the_checker_lets_good_imports_pass(module, code):

@@ -25,7 +25,7 @@ import numpy as np
 
 from raybench.data.baseline import baselines, chance_level
 from raybench.data.dataset import Dataset, Split
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.verdict import judge
 from raybench.search.reference_settings import held, target_from

@@ -15,10 +15,10 @@ from raybench.report.console import make_console, say
 from raybench.report.export import export, write_plots
 from raybench.report.page import try_page, write_comparison
 from raybench.report.show import show
-from raybench.results.load import StudyResults, load
 from raybench.results.place import is_url
 from raybench.results.storage import publish
 from raybench.results.store import StudyFiles
+from raybench.results.study import Study, load
 from raybench.spec.errors import UserError
 
 COMPARISON = "compare.html"
@@ -102,7 +102,7 @@ def compare(places: Sequence[str], file: Path) -> int:
     return cli.DONE
 
 
-def _log(tools: Sequence[str], results: StudyResults) -> int:
+def _log(tools: Sequence[str], results: Study) -> int:
     """Bring to other tools what they do not have of a study; return the exit code."""
     say_it = partial(say, make_console(sys.stdout))
     with Loggers(tools, results.folder, place=results.place, say=say_it, close_s=None) as loggers:
@@ -111,7 +111,7 @@ def _log(tools: Sequence[str], results: StudyResults) -> int:
     return cli.FAILED if loggers.has_failed else cli.DONE
 
 
-def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool, png: bool) -> None:
+def _report_scaling(place: str | Path, results: Study, *, verbose: bool, png: bool) -> None:
     """Do the same for a scaling study."""
     from raybench.report.scaling_report import ScalingReport, try_scaling_page
 

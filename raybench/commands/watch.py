@@ -15,8 +15,8 @@ from raybench.report.live.screen import WHOLE, study_screen, view_for
 from raybench.report.live.state import Cause
 from raybench.report.show import show
 from raybench.results.bucket import BucketError
-from raybench.results.load import load
 from raybench.results.place import is_url
+from raybench.results.study import load
 from raybench.search.watched import Watched
 from raybench.spec.errors import UserError
 from raybench.stats.clock import unix_seconds

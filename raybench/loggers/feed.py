@@ -273,7 +273,7 @@ def _is_ended() -> bool | None:
 def _tell_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
     # Late: pandas takes a second, while nothing is trained any more.
     from raybench.loggers.sink import winners_of
-    from raybench.results.load import load
+    from raybench.results.study import load
 
     found = winners_of(load(folder))
     if found:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raybench.results.ranking import confirmed
 from raybench.spec.run import RunSpec
 from raybench.spec.text import HIDDEN, KEY, clean, redact_text
 from raybench.stats.record import Evaluation, Role, RunRecord
 
 if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
-    from raybench.results.load import StudyResults
+    from raybench.results.study import Study
 
 Value = str | int | float | bool
 
@@ -184,7 +185,7 @@ CONFIRMED = {
 """Figures of a winner, and the columns of `confirmed` that hold them."""
 
 
-def winners_of(results: "StudyResults") -> list[Winner]:
+def winners_of(results: "Study") -> list[Winner]:
     """Return the fastest and the cheapest of every model of GPU; none of what is no search."""
     from raybench.results.verdict import judge_each
 
@@ -212,11 +213,11 @@ def winners_of(results: "StudyResults") -> list[Winner]:
     return found
 
 
-def _figures(results: "StudyResults", trial: str, *, is_confirmed: bool) -> dict[str, float]:
+def _figures(results: "Study", trial: str, *, is_confirmed: bool) -> dict[str, float]:
     import pandas as pd
 
     metric = results.metric
-    table = results.confirmed if is_confirmed else results.trials
+    table = confirmed(results) if is_confirmed else results.trials
     row = table.set_index("trial").loc[trial].to_dict()
     if is_confirmed:
         found = {name: row.get(column) for name, column in CONFIRMED.items()}

@@ -23,9 +23,9 @@ from raybench.report.words import (
     target_words,
     within_budget,
 )
-from raybench.results.load import StudyResults
 from raybench.results.place import shown
-from raybench.results.ranking import kinds, nearest
+from raybench.results.ranking import configurations, kinds, nearest, repeated
+from raybench.results.study import Study
 from raybench.results.verdict import (
     Verdict,
     VerdictFacts,
@@ -33,10 +33,13 @@ from raybench.results.verdict import (
     best_of,
     facts_of,
     is_better_than_baseline,
+    judge,
+    judge_each,
     judged_on,
     new_value,
     winner_of,
 )
+from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import Metric
 from raybench.spec.objective import GUESSES, share_error
 from raybench.spec.run import RunSpec, describe
@@ -50,7 +53,7 @@ BEYOND = 2.33
 """Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
 
 
-def in_words(results: StudyResults, spec: RunSpec) -> str:
+def in_words(results: Study, spec: RunSpec) -> str:
     """Return a configuration: `PyTorch on 2 workers, 64 samples a step each, adam at ...`."""
     batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
     words = (
@@ -62,12 +65,12 @@ def in_words(results: StudyResults, spec: RunSpec) -> str:
     return f"{words}, {own}" if own else words
 
 
-def named(results: StudyResults, winner: Winner) -> str:
+def named(results: Study, winner: Winner) -> str:
     """Return a configuration in words and its trial."""
     return f"{in_words(results, winner.spec)} (trial {winner.trial})"
 
 
-def answer_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+def answer_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return what to train with, how soon it gets there and what it costs.
 
     Where no run reached the target, the one that came nearest; [] where none learnt anything. Of
@@ -77,7 +80,7 @@ def answer_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
         trial = nearest(results)
         near = [] if trial is None else [_nearest(results, trial)]
         return guessing_lines(results) or near
-    each = results.verdicts
+    each = judge_each(results)
     if len(each) > 1:
         return [
             f"On {kind or 'hosts without a GPU'}: {line}"
@@ -87,7 +90,7 @@ def answer_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     return _answers(results, facts_of(results, verdict))
 
 
-def _answers(results: StudyResults, facts: VerdictFacts) -> list[str]:
+def _answers(results: Study, facts: VerdictFacts) -> list[str]:
     fastest, cheapest, billed = facts.fastest, facts.cheapest, as_billed(results)
     if not facts.is_proven:
         if results.is_timed:
@@ -113,13 +116,13 @@ def _answers(results: StudyResults, facts: VerdictFacts) -> list[str]:
     ]
 
 
-def _budget(results: StudyResults) -> float | None:
+def _budget(results: Study) -> float | None:
     """Return the seconds of training that a run has."""
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     return None if seconds is None else float(seconds)
 
 
-def _nearest(results: StudyResults, trial: str) -> str:
+def _nearest(results: Study, trial: str) -> str:
     run, metric = results.runs[trial], results.metric
     name = f"{in_words(results, run.spec)} (trial {trial})"
     if refuted := refuted_words(results, trial):
@@ -130,7 +133,7 @@ def _nearest(results: StudyResults, trial: str) -> str:
     )
 
 
-def _costs(results: StudyResults, winner: Winner) -> str:
+def _costs(results: Study, winner: Winner) -> str:
     """Return `95 % accuracy after 0.59 s of training, 0.59 worker-seconds`."""
     about = "after"
     if winner.hits < winner.runs:
@@ -145,18 +148,18 @@ def _costs(results: StudyResults, winner: Winner) -> str:
     return f"{aim} {about} {duration(winner.seconds)} of training{wall}{workers}"
 
 
-def _standing(results: StudyResults, facts: VerdictFacts, what: str) -> str:
+def _standing(results: Study, facts: VerdictFacts, what: str) -> str:
     """Return `the fastest of 95 configurations tried (80 were stopped early and not compared); 2
     others may be as fast`."""
     near = _as_good([*facts.tied, *facts.once], "fast" if results.is_timed else "good")
     return f"the {what} of {tried_words(results)}{near}"
 
 
-def tried_words(results: StudyResults) -> str:
+def tried_words(results: Study) -> str:
     """Return `95 configurations tried (80 were stopped early and not compared)`."""
     searched = results.trials[results.trials["phase"] == "search"]
     configs = searched.drop_duplicates("config")
-    again = configs["trial"].isin(list(results.repeated))
+    again = configs["trial"].isin(list(repeated(results)))
     stopped = int(((configs["state"] == "stopped") & ~again).sum())
     were = "was" if stopped == 1 else "were"
     left_out = f" ({stopped:,} {were} stopped early and not compared)" if stopped else ""
@@ -167,7 +170,7 @@ def _as_good(others: Sequence[str], like: str) -> str:
     return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
 
 
-def _saved(results: StudyResults, facts: VerdictFacts) -> str:
+def _saved(results: Study, facts: VerdictFacts) -> str:
     """Say what the cheapest costs and takes, beside the fastest."""
     fast, cheap = facts.fastest, facts.cheapest
     if not cheap.hits:
@@ -179,11 +182,11 @@ def _saved(results: StudyResults, facts: VerdictFacts) -> str:
     return f"{words}, {100 * share:.0f} % of the fastest's, for {longer:.2g} times its time"
 
 
-def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return the outcome in one or two sentences."""
     if verdict is None:
         return guessing_lines(results) or [_nothing(results)]
-    each = results.verdicts
+    each = judge_each(results)
     if len(each) > 1:
         head = "Several models of GPU, each ranked by itself:"
         lines = [_outcome(results, facts_of(results, one))[0] for one in each.values()]
@@ -194,7 +197,7 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     return [*lines, *optimism_lines(results, facts)]
 
 
-def _outcome(results: StudyResults, facts: VerdictFacts) -> list[str]:
+def _outcome(results: Study, facts: VerdictFacts) -> list[str]:
     """Name the winners with their numbers."""
     if not results.is_timed:
         return [_best_value(results, facts)]
@@ -206,7 +209,7 @@ def _outcome(results: StudyResults, facts: VerdictFacts) -> list[str]:
     return [*lines, *_other_way_round(results, facts)]
 
 
-def _ties(results: StudyResults, facts: VerdictFacts) -> list[str]:
+def _ties(results: Study, facts: VerdictFacts) -> list[str]:
     """Name those that ran again, and count those that ran once."""
     if not facts.is_confirmed:
         return []
@@ -226,7 +229,7 @@ def _ties(results: StudyResults, facts: VerdictFacts) -> list[str]:
     return [" ".join(sentences)] if sentences else []
 
 
-def _other_way_round(results: StudyResults, facts: VerdictFacts) -> list[str]:
+def _other_way_round(results: Study, facts: VerdictFacts) -> list[str]:
     """Say why the fastest takes longer, or the cheapest costs more, where it is printed so.
 
     They are chosen by the race, and printed by runs alone, which had no part in that.
@@ -249,7 +252,7 @@ def _other_way_round(results: StudyResults, facts: VerdictFacts) -> list[str]:
     ]
 
 
-def _reaches(results: StudyResults, one: Winner, facts: VerdictFacts) -> str:
+def _reaches(results: Study, one: Winner, facts: VerdictFacts) -> str:
     name, aim = f"{one.label} (trial {one.trial})", target_of(results)
     if not facts.is_confirmed:
         reaches = f"reaches {aim} after {one.search_s:.2f} s{one.search_mark}"
@@ -279,7 +282,7 @@ def _reaches(results: StudyResults, one: Winner, facts: VerdictFacts) -> str:
     return f"{name} {reaches}, {one.cost:.2f} worker-seconds{within}{price}; {proof}."
 
 
-def _best_value(results: StudyResults, facts: VerdictFacts) -> str:
+def _best_value(results: Study, facts: VerdictFacts) -> str:
     one, metric = facts.fastest, results.metric
     name = f"{_capital(metric.superlative)}: {one.label} (trial {one.trial})"
     if not facts.is_confirmed:
@@ -307,7 +310,7 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
     return f"{low.removesuffix(' %')} to {high}"
 
 
-def _tested(results: StudyResults, one: Winner) -> str:
+def _tested(results: Study, one: Winner) -> str:
     """Say what the runs that are printed reach on the test split, where that was measured."""
     metric = results.metric
     if math.isnan(one.test_value):
@@ -318,7 +321,7 @@ def _tested(results: StudyResults, one: Winner) -> str:
     return f"; test {metric.words} {metric.shown(one.test_value)}{interval}"
 
 
-def spec_comment(results: StudyResults, trial: str, verdict: Verdict | None, what: str) -> str:
+def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
     """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
     is_confirmed = verdict is not None and verdict.is_confirmed
     one, run = winner_of(results, trial, is_confirmed=is_confirmed), results.runs[trial]
@@ -339,7 +342,7 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict | None, wha
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
 
-def _proof(results: StudyResults, one: Winner) -> str:
+def _proof(results: Study, one: Winner) -> str:
     metric, seeds = results.metric, f"{one.seeds} {one.how_run}"
     if not one.hits:
         return (
@@ -371,10 +374,10 @@ def _in_file(metric: Metric, value: float | None) -> str:
     return f"{value:.4f}" if metric.is_share else f"{value:.6g}"
 
 
-def guessing_lines(results: StudyResults) -> list[str]:
+def guessing_lines(results: Study) -> list[str]:
     """Say of what did best that it is no better than guessing; [] where something won."""
     lines = []
-    for kind in [] if results.verdicts else kinds(results.trials):
+    for kind in [] if judge_each(results) else kinds(results.trials):
         verdict = best_of(results, kind)
         if verdict is None or is_better_than_baseline(results, verdict) is not False:
             continue
@@ -392,7 +395,7 @@ def guessing_lines(results: StudyResults) -> list[str]:
     return lines
 
 
-def optimism_lines(results: StudyResults, facts: VerdictFacts) -> list[str]:
+def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     """Say where the validation split said more of the fastest than the test split, by more than
     the sampling errors of both. Of shares alone: of others a value does not tell its error."""
     both, metric = results.baselines, results.metric
@@ -415,7 +418,7 @@ def optimism_lines(results: StudyResults, facts: VerdictFacts) -> list[str]:
     ]
 
 
-def _nothing(results: StudyResults) -> str:
+def _nothing(results: Study) -> str:
     trials, metric = results.trials, results.metric
     best = metric.best(trials[metric.best_column])
     if len(trials) and (trials["state"] == "failed").all():
@@ -425,7 +428,7 @@ def _nothing(results: StudyResults) -> str:
     if not results.is_timed:
         return f"No result: {reached}."
     once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
-    if set(once) & set(results.repeated):
+    if set(once) & set(repeated(results)):
         return (
             f"No result: {named_trials(list(once))} reached the target of {target_of(results)} in "
             "the search, but none that ran again did with new seeds; name a target that runs "
@@ -434,7 +437,7 @@ def _nothing(results: StudyResults) -> str:
     return " ".join([_missed(results, reached), *_start_up(results)])
 
 
-def _missed(results: StudyResults, reached: str) -> str:
+def _missed(results: Study, reached: str) -> str:
     """Say why nothing reached the target, and what follows from it."""
     aim, by_reference = target_of(results), _reference_s(results)
     trials = results.trials[results.trials["role"] == "trial"]
@@ -450,7 +453,7 @@ def _missed(results: StudyResults, reached: str) -> str:
     return f"{who}: {reached}{_too_late(results)}; {advice}."
 
 
-def _too_late(results: StudyResults) -> str:
+def _too_late(results: Study) -> str:
     """Say of runs that were at the target once why that did not count."""
     metric, target = results.metric, results.target
     if target is None:
@@ -471,18 +474,18 @@ def _most_s(run: RunRecord) -> float:
     return run.spec.objective.max_train_seconds
 
 
-def _trials(results: StudyResults) -> list[RunRecord]:
+def _trials(results: Study) -> list[RunRecord]:
     return [one for one in results.runs.values() if one.role == "trial"]
 
 
-def _reference_s(results: StudyResults) -> float | None:
+def _reference_s(results: Study) -> float | None:
     """Return the least seconds in which a reference run reached the target; None if none did."""
     runs = results.trials[results.trials["role"] == "reference"]
     found = runs["crossed_s"].min()
     return None if math.isnan(found) else float(found)
 
 
-def cut_by_budget(results: StudyResults) -> str:
+def cut_by_budget(results: Study) -> str:
     """Say where the time budget ended the search before its trials were done; "" where not."""
     search = results.study["study"].get("search") or {}
     budget, asked, done = search.get("time_budget_s"), search.get("trials"), _trials(results)
@@ -493,7 +496,7 @@ def cut_by_budget(results: StudyResults) -> str:
     return f"the time budget of {budget:g} s ended the search after {len(done)}{of} trials"
 
 
-def _start_up(results: StudyResults) -> list[str]:
+def _start_up(results: Study) -> list[str]:
     """Say where most of a spent budget went to what comes before training, and what would do."""
     trials = results.trials
     if not cut_by_budget(results):
@@ -517,25 +520,25 @@ FRAMES = ("trials", "curves", "confirmed", "configurations", "scaling")
 PLURALS = {"search": "search", "confirm": "confirming", "reference": "reference"}
 
 
-def lines_of(results: StudyResults) -> list[str]:
+def lines_of(results: Study) -> list[str]:
     """Return the answer, what stands behind it, and where: a line each."""
     return [*answer_of(results), _counted(results), _where(results)]
 
 
-def answer_of(results: StudyResults) -> list[str]:
+def answer_of(results: Study) -> list[str]:
     """Return what a study found, in one or two sentences: those of the page and the terminal."""
     if results.trials.empty:
         return ["No run has finished yet." if results.owner else "No run has finished."]
     if results.is_scaling:
-        return scaling_answer(results.scaling) or [_fastest_cell(results)]
+        return scaling_answer(scaling_cells(results)) or [_fastest_cell(results)]
     if results.study["study"].get("run"):
         return [_trained(results)]
-    verdict = results.verdict
+    verdict = judge(results)
     lines = answer_lines(results, verdict) or verdict_lines(results, verdict)
     return [clean(line) for line in lines]
 
 
-def html_of(results: StudyResults) -> str:
+def html_of(results: Study) -> str:
     """Return the same for a notebook, with the best configurations; no text is read as HTML."""
     answer, (counted, where) = answer_of(results), lines_of(results)[-2:]
     head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in answer)
@@ -556,12 +559,12 @@ def table_html(rows: Sequence[Mapping[str, str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _best(results: StudyResults) -> list[dict[str, str]]:
+def _best(results: Study) -> list[dict[str, str]]:
     if results.is_scaling or results.trials.empty:
         return []
     metric = results.metric
     rows = []
-    for row in results.configurations.head(MOST_ROWS).to_dict("records"):
+    for row in configurations(results).head(MOST_ROWS).to_dict("records"):
         cells = {"trial": row["trial"], "configuration": row["config"]}
         if results.is_timed:
             cells["target after s"] = _number(row["time_to_target_s"])
@@ -578,7 +581,7 @@ def _number(value: Any) -> str:
     return "not reached" if pd.isna(value) else f"{value:.2f}"
 
 
-def _counted(results: StudyResults) -> str:
+def _counted(results: Study) -> str:
     """Say how many runs and evaluations there are, and whether more may come."""
     trials = results.trials
     phases = trials["phase"].value_counts(sort=False)
@@ -591,14 +594,14 @@ def _counted(results: StudyResults) -> str:
     return f"{text}; still running: {results.owner}" if results.owner else text
 
 
-def _where(results: StudyResults) -> str:
+def _where(results: Study) -> str:
     frames = [name for name in FRAMES if (name == "scaling") <= results.is_scaling]
     if results.is_scaling:
         frames = ["scaling", "scaling_runs", "curves"]
     return f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
 
 
-def _trained(results: StudyResults) -> str:
+def _trained(results: Study) -> str:
     """Say how a single training ended."""
     record = next(iter(results.runs.values()))
     name = f"One training of {results.label(record.spec)}"
@@ -614,9 +617,9 @@ def _trained(results: StudyResults) -> str:
     return f"{name} reaches {words} after {record.time_to_target_s:.2f} s ({best})."
 
 
-def _fastest_cell(results: StudyResults) -> str:
+def _fastest_cell(results: Study) -> str:
     """Name the cell of the most samples per second, where no speed-up is known."""
-    cells = results.scaling[results.scaling["samples_per_s"].notna()]
+    cells = scaling_cells(results)[scaling_cells(results)["samples_per_s"].notna()]
     if cells.empty:
         return "No result: no cell has a speed yet."
     best = cells.nlargest(1, "samples_per_s").to_dict("records")[0]

@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyarrow import csv
 
 from raybench.report.answer import guessing_lines, spec_comment
-from raybench.results.load import StudyResults
 from raybench.results.ranking import nearest
 from raybench.results.store import WINNERS, StudyFiles
+from raybench.results.study import Study
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
+from raybench.results.verdict import judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""
 
 
-def export(results: StudyResults, store: StudyFiles) -> list[Path]:
+def export(results: Study, store: StudyFiles) -> list[Path]:
     """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return them.
 
     Where no run reached the target, best.yaml is the one that came nearest, if it learnt anything.
@@ -38,7 +39,7 @@ def export(results: StudyResults, store: StudyFiles) -> list[Path]:
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     store.write_text("trials.csv", to_csv(results.trials))
     store.write_text("curves.csv", to_csv(results.curves))
-    verdict = results.verdict
+    verdict = judge(results)
     if verdict is None:
         for name in WINNERS:
             (store.folder / name).unlink(missing_ok=True)
@@ -119,7 +120,7 @@ DPI = 150
 """Of a picture: as sharp as the page's on a screen of today."""
 
 
-def write_plots(results: StudyResults, folder: Path) -> list[Path]:
+def write_plots(results: Study, folder: Path) -> list[Path]:
     """Draw every figure that a study has something for into its folder; return the files."""
     # Late: matplotlib takes a second.
     from raybench.report.figures.kinds import kinds_of

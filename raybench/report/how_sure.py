@@ -17,9 +17,9 @@ from pathlib import Path, PurePath
 from statistics import fmean
 
 from raybench.report.words import counted
-from raybench.results.load import StudyResults
-from raybench.results.ranking import cost_of, noise_of, ranked, repeat
-from raybench.results.verdict import Verdict
+from raybench.results.ranking import cost_of, noise_of, ranked, repeat, repeated
+from raybench.results.study import Study, once
+from raybench.results.verdict import Verdict, judge
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, split_command
 from raybench.stats.replicates import Noise, Replicate, measures, noise_at_least, pooled
@@ -38,24 +38,24 @@ ALIKE_RUNS = 20
 """Runs that are proposed where no number would tell: they make the list shorter."""
 
 
-def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+def how_sure_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return what stands behind the verdict; nothing without one, nor of a single run's folder.
 
     Where runs were on several models of GPU, of the verdict on the first of them.
     """
     if verdict is None or results.study["study"].get("run"):
         return []
-    noise = noise_of(results.repeated, results)
+    noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
         return [_unconfirmed(results, verdict, noise)]
     said = [_stands_on(results, verdict, noise), _more(results, verdict)]
     return [" ".join(one for one in said if one)]
 
 
-def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
+def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f", and {counted(once, 'other trial')} cannot be excluded" if once else ""
-    if results.repeated:
+    if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
         return (
             f"How sure: {_scatter(results, noise, verdict.fastest)}; what ran again {missed} with "
@@ -65,11 +65,11 @@ def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     return f"How sure: {scatter}, every configuration ran once{near}."
 
 
-def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
+def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     kind = results.runs[verdict.fastest].accelerators
     found = {
         trial: one
-        for trial, one in results.repeated.items()
+        for trial, one in repeated(results).items()
         if results.runs[trial].accelerators == kind
     }
     share = len(found[verdict.fastest].chosen)
@@ -89,12 +89,12 @@ def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     )
 
 
-def _scatter(results: StudyResults, noise: Noise, trial: str) -> str:
+def _scatter(results: Study, noise: Noise, trial: str) -> str:
     """Say how far runs of one configuration lie apart (one standard deviation), and those of
     `trial` where its own lie further apart than chance explains."""
     if math.isinf(noise.sigma):
         return "how far runs of one configuration lie apart is not known"
-    one = results.repeated.get(trial)
+    one = repeated(results).get(trial)
     runs = one.on("seconds", with_alone=True) if one is not None else ()
     own, more = noise_at_least(runs, noise, is_timed=results.is_timed), ""
     if own is not noise:
@@ -103,18 +103,18 @@ def _scatter(results: StudyResults, noise: Noise, trial: str) -> str:
     return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
 
 
-def _size(results: StudyResults, noise: Noise) -> str:
+def _size(results: Study, noise: Noise) -> str:
     if results.is_timed:
         return f"{100 * noise.sigma:.0f} %"
     return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
 
 
-def _more(results: StudyResults, verdict: Verdict) -> str:
+def _more(results: Study, verdict: Verdict) -> str:
     """Say what more runs would bring."""
     if not _is_open(verdict):
-        again = [one for one in results.repeated if one not in verdict.ties]
+        again = [one for one in repeated(results) if one not in verdict.ties]
         return "The others that ran again are distinguishable from it." if again else ""
-    number, enough = more_runs(results, verdict), results.runs_needed
+    number, enough = more_runs(results, verdict), runs_needed(results)
     if not verdict.others() and not verdict.others(is_cheapest=True):
         return f"Those that ran once can run again: --more {number}."
     if enough is None:
@@ -129,28 +129,33 @@ def _is_open(verdict: Verdict) -> bool:
     return bool(ties or verdict.once or verdict.cheapest_once)
 
 
-def more_runs(results: StudyResults, verdict: Verdict) -> int | None:
+def more_runs(results: Study, verdict: Verdict) -> int | None:
     """Return how many runs `--more` is to have; None where nothing is tied with a winner."""
     if not _is_open(verdict):
         return None
     if not verdict.others() and not verdict.others(is_cheapest=True):
         return max(LEAST_RUNS, min(len({*verdict.once, *verdict.cheapest_once}), ALIKE_RUNS))
-    return results.runs_needed or ALIKE_RUNS
+    return runs_needed(results) or ALIKE_RUNS
 
 
-def find_runs_needed(results: StudyResults, verdict: Verdict) -> int | None:
-    """Return what `StudyResults.runs_needed` keeps: it takes a fifth of a second.
+@once
+def runs_needed(results: Study) -> int | None:
+    """Return the runs of `--more` that distinguish all from the winners; it takes a fifth of a
+    second. None where too many would be needed, or nobody won.
 
     `--more` is played PATHS times, with runs drawn as those that there are: true means that are
     the observed ones, the noise of all. Of NUMBERS the least that distinguishes all from both
     winners in SHARE of the plays; None where none does.
     """
+    verdict = judge(results)
+    if verdict is None:
+        return None
     raced = int((results.trials["role"] == "race").sum())
     once = list(dict.fromkeys((*verdict.once, *verdict.cheapest_once)))
 
     def is_enough(number: int) -> bool:
         # As `--more` has it: who a race of all these runs would have begun with.
-        count = stages(min(raced + number, MOST))[0][0] - len(results.repeated)
+        count = stages(min(raced + number, MOST))[0][0] - len(repeated(results))
         played, missed = _Played(results, once[: max(count, 0)]), 0
         for path in range(PATHS):
             missed += not played.decides(number, random.Random(path))
@@ -165,14 +170,14 @@ def find_runs_needed(results: StudyResults, verdict: Verdict) -> int | None:
 class _Played:
     """Runs of `--more` as they may come out."""
 
-    def __init__(self, results: StudyResults, once: Sequence[str]) -> None:
+    def __init__(self, results: Study, once: Sequence[str]) -> None:
         self._is_timed = results.is_timed
-        self._groups = {trial: one.chosen for trial, one in results.repeated.items()}
+        self._groups = {trial: one.chosen for trial, one in repeated(results).items()}
         self._groups |= {trial: (repeat(results, trial),) for trial in once}
-        self._alone = {trial: one.alone for trial, one in results.repeated.items()}
+        self._alone = {trial: one.alone for trial, one in repeated(results).items()}
         workers = {
             trial: one.cost
-            if (one := results.repeated.get(trial))
+            if (one := repeated(results).get(trial))
             else cost_of(results, results.specs[trial].num_workers, [trial])
             for trial in self._groups
         }
@@ -253,7 +258,7 @@ class Step:
     """The command, or the file to open."""
 
 
-def next_steps(results: StudyResults, verdict: Verdict | None) -> list[Step]:
+def next_steps(results: Study, verdict: Verdict | None) -> list[Step]:
     """Return what there is to do, the most useful first; commands are the study's own."""
     steps = []
     if verdict is not None:
@@ -268,7 +273,7 @@ def next_steps(results: StudyResults, verdict: Verdict | None) -> list[Step]:
     return [*steps, *left]
 
 
-def _use(results: StudyResults, verdict: Verdict) -> list[Step]:
+def _use(results: Study, verdict: Verdict) -> list[Step]:
     best = results.command("train", results.folder / "best.yaml")
     cheap = results.command("train", results.folder / "cheapest.yaml")
     steps = [Step("train it, keep the model", best)]
@@ -277,10 +282,10 @@ def _use(results: StudyResults, verdict: Verdict) -> list[Step]:
     return steps
 
 
-def _surer(results: StudyResults, verdict: Verdict) -> list[Step]:
+def _surer(results: Study, verdict: Verdict) -> list[Step]:
     """Return the step that makes the verdict surer, if there is one."""
     if not verdict.is_confirmed:
-        is_tried = bool(results.repeated)  # what ran again missed: once more is no help
+        is_tried = bool(repeated(results))  # what ran again missed: once more is no help
         return [] if is_tried else [Step("confirm it by new runs", _confirming_command(results))]
     number = more_runs(results, verdict)
     if number is None:
@@ -294,7 +299,7 @@ NOTHING_LEFT = "nothing new is left to try in the space."
 """How a note ends of a search that came to its end before it had all its trials."""
 
 
-def _go_on(results: StudyResults) -> list[Step]:
+def _go_on(results: Study) -> list[Step]:
     """Return the step that searches on, where trials are left."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
@@ -305,7 +310,7 @@ def _go_on(results: StudyResults) -> list[Step]:
     return [Step(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
 
 
-def _confirming_command(results: StudyResults) -> str:
+def _confirming_command(results: Study) -> str:
     """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
     asked = results.study["study"].get("confirm")
     is_unasked = isinstance(asked, dict) and asked.get("race") == 0
@@ -313,7 +318,7 @@ def _confirming_command(results: StudyResults) -> str:
     return _own_command(results, *more, without="--no-confirm")
 
 
-def _own_command(results: StudyResults, *more: str, without: str = "") -> str:
+def _own_command(results: Study, *more: str, without: str = "") -> str:
     """Return the study's own command, on the folder that its results are in now, and `more`."""
     given = split_command(clean(str(results.study.get("command", ""))))
     while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):

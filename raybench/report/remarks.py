@@ -9,8 +9,8 @@ from typing import Any
 from raybench.report.tables import DISTURBED, failures, ledger_totals
 from raybench.report.words import counted, duration, price_of, span_s
 from raybench.results.analyses import around_target
-from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
+from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
@@ -22,7 +22,7 @@ FEW, MANY = 0.05, 0.9
 ENOUGH_TRIALS = 8
 
 
-def target_warning(results: StudyResults) -> str | None:
+def target_warning(results: Study) -> str | None:
     """Return a sentence where nearly all or nearly no search trials reach the target."""
     trials = ranked(results.trials)
     every = len(trials)
@@ -41,11 +41,11 @@ def target_warning(results: StudyResults) -> str | None:
     return None
 
 
-def _shown(results: StudyResults, target: float) -> str:
+def _shown(results: Study, target: float) -> str:
     return f"{target:.1%}" if results.metric.is_share else f"{results.metric.words} {target:.4g}"
 
 
-def sensitivity_lines(results: StudyResults) -> list[str]:
+def sensitivity_lines(results: Study) -> list[str]:
     """Return a sentence for an easier target and a harder one, one point off, where curves tell.
 
     From the learning curves alone. Trials end when they reach the study's own target, so few of
@@ -90,7 +90,7 @@ IN_WORDS = {
 }
 
 
-def ledger_line(results: StudyResults) -> str:
+def ledger_line(results: Study) -> str:
     """Return the shares of the phases, the largest first."""
     trials = results.trials
     table = ledger_totals(trials)
@@ -107,7 +107,7 @@ def ledger_line(results: StudyResults) -> str:
     )
 
 
-def disturbed_line(results: StudyResults) -> list[str]:
+def disturbed_line(results: Study) -> list[str]:
     """Return how many runs others disturbed, and how many of all ran again for it; [] of none."""
     stays = results.trials["is_disturbed"].eq(True).fillna(False)
     again = results.trials["reruns"].fillna(0).gt(0)
@@ -121,7 +121,7 @@ def disturbed_line(results: StudyResults) -> list[str]:
     ]
 
 
-def failed_line(results: StudyResults) -> list[str]:
+def failed_line(results: Study) -> list[str]:
     """Return how many runs failed and the most frequent cause; [] without any."""
     broken = failures(results.trials)
     if broken.empty:
@@ -133,7 +133,7 @@ def failed_line(results: StudyResults) -> list[str]:
     return [f"Failed: {runs},{most} {first['failure']}: {message}"]
 
 
-def effort_words(results: StudyResults) -> str:
+def effort_words(results: Study) -> str:
     """Return how many runs there were, how long they trained, what that cost."""
     trials = results.trials
     if trials.empty:
@@ -154,7 +154,7 @@ NEAR = 0.05
 """Share of a range from its end that is at the end."""
 
 
-def edge_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return a sentence that names the keys of the fastest at an end of their range."""
     space = None if verdict is None else _space(results.study["study"])
     if verdict is None or space is None:

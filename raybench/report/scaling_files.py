@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.spec.errors import UserError
 
 MODEL_FILE, PLAN_FILE = "model.csv", "plan.csv"
@@ -40,7 +40,7 @@ def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame
     return pd.concat(both, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
 
 
-def read_model(results: StudyResults) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_model(results: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what was measured and what the model says of it, as `predicted_figure` takes them."""
     table = _read(results.folder / MODEL_FILE, MODEL_COLUMNS)
     is_measured = table["kind"] == "measured"
@@ -50,12 +50,12 @@ def read_model(results: StudyResults) -> tuple[pd.DataFrame, pd.DataFrame]:
     return measured.reset_index(drop=True), predicted.assign(extrapolated=is_beyond)
 
 
-def read_plan(results: StudyResults) -> pd.DataFrame:
+def read_plan(results: Study) -> pd.DataFrame:
     """Return the plan, as `plan_figure` takes it."""
     return _read(results.folder / PLAN_FILE, PLAN_COLUMNS)
 
 
-def has_file(results: StudyResults, name: str) -> bool:
+def has_file(results: Study, name: str) -> bool:
     """Return whether the folder holds such a file."""
     return (results.folder / name).is_file()
 

@@ -8,8 +8,8 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.report.console import print_table, wrapped
-from raybench.results.load import StudyResults
-from raybench.scaling.cells import on_more_hosts
+from raybench.results.study import Study
+from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean
 
@@ -108,10 +108,10 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
     return table.drop(columns=unknown)
 
 
-def outlier_lines(results: StudyResults) -> list[str]:
+def outlier_lines(results: Study) -> list[str]:
     """Return a sentence for every run far off its cell, or with a stall inside it."""
-    runs = results.scaling_runs
-    labels = results.scaling.drop_duplicates("cell").set_index("cell")
+    runs = scaling_runs(results)
+    labels = scaling_cells(results).drop_duplicates("cell").set_index("cell")
     lines = []
     for row in runs[runs["is_outlier"]].to_dict("records"):
         cell = labels.loc[row["cell"]]

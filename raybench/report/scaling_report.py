@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,10 @@ from raybench.report.scaling_printed import (
     texts,
 )
 from raybench.report.tables import print_frame
-from raybench.results.load import StudyResults
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
+from raybench.results.study import Study
+from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.scaling.fit_command import (
     FittedGroup,
     check_out,
@@ -43,7 +44,6 @@ from raybench.scaling.fits import (
 from raybench.scaling.measurements import name_of
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import UserError
-from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.text import clean, command_line
 
 MOST_PRINTED = 40
@@ -121,7 +121,7 @@ PREDICTED = (
 class ScalingReport:
     """A study's results and what follows from them."""
 
-    results: StudyResults
+    results: Study
     fitted: list[FittedGroup]
     predicted: list[pd.DataFrame]
     """`scaling.fit_command.prediction_table` of each fit, for what was asked."""
@@ -132,7 +132,7 @@ class ScalingReport:
     """Whether `--predict` named what to predict; else it is the usual: twice and four times."""
 
     @classmethod
-    def of(cls, results: StudyResults, predict: str | None = None) -> "ScalingReport":
+    def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
         asked = predict or results.study.get(PREDICT)
         fitted = fit_study(results, asked)
@@ -144,8 +144,8 @@ class ScalingReport:
         """Write tables into the folder; return all files."""
         written = export(self.results, files)
         tables = {
-            "scaling.csv": [self.results.scaling],
-            "scaling_runs.csv": [self.results.scaling_runs],
+            "scaling.csv": [scaling_cells(self.results)],
+            "scaling_runs.csv": [scaling_runs(self.results)],
             "predictions.csv": [one for one in self.predicted if len(one)],
             MODEL_FILE: [model_frame(*self.drawn())] if self.fitted else [],
             PLAN_FILE: [one.table for one in self.plans if len(one.table)],
@@ -163,11 +163,11 @@ class ScalingReport:
         that nobody asked for are left to the page, and how well the models fit.
         """
         results = self.results
-        if results.scaling.empty:
+        if scaling_cells(results).empty:
             say(console, "no run has finished.")
         else:
-            print_cells(console, results.scaling, metric=results.metric)
-            for line in [*outlier_lines(results), *other_lines(results.scaling)]:
+            print_cells(console, scaling_cells(results), metric=results.metric)
+            for line in [*outlier_lines(results), *other_lines(scaling_cells(results))]:
                 say_wrapped(console, line)
             console.print()
             if verbose or self.is_asked:
@@ -182,7 +182,7 @@ class ScalingReport:
             _show_claims(console, results)
         for note in results.study.get("notes", []):
             say_wrapped(console, str(note))
-        for sentence in scaling_answer(results.scaling):
+        for sentence in scaling_answer(scaling_cells(results)):
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         console.print()
         pages = [path for path in written if path.suffix == ".html"]
@@ -241,7 +241,7 @@ def plan_table(one: TargetPlan) -> pd.DataFrame:
     return table[[name for name in table.columns if not table[name].isin(["-"]).all()]]
 
 
-def _show_claims(console: Console, results: StudyResults) -> None:
+def _show_claims(console: Console, results: Study) -> None:
     """Print what a named study has published beside what was measured."""
     name = results.study.get(NAMED)
     if name in STUDIES:
@@ -249,7 +249,7 @@ def _show_claims(console: Console, results: StudyResults) -> None:
         print_table(console, claims_table(results), title, wrap=["claim", "published", "here"])
 
 
-def claims_table(results: StudyResults) -> pd.DataFrame:
+def claims_table(results: Study) -> pd.DataFrame:
     """Return the claims of a named study, what is published and what was measured here.
 
     Columns: claim, published, here, holds (yes, no, not told here). UserError of any other study.
@@ -258,20 +258,12 @@ def claims_table(results: StudyResults) -> pd.DataFrame:
     if name not in STUDIES:
         named = ", ".join(STUDIES)
         raise UserError(f"{results.place}: is no named study; claims are known of {named}.")
-    return _claims(STUDIES[name].compare(results))
+    return _claims(STUDIES[name].compare(results.scaling_study, scaling_cells(results)))
 
 
 def published_claims(name: str) -> pd.DataFrame:
     """Return the claims of a named study that nobody has run here; columns as `claims_table`."""
-    return _claims(STUDIES[name].compare(_NotRun(STUDIES[name].study(quick=True))))
-
-
-@dataclass(frozen=True)
-class _NotRun:
-    """Results of a study without a run, as claims read them."""
-
-    scaling_study: ScalingStudy
-    scaling: pd.DataFrame = field(default_factory=pd.DataFrame)
+    return _claims(STUDIES[name].compare(STUDIES[name].study(quick=True), pd.DataFrame()))
 
 
 def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
@@ -290,7 +282,7 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
 
 def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
     """Write the page of a scaling study, as `results.page.try_page` does."""
-    extras = [] if report.results.scaling.empty else extras_of(report)
+    extras = [] if scaling_cells(report.results).empty else extras_of(report)
     return try_page(report.results, folder, say, extras)
 
 

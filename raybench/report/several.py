@@ -10,8 +10,8 @@ from typing import Any, overload
 import pandas as pd
 
 from raybench.report.answer import answer_of, table_html
+from raybench.report.study import StudyResults, load
 from raybench.results.analyses import TIED
-from raybench.results.load import StudyResults, load
 from raybench.results.place import LONGEST_NAME, is_url, local_path
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import UserError

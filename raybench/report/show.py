@@ -41,10 +41,10 @@ from raybench.report.tables import (
     with_alone,
 )
 from raybench.report.words import counted, target_in_words, unranked_lines
-from raybench.results.load import StudyResults
 from raybench.results.place import shown
-from raybench.results.ranking import ranked
-from raybench.results.verdict import Verdict
+from raybench.results.ranking import confirmed, ranked
+from raybench.results.study import Study
+from raybench.results.verdict import Verdict, judge
 
 LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 MOST_CAUSES = 8
@@ -75,7 +75,7 @@ class Amount:
 WHOLE = Amount(runs=10, raced=MOST_RACED, is_brief=False)
 
 
-def show_tables(console: Console, results: StudyResults, amount: Amount) -> None:
+def show_tables(console: Console, results: Study, amount: Amount) -> None:
     """Print what ran, from single runs to confirmed ones."""
     if not amount.is_brief:
         _show_failures(console, failures(results.trials))
@@ -91,7 +91,7 @@ def show_tables(console: Console, results: StudyResults, amount: Amount) -> None
         _show_neighbours(console, results)
 
 
-def _show_runs(console: Console, results: StudyResults, amount: Amount) -> bool:
+def _show_runs(console: Console, results: Study, amount: Amount) -> bool:
     """Print the best single runs; return whether times are marked."""
     trials, metric = results.trials, results.metric
     best = top(trials, number=amount.runs, metric=metric)
@@ -121,7 +121,7 @@ def _show_runs(console: Console, results: StudyResults, amount: Amount) -> bool:
     return has_marks(marks)
 
 
-def _show_predicted(console: Console, results: StudyResults) -> None:
+def _show_predicted(console: Console, results: Study) -> None:
     predicted = predictions(results)
     if predicted.empty:
         return
@@ -133,9 +133,9 @@ def _show_predicted(console: Console, results: StudyResults) -> None:
         console.print()
 
 
-def _show_race(console: Console, results: StudyResults, amount: Amount) -> bool:
+def _show_race(console: Console, results: Study, amount: Amount) -> bool:
     """Print the race of a study with a target, where there was one."""
-    table = results.confirmed
+    table = confirmed(results)
     if not has_race(results) or table.empty:
         return False
     rows = table.head(amount.raced)
@@ -151,7 +151,7 @@ def _show_race(console: Console, results: StudyResults, amount: Amount) -> bool:
     return has_marks(marks)
 
 
-def has_race(results: StudyResults) -> bool:
+def has_race(results: Study) -> bool:
     """Return whether a study with a target has had one."""
     return results.is_timed and bool((results.trials["role"] == "race").any())
 
@@ -163,11 +163,11 @@ def _again(number: int, printed: int) -> str:
     return counted(number, "configuration")
 
 
-def _show_alone(console: Console, results: StudyResults, amount: Amount) -> bool:
+def _show_alone(console: Console, results: Study, amount: Amount) -> bool:
     """Print what ran alone; of a study without a target the race, where nothing did."""
     if has_race(results) and amount.is_brief:
         return False  # the race's table has them
-    table, metric, is_timed = results.confirmed, results.metric, results.is_timed
+    table, metric, is_timed = confirmed(results), results.metric, results.is_timed
     alone = table[table["is_alone"].astype(bool)]
     rows = table.head(amount.raced) if alone.empty and not is_timed else alone.head(amount.raced)
     if rows.empty:
@@ -192,7 +192,7 @@ def _show_failures(console: Console, broken: pd.DataFrame) -> None:
         console.print()
 
 
-def _show_neighbours(console: Console, results: StudyResults) -> None:
+def _show_neighbours(console: Console, results: Study) -> None:
     """Say how much trials that ran at the same time slowed each other down."""
     disturbed = slow_down(results.trials)
     if disturbed is None:
@@ -230,7 +230,7 @@ class _Said:
 
 
 def show(
-    console: Console, results: StudyResults, *, plots: Sequence[Path] = (), verbose: bool = False
+    console: Console, results: Study, *, plots: Sequence[Path] = (), verbose: bool = False
 ) -> None:
     """Print tables first and the answer last, where the eye ends; all of them with `verbose`.
 
@@ -242,9 +242,9 @@ def show(
     _print(console, results, said, amount, plots)
 
 
-def _amount(console: Console, results: StudyResults, said: _Said, plots: Sequence[Path]) -> Amount:
+def _amount(console: Console, results: Study, said: _Said, plots: Sequence[Path]) -> Amount:
     """Return the most that leaves the screen SCREEN lines, or the least there is."""
-    most_runs, most_raced = len(ranked(results.trials)), len(results.confirmed)
+    most_runs, most_raced = len(ranked(results.trials)), len(confirmed(results))
     lines = _lines_of(ROWS[0], console, results, said, plots)
     for amount in reversed(ROWS[1:]):
         # A row is a line, unless its configuration takes several.
@@ -260,7 +260,7 @@ def _amount(console: Console, results: StudyResults, said: _Said, plots: Sequenc
 def _lines_of(
     amount: Amount,
     console: Console,
-    results: StudyResults,
+    results: Study,
     said: _Said,
     plots: Sequence[Path],
 ) -> int:
@@ -275,11 +275,11 @@ def _num_lines(text: str, width: int) -> int:
     return sum(max(1, math.ceil(cell_len(line) / width)) for line in plain)
 
 
-def _said(results: StudyResults, *, verbose: bool) -> _Said:
+def _said(results: Study, *, verbose: bool) -> _Said:
     notes = [str(note) for note in results.study.get("notes", [])]
     if results.trials.empty:
         return _Said([], ["no run has finished."], notes, [])
-    verdict = results.verdict
+    verdict = judge(results)
     warning, answer = target_warning(results), answer_lines(results, verdict)
     details = [
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
@@ -294,7 +294,7 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
     return _Said(answer, details, notes, _steps(results, verdict, verbose))
 
 
-def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> list[Step]:
+def _steps(results: Study, verdict: Verdict | None, verbose: bool) -> list[Step]:
     steps = next_steps(results, verdict)
     if not verbose:
         steps.append(Step("all tables", results.command("report", results.place, "--verbose")))
@@ -302,7 +302,7 @@ def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> lis
 
 
 def _print(
-    console: Console, results: StudyResults, said: _Said, amount: Amount, plots: Sequence[Path]
+    console: Console, results: Study, said: _Said, amount: Amount, plots: Sequence[Path]
 ) -> None:
     if not results.trials.empty:
         show_tables(console, results, amount)

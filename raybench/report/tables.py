@@ -12,9 +12,9 @@ from rich.console import Console
 
 from raybench.report.console import print_table, wrapped
 from raybench.results.analyses import ledger_totals as ledger_totals
-from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked as ranked
 from raybench.results.store import ERRORS_FOLDER
+from raybench.results.study import Study
 from raybench.results.trials import searched_columns
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean, shorten
@@ -58,7 +58,7 @@ BATCH_STATISTICS = (
 def top(trials: pd.DataFrame, *, number: int = 10, metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return the best runs of the search, in the words of the printed table.
 
-    `metric` is the study's: `StudyResults.metric`.
+    `metric` is the study's: `Study.metric`.
     """
     begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
     return _readable(ranked(begun).head(number), metric)
@@ -69,7 +69,7 @@ def best_per_framework(trials: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd
     return _readable(ranked(trials).groupby("framework", sort=False).head(1), metric)
 
 
-def predictions(results: StudyResults, *, number: int = 6) -> pd.DataFrame:
+def predictions(results: Study, *, number: int = 6) -> pd.DataFrame:
     """Return the fastest splits that no run has measured, by the step-time model.
 
     Columns: trial (whose learning curve is carried over), configuration, "seconds ~" and

@@ -5,17 +5,14 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from raybench.results.load import StudyResults
+from raybench.results.ranking import repeated
+from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.text import counted as counted
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
 """Trials named in a sentence."""
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 run`, `2 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -33,7 +30,7 @@ def named_trials(trials: Sequence[str]) -> str:
     return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
 
 
-def unranked_lines(results: StudyResults) -> list[str]:
+def unranked_lines(results: Study) -> list[str]:
     """Return a sentence for every reason for which trials of the search were not ranked."""
     trials = results.trials
     left_out = trials[(trials["phase"] == "search") & trials["unranked"].notna()]
@@ -52,10 +49,10 @@ def span_s(trials: pd.DataFrame) -> float | None:
     return float((ended.max() - begun).total_seconds())
 
 
-def by_the_wall(results: StudyResults, trial: str, train_s: float) -> str:
+def by_the_wall(results: Study, trial: str, train_s: float) -> str:
     """Return ` (0.7 s with evaluation, after 0.4 s of set-up)`: what is waited for, by the
     ledgers of a trial's runs alone; "" where it had none."""
-    one = results.repeated.get(trial)
+    one = repeated(results).get(trial)
     if one is None or not one.is_alone:
         return ""
     ledgers = [results.runs[name].ledger for name in one.printed_runs]
@@ -68,21 +65,21 @@ def by_the_wall(results: StudyResults, trial: str, train_s: float) -> str:
     return f" ({duration(longer * train_s)} with evaluation, after {ready} of set-up)"
 
 
-def refuted_words(results: StudyResults, trial: str) -> str:
+def refuted_words(results: Study, trial: str) -> str:
     """Say of a run that reached the target that none with a new seed did; "" of others."""
-    again = results.repeated.get(trial)
+    again = repeated(results).get(trial)
     if again is None or results.runs[trial].time_to_target_s is None:
         return ""
     runs = counted(len(again.printed_runs), "run")
     return f"reached it once, in 0 of {runs} with new seeds"
 
 
-def as_billed(results: StudyResults) -> str:
+def as_billed(results: Study) -> str:
     """Return what stands behind "cheapest" in a study that names a price."""
     return "" if results.study["study"].get("price") is None else " as billed"
 
 
-def price_of(results: StudyResults, worker_seconds: float, trial: str | None = None) -> str:
+def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
     """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, where the study
     names a price.
 
@@ -92,7 +89,7 @@ def price_of(results: StudyResults, worker_seconds: float, trial: str | None = N
     price = results.study["study"].get("price")
     if price is None:
         return ""
-    one = None if trial is None else results.repeated.get(trial)
+    one = None if trial is None else repeated(results).get(trial)
     names = results.runs if trial is None else [trial] if one is None else one.printed_runs
     money = worker_seconds / 3600 * price
     billed = money * held_per_trained(results.runs[name] for name in names)
@@ -101,7 +98,7 @@ def price_of(results: StudyResults, worker_seconds: float, trial: str | None = N
     )
 
 
-def target_of(results: StudyResults) -> str:
+def target_of(results: Study) -> str:
     """Return the study's target for a sentence."""
     if results.target is None:
         return "no target"
@@ -114,13 +111,13 @@ def target_words(metric: Metric, target: float) -> str:
     return number if metric == ACCURACY else f"{metric.words} {number}"
 
 
-def target_in_words(results: StudyResults) -> str:
+def target_in_words(results: Study) -> str:
     """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
     words = target_of(results)
     return f"{words} accuracy" if results.metric == ACCURACY else words
 
 
-def value_words(results: StudyResults, value: float | None) -> str:
+def value_words(results: Study, value: float | None) -> str:
     """Return a value of the metric, named: `validation accuracy 97.3 %`."""
     return f"validation {results.metric.words} {results.metric.shown(value)}"
 
@@ -130,7 +127,7 @@ def within_budget(budget: float | None) -> str:
     return "at the budget" if budget is None else f"within {duration(budget)} of training"
 
 
-def target_sentence(results: StudyResults) -> str:
+def target_sentence(results: Study) -> str:
     """Return what a run is asked for, in a sentence."""
     objective = results.study["study"]["objective"]
     budget = objective.get("max_train_seconds")

@@ -3,17 +3,15 @@
 What is reached at every budget of training seconds and when curves reach a target (trials end at
 their study's own, so few of them say anything of a harder one), where the seconds went, seconds
 against worker-seconds, how a training scales, and which configurations may be the best.
-
-`Analysed` asks them of a study: `study.around_target()`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from raybench.results.study import Study, once
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import small_difference
@@ -50,7 +48,7 @@ def need(
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the envelope of learning curves: the rows where the best value so far improves.
 
-    `curves` has the columns trial, train_s and the metric's name (`StudyResults.curves`, or the
+    `curves` has the columns trial, train_s and the metric's name (`Study.curves`, or the
     rows of some of its trials). Columns of the answer: train_s, the metric's name, trial; seconds
     and values both get better from row to row, so a budget of `s` seconds reaches what stands in
     the last row with `train_s <= s`. Empty without a value.
@@ -125,7 +123,7 @@ COLUMNS = (
 def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     """Return the speed-up curves of a scaling study, one row per number of workers.
 
-    `scaling` is `StudyResults.scaling`, a row per cell; see `results.scaling.cells` for the
+    `scaling` is `Study.scaling`, a row per cell; see `results.scaling.cells` for the
     columns. `ideal` is what the speed-up would be if nothing was lost: the number of workers. Cells
     without a single worker of their kind to compare with are left out.
     """
@@ -137,6 +135,8 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+SEARCH = ("trial", "placement_check")
+"""Roles of a search's own runs."""
 ONE_POINT = 0.01
 """Of a share; of other metrics it is 1 % of the gap to chance (`small_difference`)."""
 
@@ -232,7 +232,7 @@ def standings(runs: pd.DataFrame, *, is_timed: bool = True) -> pd.DataFrame:
     `runs` has a row per run: trial (which configuration), seconds (to the target, or all that a
     miss has spent), is_hit (whether it reached the target). With `is_timed=False` seconds holds a
     value instead, the less the better (turn an accuracy's sign), and is_hit whether the run did
-    not fail. `StudyResults.repeats` is such a frame.
+    not fail. `Study.repeats` is such a frame.
 
     | column | holds |
     |---|---|
@@ -293,7 +293,7 @@ WORKER_COLUMNS = (
 def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the best configuration of each number of workers, fewest first.
 
-    `configurations` is `StudyResults.configurations`, best first: a confirmed one goes before those
+    `configurations` is `Study.configurations`, best first: a confirmed one goes before those
     that ran once, whose seconds flatter.
 
     | column | holds |
@@ -450,88 +450,8 @@ def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]
     return worse, explained
 
 
-SEARCH = ("trial", "placement_check")
-"""Roles of a search's own runs."""
-
-
-class Analysed:
-    """What a study answers of its frames."""
-
-    if TYPE_CHECKING:
-        # Read-only here: a study may compute them.
-        @property
-        def trials(self) -> pd.DataFrame:
-            """One row per run."""
-
-        @property
-        def curves(self) -> pd.DataFrame:
-            """One row per evaluation."""
-
-        @property
-        def metric(self) -> Metric:
-            """What the study is judged by."""
-
-        @property
-        def target(self) -> float | None:
-            """Value of the metric that was asked for."""
-
-        @property
-        def searched(self) -> tuple[str, ...]:
-            """The keys that were searched."""
-
-        @property
-        def value_at_start(self) -> float | None:
-            """What the metric is before a run has begun."""
-
-        @property
-        def hold(self) -> int:
-            """Evaluations in a row at the target."""
-
-    def best_at_every_budget(self) -> pd.DataFrame:
-        """Return what the search reached at every budget of training seconds.
-
-        Columns: train_s, the metric's name, trial; see `analyses`.
-        """
-        return best_at_every_budget(self._search_curves(), self.metric)
-
-    @cached_property
-    def importance(self) -> pd.DataFrame:
-        """Which searched keys the results hang on, most first; see `analyses`."""
-        keys = [key for key in self.searched if key in self.trials]
-        return importance(self.trials, keys, self.metric)
-
-    def ledger(self) -> pd.DataFrame:
-        """Return where the seconds of all runs went; see `analyses`."""
-        return ledger_totals(self.trials)
-
-    def time_to(self, target: float | None = None) -> pd.DataFrame:
-        """Return when each run of the search reached a target; none: the study's own.
-
-        Columns: trial, seconds, is_interpolated; see `analyses`.
-        """
-        return time_to_target(
-            self._search_curves(), self.metric, self._asked(target), **self._crossing()
-        )
-
-    def around_target(self, target: float | None = None) -> pd.DataFrame:
-        """Return who is first at the target, and at one a point easier and one a point harder.
-
-        Columns: target, trial, seconds, reached, trials; see `analyses`.
-        """
-        return around_target(
-            self._search_curves(), self.metric, self._asked(target), **self._crossing()
-        )
-
-    def _search_curves(self) -> pd.DataFrame:
-        roles = self.trials["role"]
-        search = self.trials["trial"][roles.isin(SEARCH) & (self.trials["state"] != "failed")]
-        return self.curves[self.curves["trial"].isin(search)]
-
-    def _asked(self, target: float | None) -> float:
-        found = self.target if target is None else target
-        if found is None:
-            raise UserError("The study asked for no target; name one: study.time_to(0.95).")
-        return found
-
-    def _crossing(self) -> dict[str, Any]:
-        return {"hold": self.hold, "baseline_value": self.value_at_start}
+@once
+def importance_of(results: Study) -> pd.DataFrame:
+    """Return `importance` of the keys that a study searched."""
+    keys = [key for key in results.searched if key in results.trials]
+    return importance(results.trials, keys, results.metric)

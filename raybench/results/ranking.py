@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raybench.results.load import StudyResults
+from raybench.results.study import Study, once
 from raybench.results.trials import searched_columns
 from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
@@ -75,7 +75,8 @@ class Repeated:
         return on_axis(runs, self.cost, axis)
 
 
-def repeated(results: StudyResults) -> dict[str, Repeated]:
+@once
+def repeated(results: Study) -> dict[str, Repeated]:
     """Return them by trial, best first: see `core.standing.best_first`."""
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
@@ -107,13 +108,13 @@ def best_first(
     return standing.best_first(raced, alone, is_timed=is_timed)
 
 
-def repeat(results: StudyResults, trial: str) -> Replicate:
+def repeat(results: Study, trial: str) -> Replicate:
     """Return what a run counts as."""
     points = results.evaluations.get(trial, ())
     return replicate_of(results.runs[trial], points, baseline_value=results.value_at_start)
 
 
-def cost_of(results: StudyResults, num_workers: int, names: Iterable[str]) -> float:
+def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
     """Return the cost of a second of training of a configuration, by the runs of these names: its
     workers, and where the study names a price what they are held for beside training too."""
     if results.study["study"].get("price") is None:
@@ -121,12 +122,12 @@ def cost_of(results: StudyResults, num_workers: int, names: Iterable[str]) -> fl
     return num_workers * held_per_trained(results.runs[name] for name in names)
 
 
-def noise_of(found: dict[str, Repeated], results: StudyResults) -> Noise:
+def noise_of(found: dict[str, Repeated], results: Study) -> Noise:
     """Return the noise pooled over the runs by which configurations are compared."""
     return pooled(_chosen(found).values(), is_timed=results.is_timed)
 
 
-def noise_of_all(found: dict[str, Repeated], results: StudyResults) -> Noise:
+def noise_of_all(found: dict[str, Repeated], results: Study) -> Noise:
     """Return the noise pooled over these and, apart from them, those that ran alone."""
     alone = [one.printed for one in found.values() if one.printed != one.chosen and one.is_alone]
     return pooled([*_chosen(found).values(), *alone], is_timed=results.is_timed)
@@ -137,7 +138,7 @@ def _chosen(found: dict[str, Repeated]) -> dict[str, tuple[Replicate, ...]]:
 
 
 def _repeated(
-    results: StudyResults, own: RunRecord, records: list[RunRecord], *, counts: bool
+    results: Study, own: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
     """`counts`: whether the search's own run does."""
     race = [one.trial for one in records if one.role == "race"]
@@ -207,7 +208,7 @@ def ranked(trials: pd.DataFrame) -> pd.DataFrame:
     return chosen.loc[order]
 
 
-def nearest(results: StudyResults) -> str | None:
+def nearest(results: Study) -> str | None:
     """Return the trial that came nearest to a target that none has reached.
 
     None where none has learnt anything: got beyond what an answer reaches that does not look at
@@ -238,7 +239,8 @@ def kind_of(trials: pd.DataFrame) -> pd.Series:
     return trials["accelerators"].fillna("")
 
 
-def confirmed(results: StudyResults) -> pd.DataFrame:
+@once
+def confirmed(results: Study) -> pd.DataFrame:
     """Return one row per configuration that was trained again, best first.
 
     | column | of it |
@@ -267,8 +269,8 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     Order: by the upper end of expected_s, so that one lucky run is no better than five good ones;
     of as many runs, by expected_s (`core.repeats.ranked`). With best_at_budget by the mean value.
     """
-    found, metric = results.repeated, results.metric
-    trials, noise = results.trials.set_index("trial"), noise_of_all(results.repeated, results)
+    found, metric = repeated(results), results.metric
+    trials, noise = results.trials.set_index("trial"), noise_of_all(repeated(results), results)
     tested = _tested(results)
     rows = []
     for trial, one in found.items():
@@ -314,9 +316,7 @@ def _seconds(one: Repeated, noise: Noise) -> dict[str, float]:
     }
 
 
-def _values(
-    results: StudyResults, one: Repeated, runs: pd.DataFrame, noise: Noise
-) -> dict[str, float]:
+def _values(results: Study, one: Repeated, runs: pd.DataFrame, noise: Noise) -> dict[str, float]:
     """Return the columns of the metric that are of the new runs."""
     metric = results.metric
     worst = worst_value(metric)
@@ -329,7 +329,7 @@ def _values(
     return {f"{which}_{metric.name}": float(value) for which, value in found.items()}
 
 
-def _tested(results: StudyResults) -> dict[str, dict[str, float]]:
+def _tested(results: Study) -> dict[str, dict[str, float]]:
     """Return the ends of the 90 % interval of each configuration's value on the test split; {} of
     metrics that are no shares, and where nobody knows how many rows or how far seeds scatter."""
     worth = -results.metric.sign
@@ -339,7 +339,7 @@ def _tested(results: StudyResults) -> dict[str, dict[str, float]]:
             for name in one.printed_runs
             if (value := results.runs[name].test_value) is not None
         ]
-        for trial, one in results.repeated.items()
+        for trial, one in repeated(results).items()
     }
     noise = pooled(groups.values(), is_timed=False)
     is_known = "test" in results.baselines and results.metric.is_share and noise.freedom > 0
@@ -350,7 +350,7 @@ def _tested(results: StudyResults) -> dict[str, dict[str, float]]:
     return found
 
 
-def with_rows(results: StudyResults, part: str, ends: tuple[float, float]) -> tuple[float, float]:
+def with_rows(results: Study, part: str, ends: tuple[float, float]) -> tuple[float, float]:
     """Return a 90 % interval of values, given as what scores are (`core.repeats.interval`), with
     the sampling error of the rows of `validation` or `test` in it.
 
@@ -377,7 +377,8 @@ def worst_value(metric: Metric) -> float:
     return -metric.sign * float("inf")
 
 
-def ranking(results: StudyResults) -> pd.DataFrame:
+@once
+def configurations(results: Study) -> pd.DataFrame:
     """Return one row per run of the search, the confirmed first, each part best first.
 
     Columns: trial, config, is_confirmed, runs, hits, expected_s, expected_low_s, expected_high_s,
@@ -389,7 +390,7 @@ def ranking(results: StudyResults) -> pd.DataFrame:
     Seconds are missing where no run reached the target, for `high_s` where one did not.
     """
     search = ranked(results.trials).set_index("trial")
-    proof = results.confirmed.set_index("trial").reindex(search.index)
+    proof = confirmed(results).set_index("trial").reindex(search.index)
     is_confirmed, single = proof["runs"].notna(), search["crossed_s"]
     # Where no target is asked for, a run that did not fail is a hit: as in `confirmed`.
     is_hit = single.notna() | (not results.is_timed)
@@ -407,6 +408,6 @@ def ranking(results: StudyResults) -> pd.DataFrame:
     median = proof[f"median_{metric.name}"].astype(float)
     found[metric.best_column] = median.where(is_confirmed, search[metric.best_column])
     found |= {key: search[key] for key in (*BASE_KEYS, *searched_columns(results.trials))}
-    place = {trial: number for number, trial in enumerate(results.confirmed["trial"])}
+    place = {trial: number for number, trial in enumerate(confirmed(results)["trial"])}
     order = sorted(search.index, key=lambda trial: place.get(trial, len(place)))
     return pd.DataFrame(found).loc[order].reset_index()

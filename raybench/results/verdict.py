@@ -9,15 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raybench.report.words import counted
 from raybench.results.analyses import BEST, ONCE, TIED, WORSE
-from raybench.results.analyses import not_dominated as not_dominated
-from raybench.results.analyses import pareto_front as pareto_front
-from raybench.results.load import StudyResults
-from raybench.results.ranking import Repeated, best_first, cost_of, kind_of, kinds, noise_of, repeat
+from raybench.results.ranking import (
+    Repeated,
+    best_first,
+    configurations,
+    confirmed,
+    cost_of,
+    kind_of,
+    kinds,
+    noise_of,
+    repeat,
+    repeated,
+)
 from raybench.results.ranking import ranked as ranked_runs
+from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
+from raybench.spec.text import counted
 from raybench.stats.replicates import Replicate, Ties, tied
 from raybench.stats.standing import Axis, is_informative, on_axis
 
@@ -46,7 +55,7 @@ class Verdict:
         return self.cheapest_ties[1:] if is_cheapest else self.ties[1:]
 
 
-def judge(results: StudyResults) -> Verdict | None:
+def judge(results: Study) -> Verdict | None:
     """Name the winners; None if no run reached the target.
 
     With objective best_at_budget both are the configuration with the best value. Where runs were
@@ -55,16 +64,17 @@ def judge(results: StudyResults) -> Verdict | None:
     return next(iter(judge_each(results).values()), None)
 
 
-def judge_each(results: StudyResults) -> dict[str, Verdict]:
+@once
+def judge_each(results: Study) -> dict[str, Verdict]:
     """Name the winners among the runs on each model of GPU, that of the best run first.
 
     "" stands for runs without one. Where a run was confirmed, models of which none was come last.
     """
-    return dict(results.verdicts)
+    return find_verdicts(results)
 
 
-def find_verdicts(results: StudyResults, *, untested: bool = False) -> dict[str, Verdict]:
-    """Return what `StudyResults.verdicts` keeps for `judge_each`: it takes long of many runs.
+def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
+    """Return what `judge_each` keeps: it takes long of many runs.
 
     With `untested` also those whose fastest has not run alone: whatever is known, it is to.
     """
@@ -79,12 +89,12 @@ def find_verdicts(results: StudyResults, *, untested: bool = False) -> dict[str,
     return dict(sorted(found.items(), key=lambda one: not one[1].is_confirmed))
 
 
-def best_of(results: StudyResults, kind: str) -> Verdict | None:
+def best_of(results: Study, kind: str) -> Verdict | None:
     """Return who did best among the runs on a model of GPU, whatever guessing reaches."""
     return _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
 
 
-def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | None:
+def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
     """Return whether the fastest is better than an answer that never looks at the inputs.
 
     By the test split, which chose nothing. All seeds share its rows, so the mean of their values is
@@ -101,7 +111,7 @@ def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | N
     return None if beyond is None else results.metric.reaches(value, beyond)
 
 
-def judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | None:
+def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
     """Return the split that has the last word, and what the runs with new seeds reach there."""
     if not verdict.is_confirmed:
         return None
@@ -115,32 +125,32 @@ def judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | No
     return None if value is None or "validation" not in results.baselines else ("validation", value)
 
 
-def _ran_alone(results: StudyResults, trial: str) -> bool:
-    one = results.repeated.get(trial)
+def _ran_alone(results: Study, trial: str) -> bool:
+    one = repeated(results).get(trial)
     return one is not None and bool(one.is_alone or one.alone)
 
 
-def _were_all_guessing(results: StudyResults) -> bool:
+def _were_all_guessing(results: Study) -> bool:
     """Whether some were tested, and none of them was better than its baseline."""
     beyond = results.baselines["test"].beyond(results.metric, ONE_SIDED)
-    tests = [new_value(results, trial, "test") for trial in results.repeated]
+    tests = [new_value(results, trial, "test") for trial in repeated(results)]
     known = [value for value in tests if value is not None]
     if beyond is None or not known:
         return False
     return not any(results.metric.reaches(value, beyond) for value in known)
 
 
-def new_value(results: StudyResults, trial: str, part: str) -> float | None:
+def new_value(results: Study, trial: str, part: str) -> float | None:
     """Return the mean over the runs that are printed of a configuration."""
-    runs = [results.runs[name] for name in results.repeated[trial].printed_runs]
+    runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
     values = [one.test_value if part == "test" else one.best_value for one in runs]
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
-def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
+def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
-    found = [one for one in results.repeated.values() if one.trial in of_kind and one.hits]
+    found = [one for one in repeated(results).values() if one.trial in of_kind and one.hits]
     # The search's run may be the only hit of what it was chosen by.
     found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
     if not found:
@@ -154,20 +164,20 @@ def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
     return Verdict(first, cheapest, True, best.repeated, best.once, cheap.repeated, cheap.once)
 
 
-def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
+def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
     """Believe the search's single runs, where nothing that was repeated reached the target."""
     runs = ranked_runs(results.trials)
     runs = runs[kind_of(runs) == kind]
     if results.is_timed:
         # What was confirmed by now was refuted.
-        runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(results.repeated))]
+        runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(repeated(results)))]
         each = zip(runs["num_workers"], runs["trial"], strict=True)
         cost = runs["crossed_s"] * [cost_of(results, count, [trial]) for count, trial in each]
         costs = runs.loc[cost.sort_values(kind="stable").index]
     else:
         runs = runs[runs[results.metric.best_column].notna()]
         # What failed with all new seeds comes last: it is named where there is nothing else.
-        again = runs["trial"].isin(list(results.repeated))
+        again = runs["trial"].isin(list(repeated(results)))
         runs = costs = pd.concat([runs[~again], runs[again]])
     if runs.empty:
         return None
@@ -176,7 +186,7 @@ def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
     return Verdict(best, cheapest, False, (best,), once)
 
 
-def _ties(results: StudyResults, found: Sequence[Repeated], kind: str, axis: Axis) -> Ties:
+def _ties(results: Study, found: Sequence[Repeated], kind: str, axis: Axis) -> Ties:
     """Return the best on an axis of what ran again, and what is statistically tied with it.
 
     What is compared ran alike, so by the race; by all runs where those alone have overruled it.
@@ -184,19 +194,17 @@ def _ties(results: StudyResults, found: Sequence[Repeated], kind: str, axis: Axi
     return _tied(results, best_first(found, axis, is_timed=results.is_timed), kind, axis)
 
 
-def _tied(
-    results: StudyResults, groups: Mapping[str, Sequence[Replicate]], kind: str, axis: Axis
-) -> Ties:
+def _tied(results: Study, groups: Mapping[str, Sequence[Replicate]], kind: str, axis: Axis) -> Ties:
     """Return what cannot be told from the first of `groups`, among them and all that ran once."""
     runs, groups = ranked_runs(results.trials), dict(groups)
     for trial in runs["trial"][kind_of(runs) == kind]:
-        if trial in groups or trial in results.repeated or not is_informative(results.runs[trial]):
+        if trial in groups or trial in repeated(results) or not is_informative(results.runs[trial]):
             continue
         own = repeat(results, trial)
         if own.is_hit:
             cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
             groups[trial] = on_axis([own], cost, axis)
-    return tied(groups, noise_of(results.repeated, results), is_timed=results.is_timed)
+    return tied(groups, noise_of(repeated(results), results), is_timed=results.is_timed)
 
 
 @dataclass(frozen=True)
@@ -288,7 +296,7 @@ class VerdictFacts:
         return len({*self.tied, *self.cheapest_tied})
 
 
-def facts_of(results: StudyResults, verdict: Verdict) -> VerdictFacts:
+def facts_of(results: Study, verdict: Verdict) -> VerdictFacts:
     """Return the facts of a verdict."""
     fastest, cheapest = (
         winner_of(results, trial, is_confirmed=verdict.is_confirmed)
@@ -300,7 +308,7 @@ def facts_of(results: StudyResults, verdict: Verdict) -> VerdictFacts:
     )
 
 
-def winner_of(results: StudyResults, trial: str, *, is_confirmed: bool) -> Winner:
+def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
     """Return the numbers of a trial; not `is_confirmed`: those of its run in the search alone."""
     spec, metric = results.specs[trial], results.metric
     row = results.trials[results.trials["trial"] == trial].iloc[0]
@@ -309,8 +317,8 @@ def winner_of(results: StudyResults, trial: str, *, is_confirmed: bool) -> Winne
     single = Winner(trial, spec, results.label(spec), float(row["crossed_s"]), mark)
     if not is_confirmed:
         return single
-    found: Any = results.confirmed.set_index("trial").loc[trial]
-    one = results.repeated[trial]
+    found: Any = confirmed(results).set_index("trial").loc[trial]
+    one = repeated(results)[trial]
 
     def ends(before: str, after: str) -> tuple[float, float]:
         return float(found[f"{before}low_{after}"]), float(found[f"{before}high_{after}"])
@@ -341,7 +349,8 @@ COLUMNS = (
 )
 
 
-def winners(results: StudyResults) -> pd.DataFrame:
+@once
+def winners(results: Study) -> pd.DataFrame:
     """Return the winner and the configurations that cannot be told from it.
 
     | column | holds |
@@ -360,7 +369,7 @@ def winners(results: StudyResults) -> pd.DataFrame:
     """
     metric = results.metric
     columns = [*COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
-    verdict = results.verdict
+    verdict = judge(results)
     if verdict is None:
         return pd.DataFrame(columns=columns)
     standing = dict.fromkeys(verdict.once, ONCE) | dict.fromkeys(verdict.ties, TIED)
@@ -369,8 +378,8 @@ def winners(results: StudyResults) -> pd.DataFrame:
     order = [verdict.fastest, *(name for name in verdict.ties if name != verdict.fastest)]
     order += [name for name in (*verdict.once, verdict.cheapest) if name not in order]
     order = list(dict.fromkeys(order))
-    table = results.configurations.set_index("trial").loc[order]
-    proof = results.confirmed.set_index("trial").reindex(order)
+    table = configurations(results).set_index("trial").loc[order]
+    proof = confirmed(results).set_index("trial").reindex(order)
     table = table.assign(
         standing=[standing[name] for name in order],
         is_cheapest=[results.is_timed and name == verdict.cheapest for name in order],
@@ -384,21 +393,22 @@ def winners(results: StudyResults) -> pd.DataFrame:
     return table.reset_index()[columns]
 
 
-def repeats(results: StudyResults) -> pd.DataFrame:
+@once
+def repeats(results: Study) -> pd.DataFrame:
     """Return the runs by which configurations are compared: for `analyses.standings`.
 
     Columns: trial (the configuration), run (its name), seconds, is_hit. With best_at_budget
     `seconds` holds the value, less is better.
     """
     rows = []
-    for trial, one in results.repeated.items():
+    for trial, one in repeated(results).items():
         for name in one.chosen_runs:
             own = repeat(results, name)
             rows.append((trial, name, own.seconds, own.is_hit))
     return pd.DataFrame(rows, columns=["trial", "run", "seconds", "is_hit"])
 
 
-def configurations(results: StudyResults) -> pd.DataFrame:
+def reached_target(results: Study) -> pd.DataFrame:
     """Return the rows of `results.configurations` that reached the target, fastest first.
 
     Their seconds are what configurations are compared by, expected running times: so are
@@ -406,7 +416,7 @@ def configurations(results: StudyResults) -> pd.DataFrame:
     confirmed one. None with best_at_budget. Where runs were on several models of GPU, those on the
     winner's alone.
     """
-    table = results.configurations
+    table = configurations(results)
     if (verdict := judge(results)) is not None:
         kind = results.runs[verdict.fastest].accelerators
         table = table[[results.runs[trial].accelerators == kind for trial in table["trial"]]]

@@ -17,7 +17,6 @@ from raybench.data.dataset import Dataset
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
-from raybench.results.load import load
 from raybench.results.place import check_place, shown
 from raybench.results.storage import open_storage
 from raybench.results.store import (
@@ -29,6 +28,7 @@ from raybench.results.store import (
     machine,
     versions,
 )
+from raybench.results.study import load
 from raybench.runs.preflight import check_address, check_task
 from raybench.runs.train import (
     check_connected,

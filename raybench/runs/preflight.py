@@ -22,11 +22,10 @@ from raybench.models.find import load_workload_dataset, require_framework
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
 from raybench.scaling.runs import RUN_COLUMNS
-from raybench.search.factorisation import RESOURCES
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY, Metric, find_metric
 from raybench.spec.objective import BUDGET, Objective, resolved
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import RESOURCES, Placement, RunSpec
 from raybench.spec.space import (
     Choices,
     Powers,

@@ -27,11 +27,11 @@ from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import Progress
 from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport, try_scaling_page
-from raybench.results.load import load
 from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
+from raybench.results.study import load
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     GPUS,
@@ -45,7 +45,7 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
-from raybench.scaling.cells import series_of
+from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fits import check_predict
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
@@ -318,7 +318,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         tail = "." if report.results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
         return INTERRUPTED
-    return DONE if (report.results.scaling["n"] > 0).any() else FAILED
+    return DONE if (scaling_cells(report.results)["n"] > 0).any() else FAILED
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:

@@ -22,7 +22,6 @@ from raybench.report.export import export
 from raybench.report.live.progress import TrainingScreen
 from raybench.report.page import try_page
 from raybench.report.words import target_words
-from raybench.results.load import load
 from raybench.results.place import check_place, shown
 from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
@@ -35,6 +34,7 @@ from raybench.results.store import (
     machine,
     versions,
 )
+from raybench.results.study import load
 from raybench.runs.preflight import (
     GPUS,
     check_address,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from raybench.results.study import Study, once
 from raybench.scaling.runs import MISSES, named, run_table
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
@@ -213,6 +214,20 @@ def cell_table(
         row |= _speedups(index, rows, kinds, repeats)
         row |= _shares(row, rows)
     return pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
+
+
+@once
+def scaling_cells(results: Study) -> pd.DataFrame:
+    """Return `cell_table` of a scaling study that was read."""
+    return cell_table(results.scaling_study, results.runs, results.evaluations)
+
+
+@once
+def scaling_runs(results: Study) -> pd.DataFrame:
+    """Return `runs.run_table` of a scaling study that was read."""
+    study = results.scaling_study
+    metric = study.base.objective.judged_by
+    return run_table(study_cells(study), results.runs, results.evaluations, metric)
 
 
 def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from functools import partial
 
 import pandas as pd
 
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.scaling import samples_to_target
-from raybench.scaling.cells import series_of
+from raybench.scaling.cells import scaling_runs, series_of
 from raybench.scaling.convergence import read
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import (
@@ -40,7 +40,7 @@ LEAST_CELLS = 3
 """Of a series: one can be left out then, and the others still say something."""
 
 
-def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
+def fit_study(results: Study, predict: str | None) -> list[FittedGroup]:
     """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
 
     Without `predict`, at the next doublings of the most workers measured. Series of fewer than
@@ -57,7 +57,7 @@ def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
     return list(fits(measured, asked))
 
 
-def not_measured(results: StudyResults, predict: str | None) -> list[str]:
+def not_measured(results: Study, predict: str | None) -> list[str]:
     """Return a sentence for each pair that is to be predicted and has no fit."""
     measured = measurements(results)
     if predict is None or not measured.groups:
@@ -65,7 +65,7 @@ def not_measured(results: StudyResults, predict: str | None) -> list[str]:
     return [f"Not predicted: {one}." for one in cells_matched(predict, measured)[1]]
 
 
-def measurements(results: StudyResults) -> Measurements:
+def measurements(results: Study) -> Measurements:
     """Return what a study measured of each series that can be fitted: a row a repeat.
 
     Runs that exchange no gradients are left out: they are probes, no training. So are those whose
@@ -74,7 +74,7 @@ def measurements(results: StudyResults) -> Measurements:
     specs = specs_of(results)
     series = dict(zip(specs, series_of(list(specs.values())), strict=True))
     groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
-    for row in results.scaling_runs.to_dict("records"):
+    for row in scaling_runs(results).to_dict("records"):
         spec = specs[row["cell"]]
         is_whole = spec.global_batch_size <= row["epoch_samples"]
         if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
@@ -102,17 +102,17 @@ def check_predict(predict: str | None) -> None:
         check_asked(predict)
 
 
-def specs_of(results: StudyResults) -> dict[str, RunSpec]:
+def specs_of(results: Study) -> dict[str, RunSpec]:
     """Return the run spec of every cell, by its name."""
     return {cell.name: cell.spec for cell in study_cells(results.scaling_study)}
 
 
-def critical_batches(results: StudyResults) -> dict[str, list[float]]:
+def critical_batches(results: Study) -> dict[str, list[float]]:
     """Return, for each series, the critical batch that each run's gradients tell of, if they do."""
     specs = specs_of(results)
     series = dict(zip(specs, series_of(list(specs.values())), strict=True))
     found: dict[str, list[float]] = {}
-    for row in results.scaling_runs.to_dict("records"):
+    for row in scaling_runs(results).to_dict("records"):
         batch = specs[row["cell"]].global_batch_size
         value = of_run(results.evaluations.get(row["trial"], ()), batch)
         if math.isfinite(value):
@@ -195,7 +195,7 @@ class TargetPlan:
     """`scaling.plan.answers`; empty where there is no plan."""
 
 
-def target_plans(results: StudyResults, fitted: Sequence[FittedGroup]) -> list[TargetPlan]:
+def target_plans(results: Study, fitted: Sequence[FittedGroup]) -> list[TargetPlan]:
     """Return a plan for each series with a throughput model; none where the study has no target.
 
     The batch sizes are those that ran (where one did, some near it, by the noise of the gradients),
@@ -219,7 +219,7 @@ def target_plans(results: StudyResults, fitted: Sequence[FittedGroup]) -> list[T
     ]
 
 
-def measured_runs(results: StudyResults) -> pd.DataFrame:
+def measured_runs(results: Study) -> pd.DataFrame:
     """Return a row for each run: series, where it ran, and what it needed to the target.
 
     Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
@@ -227,7 +227,7 @@ def measured_runs(results: StudyResults) -> pd.DataFrame:
     """
     specs = specs_of(results)
     series = dict(zip(specs, series_of(list(specs.values())), strict=True))
-    runs = results.scaling_runs
+    runs = scaling_runs(results)
     runs = runs[runs["failure"].isna() | runs["failure"].isin(MISSES)]
     return pd.DataFrame(
         {

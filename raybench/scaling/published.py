@@ -28,7 +28,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,20 +54,6 @@ class Claim:
     holds: bool | None
     """Whether it held here; None where it was not measured, not as it was published, or where
     pairs disagree."""
-
-
-class Results(Protocol):
-    """What `raybench.load(DIR)` returns, as far as a comparison reads it."""
-
-    @property
-    def scaling(self) -> pd.DataFrame:
-        """One row per cell."""
-        ...
-
-    @property
-    def scaling_study(self) -> ScalingStudy:
-        """The study that was run."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,12 +103,12 @@ COMPARED: dict[str, Callable[[float, float], float]] = {
 BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to": operator.le}
 
 
-def measured(results: Results) -> list[Measured]:
-    """Return the cells that were measured."""
-    specs = {cell.name: cell.spec for cell in study_cells(results.scaling_study)}
+def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[Measured]:
+    """Return the cells that were measured; `cells` has a row for each."""
+    specs = {cell.name: cell.spec for cell in study_cells(study)}
     return [
         Measured(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
-        for row in results.scaling.to_dict("records")
+        for row in cells.to_dict("records")
         if row["n"]
     ]
 
@@ -337,10 +323,10 @@ class NamedStudy:
             study["cells"] = [cell for block in own["cells"] for cell in _cells(block)]
         return validate(ScalingStudy, study, str(self.file))
 
-    def compare(self, results: Results) -> list[Claim]:
-        """Return the published claims beside what was measured."""
-        cells = measured(results)
-        return [judged(said, cells) for said in read_mapping(self.file)["claims"]]
+    def compare(self, study: ScalingStudy, cells: pd.DataFrame) -> list[Claim]:
+        """Return the published claims beside what was measured: a row per cell of `study`."""
+        found = measured(study, cells)
+        return [judged(said, found) for said in read_mapping(self.file)["claims"]]
 
 
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.search.asha import DEFAULT, EarlyStopping, SearchPolicy
 from raybench.search.factorisation import Factors
 from raybench.search.placement import Placer
@@ -150,7 +150,7 @@ class Search:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
         self._feedback.tell_known(is_early=False)
 
-    def learn_from(self, earlier: StudyResults) -> Told | None:
+    def learn_from(self, earlier: Study) -> Told | None:
         """Learn an earlier study's trials, once; None in a session that goes on."""
         return tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
 

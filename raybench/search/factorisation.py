@@ -10,14 +10,13 @@ from typing import Any
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import RESOURCES, Placement, RunSpec
 from raybench.spec.space import Cases, Choices, Dimension, Powers, Space, possible_values, values_of
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
 """What is sampled in place of workers and batch per worker: their product."""
 SPEED_KEYS = ("framework", "num_workers", "batch_size_per_worker")
-RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 NOT_WITH = (
     "accumulate",
     "bucket_mb",

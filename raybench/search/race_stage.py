@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from raybench.results.load import load
-from raybench.results.ranking import noise_of, repeat
+from raybench.results.ranking import noise_of, repeat, repeated
 from raybench.results.records import Records, read_records
+from raybench.results.study import load
 from raybench.results.verdict import find_verdicts
 from raybench.runs.single_run import SingleRun, side_by_side
 from raybench.search.confirm_budget import MOST_FRESH, Candidates, ConfirmBudget, Cost
@@ -430,10 +430,10 @@ class Confirmation:
             found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
         if not results.is_timed:
             return list(dict.fromkeys(found)), {}
-        noise = noise_of(results.repeated, results)
+        noise = noise_of(repeated(results), results)
         known = {
-            trial: results.repeated[trial].chosen
-            if trial in results.repeated
+            trial: repeated(results)[trial].chosen
+            if trial in repeated(results)
             else [repeat(results, trial)]
             for trial in found
         }

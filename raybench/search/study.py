@@ -17,9 +17,9 @@ from raybench.data.shared import share, shared_key
 from raybench.report.console import say
 from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import Progress
-from raybench.results.load import StudyResults
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store, with_session
+from raybench.results.study import Study
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     Kind,
@@ -83,7 +83,7 @@ class StudyPipeline:
     """Whether the confirming came to its end, and no trial has begun since; None: an earlier
     version, which did not say so, wrote `study.yaml`, or nobody has yet."""
 
-    def run(self, earlier: StudyResults | None) -> None:
+    def run(self, earlier: Study | None) -> None:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
@@ -105,7 +105,7 @@ class StudyPipeline:
         with self._saved:
             self._run_phases(earlier)
 
-    def _run_phases(self, earlier: StudyResults | None) -> None:
+    def _run_phases(self, earlier: Study | None) -> None:
         if self.deadline.reason() == "time_budget":
             started = time.perf_counter() - self.deadline.began
             self._note(
@@ -188,7 +188,7 @@ class StudyPipeline:
             say(self.console, sentence)
         return self.study.is_set
 
-    def _open_search(self, earlier: StudyResults | None) -> tuple[Search, ConfirmBudget]:
+    def _open_search(self, earlier: Study | None) -> tuple[Search, ConfirmBudget]:
         """Return the search with all that was recorded or is known beforehand."""
         folder = self.store.folder
         uncount(self.study, self.store)

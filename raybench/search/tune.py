@@ -24,7 +24,6 @@ from raybench.report.export import export
 from raybench.report.page import try_page
 from raybench.report.show import show
 from raybench.report.words import target_words
-from raybench.results.load import StudyResults, load
 from raybench.results.place import (
     check_place,
     is_url,
@@ -36,6 +35,7 @@ from raybench.results.ranking import ranked
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage, study_file, unused_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.study import Study, load
 from raybench.results.verdict import judge
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
@@ -311,7 +311,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     return exit_code(results)
 
 
-def exit_code(results: StudyResults) -> int:
+def exit_code(results: Study) -> int:
     """Return what the command exits with where nobody has interrupted it."""
     if not len(ranked(results.trials)):
         return FAILED
@@ -360,7 +360,7 @@ def _run(
     store: Store,
     console: Console,
     dataset: Dataset,
-    earlier: StudyResults | None,
+    earlier: Study | None,
     taken: list[str],
     interrupt: Interrupt,
     deadline: Deadline,

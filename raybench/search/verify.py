@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raybench.cluster.run_client import run_once
-from raybench.results.load import StudyResults, load
 from raybench.results.ranking import kind_of, kinds, ranked
 from raybench.results.store import keep_error
+from raybench.results.study import Study, load
 from raybench.runs.single_run import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import Factors, placed, speed_values
@@ -49,7 +49,7 @@ START_S = 60.0
 """Longest wait for the company's first evaluation."""
 
 
-def measure_interference(results: StudyResults, single_run: SingleRun) -> None:
+def measure_interference(results: Study, single_run: SingleRun) -> None:
     """Measure and record both runs; nothing to do where no trial ran beside another.
 
     The sentinel is the best trial that had company; its company is the best such trial of
@@ -159,7 +159,7 @@ class Way:
         return f"{self.prediction.trial}.{short}{self.spec.num_workers}"
 
 
-def ways(results: StudyResults, placer: Placer) -> list[Way]:
+def ways(results: Study, placer: Placer) -> list[Way]:
     """Return every placement of every trial that reached the target, fastest first.
 
     Seconds of a trial's own placement are measured; those of others are its seconds times the
@@ -207,7 +207,7 @@ def num_placement_checks(factors: Factors | str) -> int:
     return NUM_FASTEST + 1 + len({one.framework for one in factors.all_placements})
 
 
-def run_placement_checks(results: StudyResults, placer: Placer, single_run: SingleRun) -> None:
+def run_placement_checks(results: Study, placer: Placer, single_run: SingleRun) -> None:
     """Record the predictions, and train those that would win once, one at a time."""
     every = ways(results, placer)
     columns = list(results.predictions.columns)

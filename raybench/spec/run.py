@@ -329,6 +329,8 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
             )
 
 
+RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
+"""Keys of what a worker is given."""
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
 """Keys that every label tells."""
 

@@ -72,6 +72,11 @@ def _is_script(word: str) -> bool:
     return PurePath(word).stem == SCRIPT
 
 
+def counted(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def shorten(text: str, length: int) -> str:
     """Return `text` in at most `length` characters; the middle goes, its ends say most."""
     if len(text) <= length:

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import raybench
-from raybench.results.load import CURVE_COLUMNS, TRIAL_COLUMNS
 from raybench.results.records import read_records
+from raybench.results.trials import CURVE_COLUMNS, TRIAL_COLUMNS
 from raybench.spec.documents import read_mapping
 from raybench.stats.clock import OTHER, PHASES
 

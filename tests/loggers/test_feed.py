@@ -10,7 +10,7 @@ from read_back import tensorboard_events, tensorboard_scalars
 from raybench.loggers.feed import Ledger
 from raybench.loggers.sink import winners_of
 from raybench.loggers.to_tensorboard import WINNERS, folder_name
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.records import read_lines
 from raybench.results.store import RECORDS_FILE
 from raybench.spec.errors import UserError

@@ -3,7 +3,7 @@ import pytest
 from test_loaded_columns import CURVE_COLUMNS, TRIAL_COLUMNS
 
 from raybench.report.export import export, read_csv
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.store import STUDY_FILE, Store
 from raybench.spec.documents import read_mapping, to_yaml, validate
 from raybench.spec.run import RunSpec

@@ -12,7 +12,7 @@ from test_verdict import again, at_budget, judged_at_budget
 from raybench.report.answer import answer_lines, verdict_lines
 from raybench.report.how_sure import how_sure_lines
 from raybench.report.remarks import edge_lines
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.ranking import noise_of
 from raybench.results.verdict import judge
 from raybench.stats.replicates import Replicate

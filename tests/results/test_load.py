@@ -8,12 +8,11 @@ from time import process_time
 import pytest
 
 import raybench
-from raybench.results.load import describe
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
-from raybench.spec.run import RunSpec
+from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
 from tests.made_results import POINT, curve, results_folder, run_line

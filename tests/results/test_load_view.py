@@ -11,7 +11,7 @@ import pytest
 
 import raybench
 from raybench.commands.train import parser
-from raybench.results.load import arguments_of, load
+from raybench.report.study import arguments_of, load
 from raybench.results.lock import OWNER_FILE
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE

@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES
 from raybench.spec.documents import read_mapping, to_yaml

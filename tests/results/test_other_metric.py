@@ -16,7 +16,7 @@ from raybench.report.live.screen import study_screen
 from raybench.report.remarks import sensitivity_lines, target_warning
 from raybench.report.show import show
 from raybench.results.store import Store
-from raybench.results.verdict import configurations, judge
+from raybench.results.verdict import judge, reached_target
 from raybench.spec.objective import Objective
 from tests.made_results import curve, results_folder, run_line
 from tests.search.made_up import evaluation, record
@@ -166,7 +166,7 @@ def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
     objective = Objective(kind="best_at_budget", target=0.5, **RMSE)
     lines = [*curve("0000", [0.9, 0.4]), run_line("0000", 2.0, best_value=0.4, objective=objective)]
     results = results_folder(tmp_path, lines, objective=objective)
-    assert configurations(results).empty
+    assert reached_target(results).empty
     figure = curves_figure(results)
     assert "search best 0.4 (one run)" in figure.legends[0].get_texts()[0].get_text()
 

@@ -21,8 +21,9 @@ from raybench.report.figures import parts
 from raybench.report.figures.curves import curves_figure, repeats_figure
 from raybench.report.figures.pareto import pareto_figure
 from raybench.report.figures.timeline import ledger_figure
-from raybench.results.load import StudyResults
-from raybench.results.verdict import configurations, pareto_front
+from raybench.report.study import StudyResults
+from raybench.results.analyses import pareto_front
+from raybench.results.verdict import reached_target
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.objective import Objective
 from raybench.stats.clock import PHASES
@@ -96,7 +97,7 @@ def test_repeats_show_the_search_run_and_its_confirm_runs(results: StudyResults)
 
 
 def test_configurations_stand_with_the_mean_of_their_confirm_runs(results: StudyResults) -> None:
-    table = configurations(results).set_index("trial")
+    table = reached_target(results).set_index("trial")
     reached = results.trials[results.trials["time_to_target_s"].notna()]
     search = reached[reached["phase"] == "search"].set_index("trial")["time_to_target_s"]
     confirm = reached[reached["phase"] == "confirm"]
@@ -121,7 +122,7 @@ def brute_force(trials: pd.DataFrame) -> set[str]:
 
 
 def test_pareto_front_is_what_brute_force_finds(results: StudyResults) -> None:
-    for trials in (results.trials, configurations(results)):
+    for trials in (results.trials, reached_target(results)):
         assert set(pareto_front(trials)["trial"]) == brute_force(trials)
 
 
@@ -150,13 +151,13 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("worker-seconds to the target")
     assert axes.get_ylabel().startswith("expected seconds to the target")
-    for row in configurations(results).itertuples():
+    for row in reached_target(results).itertuples():
         marker = line_of(axes, row.trial)
         assert marker.get_ydata()[0] == row.time_to_target_s
         assert marker.get_xdata()[0] == pytest.approx(row.num_workers * row.time_to_target_s)
         assert (marker.get_markerfacecolor() != parts.PAPER) == row.is_confirmed
     assert list(line_of(axes, "front").get_ydata()) == list(
-        pareto_front(configurations(results))["time_to_target_s"]
+        pareto_front(reached_target(results))["time_to_target_s"]
     )
     assert "search (one run)" in words(figure)
     assert "confirmed (expected, 3 runs)" in words(figure)
@@ -177,7 +178,7 @@ def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
 
 def test_without_confirm_phase_all_points_are_single_runs(part_of_study: Any) -> None:
     results = part_of_study(lambda run: run["phase"] == "search")
-    assert not configurations(results)["is_confirmed"].any()
+    assert not reached_target(results)["is_confirmed"].any()
     assert "confirmed" not in "".join(words(draw(results)) for draw in FIGURES)
     assert "search 1.44 s (one run)" in words(curves_figure(results))
 

@@ -1,9 +1,9 @@
 """`raybench report` of a study below a URL."""
 
 from raybench.commands import report
+from raybench.report.study import load
 from raybench.results import storage
 from raybench.results.bucket import Bucket
-from raybench.results.load import load
 from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store
 from tests.below_url import uploaded, wait_for, write

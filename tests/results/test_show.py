@@ -20,8 +20,8 @@ from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT, next_steps
 from raybench.report.page.trials import columns_of
 from raybench.report.show import SCREEN
+from raybench.report.study import load
 from raybench.report.words import duration
-from raybench.results.load import load
 from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.spec.errors import UserError

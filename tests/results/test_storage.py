@@ -7,9 +7,9 @@ import time
 import pytest
 
 import raybench
+from raybench.report.study import load
 from raybench.results import storage
 from raybench.results.bucket import Bucket
-from raybench.results.load import load
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from raybench.report.show import show
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.records import read_lines, read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, mend_last_line
 from raybench.spec.documents import parse_yaml

@@ -10,6 +10,7 @@ from rich.text import Text
 from raybench.report.answer import verdict_lines
 from raybench.report.console import make_console, say
 from raybench.report.show import show
+from raybench.report.study import load
 from raybench.report.tables import (
     best_per_framework,
     failures,
@@ -19,7 +20,6 @@ from raybench.report.tables import (
     ranked,
     top,
 )
-from raybench.results.load import load
 from raybench.results.store import STUDY_FILE
 from raybench.results.verdict import judge
 from raybench.spec.documents import read_mapping, to_yaml

@@ -4,13 +4,13 @@ import pytest
 from test_tables import shown
 
 from raybench.report.export import export, read_csv
+from raybench.report.study import load
 from raybench.report.tables import top
-from raybench.results.load import load
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.trials import NOT_EXCHANGED
-from raybench.results.verdict import configurations, judge, judge_each
+from raybench.results.verdict import judge, judge_each, reached_target
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
@@ -38,7 +38,7 @@ def test_what_was_on_more_hosts_than_others_of_its_size_is_not_ranked(tmp_path):
     assert judge(results).fastest == "0003"
     text = shown(results)
     assert "Not ranked, on 2 hosts, others of its size on 1: trial 0001." in text
-    assert "0001" not in list(configurations(results)["trial"])
+    assert "0001" not in list(reached_target(results)["trial"])
 
 
 def test_over_several_hosts_is_ranked_where_no_run_of_its_size_was_on_fewer(tmp_path):
@@ -80,7 +80,7 @@ def test_each_model_of_gpu_has_its_winner(tmp_path):
     text = shown(results)
     for line in ("A100: Fastest and cheapest: ", "H100: Fastest and cheapest: "):
         assert text.count(line) == 1
-    assert set(configurations(results)["trial"]) == {"0001", "0002"}, "those of the winner's model"
+    assert set(reached_target(results)["trial"]) == {"0001", "0002"}, "those of the winner's model"
 
 
 def heads(results):
@@ -144,7 +144,7 @@ def test_runs_without_exchange_are_never_ranked_nor_set_what_is_usual(tmp_path):
     results = results_folder(tmp_path, [apart, alone, over_two])
     assert list(ranked(results.trials)["trial"]) == ["0007"]
     assert judge(results).fastest == "0007"
-    assert list(configurations(results)["trial"]) == ["0007"]
+    assert list(reached_target(results)["trial"]) == ["0007"]
     reasons = results.trials.set_index("trial")["unranked"]
     assert reasons["0005"] == reasons["0006"] == NOT_EXCHANGED
     assert NOT_EXCHANGED in shown(results)

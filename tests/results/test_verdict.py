@@ -241,8 +241,7 @@ def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     results, verdict = judged(tmp_path, alone, wide)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
     results.study["study"]["price"] = 4.0
-    for name in ("repeated", "verdicts"):
-        vars(results).pop(name)
+    results.kept.clear()
     verdict = judge(results)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
     assert verdict_lines(results, verdict)[1].startswith("Cheapest as billed: ")

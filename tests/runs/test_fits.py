@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.results.load import StudyResults, load
+from raybench.report.study import StudyResults, load
 from raybench.scaling.fit_command import median_error
 from raybench.scaling.fits import (
     check_predict,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.scaling.fits import critical_batches, noise_sentence, of_run
 from raybench.stats.step_times import NoiseSums, NoiseTerms
 from tests.runs.made_up import point, run_of, study_of, write

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybench.results.load import StudyResults, load
+from raybench.report.study import StudyResults, load
 from raybench.scaling.fits import TargetPlan, fit_study, sizes_near, target_plans
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums

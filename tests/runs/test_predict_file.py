@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from raybench.report.scaling_report import ScalingReport
-from raybench.results.load import StudyResults, load
+from raybench.report.study import StudyResults, load
 from raybench.results.store import StudyFiles
 from raybench.scaling.fits import check_predict, fit_study, not_measured
 from raybench.spec.errors import UserError

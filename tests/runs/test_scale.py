@@ -12,7 +12,7 @@ import raybench
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.commands import cli, report, scale
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.store import Store
 from raybench.runs import preflight
 from raybench.runs import scale as body

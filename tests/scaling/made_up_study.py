@@ -104,5 +104,6 @@ def usual(spec: RunSpec) -> float:
 
 
 def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
-    found = STUDIES[name].compare(MadeUp(STUDIES[name].study(quick), machine))
+    results = MadeUp(STUDIES[name].study(quick), machine)
+    found = STUDIES[name].compare(results.scaling_study, results.scaling)
     return {one.claim: one for one in found}

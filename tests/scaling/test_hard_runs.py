@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from raybench.report.scaling_printed import other_lines, outlier_lines, printed_cells
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.scaling.cells import cell_table
 from raybench.scaling.runs import RUN_COLUMNS, run_table
 from raybench.spec.run import RunSpec

@@ -16,7 +16,7 @@ from raybench.report.scaling_files import (
     predicted_figure,
     read_model,
 )
-from raybench.results.load import StudyResults, load
+from raybench.report.study import StudyResults, load
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import run_of, study_of, write

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from raybench.results.load import metric_of
 from raybench.results.ranking import worst_value
+from raybench.results.study import metric_of
 from raybench.spec.errors import UserError
 from raybench.spec.metric import METRICS, Metric, find_metric, named_metric
 from raybench.spec.objective import (

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
-from raybench.results.load import StudyResults
+from raybench.results.ranking import configurations
+from raybench.results.study import Study
 from raybench.results.verdict import judge
 
 NEAR = 1.1
@@ -28,7 +29,7 @@ class Outcome:
     """The configurations of a study and how well each did."""
 
     rows: pd.DataFrame
-    """`StudyResults.configurations`, best first, and `outcome`: seconds, or the metric as figures
+    """`Study.configurations`, best first, and `outcome`: seconds, or the metric as figures
     have it; NaN of one that missed the target."""
     is_seconds: bool
     words: str
@@ -58,13 +59,13 @@ class Outcome:
         return np.asarray(place if self.sign > 0 else 1 - place)
 
 
-def outcome(results: StudyResults) -> Outcome:
+def outcome(results: Study) -> Outcome:
     """Return what the configurations of a study are judged by.
 
     Expected seconds to the target where one is asked for and was reached, else the best value of
     the metric; confirmed configurations with what was confirmed.
     """
-    rows, metric = results.configurations, results.metric
+    rows, metric = configurations(results), results.metric
     is_seconds = bool(results.is_timed and rows["expected_s"].notna().any())
     if is_seconds:
         found = rows["expected_s"].astype(float)
@@ -76,7 +77,7 @@ def outcome(results: StudyResults) -> Outcome:
     return Outcome(rows.assign(outcome=finite), is_seconds, words, sign)
 
 
-def outcome_axis(axes: Axes, results: StudyResults, found: Outcome) -> None:
+def outcome_axis(axes: Axes, results: Study, found: Outcome) -> None:
     """Scale y for outcomes; seconds by their log."""
     if not found.is_seconds:
         values = found.known["outcome"] / (100 if results.metric.is_share else 1)
@@ -88,7 +89,7 @@ def outcome_axis(axes: Axes, results: StudyResults, found: Outcome) -> None:
     parts.plain_ticks(axes, "y")
 
 
-def plateau(results: StudyResults, found: Outcome) -> set[str]:
+def plateau(results: Study, found: Outcome) -> set[str]:
     """Return the trials that are as good as the best: tied with it, or within a tenth.
 
     Of seconds a tenth of the best's; of a metric a tenth of what the best has on the median.
@@ -118,7 +119,7 @@ MANY = 6
 """Optimizers that have a name; further ones are `other optimizers`."""
 
 
-def batches_figure(results: StudyResults) -> Figure:
+def batches_figure(results: Study) -> Figure:
     """The outcome against the global batch size, a panel for each framework and worker count.
 
     An optimizer is a colour and a marker; a line joins its best at each power of two. Hollow
@@ -159,7 +160,7 @@ def batches_figure(results: StudyResults) -> Figure:
     return figure
 
 
-def batch_rows(results: StudyResults) -> pd.DataFrame:
+def batch_rows(results: Study) -> pd.DataFrame:
     """Return the measured: trial, framework, num_workers, optimizer, batch, outcome, is_confirmed.
 
     `batch` is the global batch size, `outcome` as in `figures.outcome`.
@@ -172,7 +173,7 @@ def batch_rows(results: StudyResults) -> pd.DataFrame:
     return found.dropna(subset=["batch", "num_workers"])
 
 
-def predicted_rows(results: StudyResults) -> pd.DataFrame:
+def predicted_rows(results: Study) -> pd.DataFrame:
     """Return what the step-time model says of splits that were not run, in the same columns.
 
     Empty where configurations are not judged by seconds.
@@ -275,9 +276,7 @@ def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
     return parts.wrapped(f"not drawn: {'; '.join(words)}{more}", parts.ROOM)
 
 
-def _axes(
-    figure: Figure, grid: Any, results: StudyResults, found: Outcome, every: pd.DataFrame
-) -> None:
+def _axes(figure: Figure, grid: Any, results: Study, found: Outcome, every: pd.DataFrame) -> None:
     known = every[every["outcome"].notna()]
     if known.empty:
         known = every

@@ -15,8 +15,8 @@ from matplotlib.patches import Patch
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.results.analyses import best_at_every_budget
-from raybench.results.load import StudyResults
-from raybench.results.ranking import repeat
+from raybench.results.ranking import configurations, confirmed, repeat, repeated
+from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
 
@@ -27,7 +27,7 @@ LONG = 12.0
 """Seconds of the longest over those of the best, beyond which the axis of seconds is a log."""
 
 
-def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
+def curves_figure(results: Study, *, number: int = 3) -> Figure:
     """The metric against seconds of training: every search run, the best `number` highlighted.
 
     The best are the confirmed configurations, then the search's by score. A marker stands
@@ -42,7 +42,7 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
     if search.empty:
         return parts.say(figure, axes, parts.NOTHING)
     metric_axis(axes, results)
-    best = list(results.configurations["trial"].head(number))
+    best = list(configurations(results)["trial"].head(number))
     by_score = search.sort_values("score", kind="stable")["trial"]
     others = [str(trial) for trial in by_score[~by_score.isin(best)]]
     grey = parts.spread(others, MOST_CURVES)
@@ -61,7 +61,7 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
     return figure
 
 
-def _grey(axes: Axes, results: StudyResults, trials: list[str]) -> None:
+def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
     every = results.curves[results.curves["trial"].isin(set(trials))]
     most = max(MOST_POINTS // max(len(trials), 1), 8)
     # Looked up one by one, the curves of 10,000 trials would take minutes.
@@ -83,7 +83,7 @@ def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
     return [parts.key("best at every budget of seconds, of all search runs", **style)]
 
 
-def _best(axes: Axes, results: StudyResults, trial: str, rank: int) -> Line2D:
+def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     run: Any = results.trials.set_index("trial").loc[trial]
     curve = curve_of(results, trial)
     shown = curve.iloc[parts.spread(range(len(curve)), MOST_OF_ONE)]
@@ -97,13 +97,13 @@ def _best(axes: Axes, results: StudyResults, trial: str, rank: int) -> Line2D:
     return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
 
 
-def _said(results: StudyResults, trial: str) -> str:
+def _said(results: Study, trial: str) -> str:
     return ", ".join(seconds_of(results, trial))
 
 
-def _seconds_axis(axes: Axes, results: StudyResults, curves: pd.DataFrame) -> None:
+def _seconds_axis(axes: Axes, results: Study, curves: pd.DataFrame) -> None:
     seconds = curves["train_s"][curves["train_s"] > 0]
-    fastest = results.configurations["expected_s"].min()
+    fastest = configurations(results)["expected_s"].min()
     if len(seconds) and fastest == fastest and seconds.max() > LONG * fastest:
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
@@ -111,7 +111,7 @@ def _seconds_axis(axes: Axes, results: StudyResults, curves: pd.DataFrame) -> No
         axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
 
 
-def curve_of(results: StudyResults, trial: str) -> pd.DataFrame:
+def curve_of(results: Study, trial: str) -> pd.DataFrame:
     """Return the evaluations of one run."""
     return results.curves[results.curves["trial"] == trial]
 
@@ -121,13 +121,13 @@ def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarra
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
 
 
-def name_of(results: StudyResults, trial: str) -> str:
+def name_of(results: Study, trial: str) -> str:
     """Return a trial and its configuration, in lines that fit a legend."""
     row = results.trials.set_index("trial").loc[trial]
     return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
 
 
-def seconds_of(results: StudyResults, trial: str) -> list[str]:
+def seconds_of(results: Study, trial: str) -> list[str]:
     """Say when the target was reached, and what that rests on."""
     run: Any = results.trials.set_index("trial").loc[trial]
     metric = results.metric
@@ -135,7 +135,7 @@ def seconds_of(results: StudyResults, trial: str) -> list[str]:
     best = "nothing evaluated" if value != value else f"best {_text(metric, value)}"
     is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]
     found = f"{_searched_s(results, trial, run):.2f} s" if is_hit else best
-    proof = results.confirmed.set_index("trial")
+    proof = confirmed(results).set_index("trial")
     if trial not in proof.index:
         return [f"search {found} (one run)"]
     row: Any = proof.loc[trial]
@@ -151,7 +151,7 @@ def seconds_of(results: StudyResults, trial: str) -> list[str]:
     return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
 
 
-def _searched_s(results: StudyResults, trial: str, run: Any) -> float:
+def _searched_s(results: Study, trial: str, run: Any) -> float:
     if trial in results.runs:
         return repeat(results, trial).seconds
     return float(run["time_to_target_s"])
@@ -188,9 +188,9 @@ PANEL = 2.3
 """Inches of a panel's height; they stand one below the other."""
 
 
-def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
+def repeats_figure(results: Study, *, number: int = 3) -> Figure:
     """Curves of the best `number` configurations: the search's run, the race's, those alone."""
-    best, metric = list(results.configurations["trial"].head(number)), results.metric
+    best, metric = list(configurations(results)["trial"].head(number)), results.metric
     size = (parts.WIDTH, PANEL * max(len(best), 1) + 0.4)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     panels = figure.subplots(max(len(best), 1), 1, sharey=True, sharex=True, squeeze=False)[:, 0]
@@ -217,7 +217,7 @@ def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
     panels[len(panels) // 2].set_ylabel(parts.plain(metric.axis_words))
     panels[0].set_xlim(left=0)
     keys: list[Artist] = [parts.key("search (one run)", linestyle="--")]
-    roles = set(results.trials["role"]) if len(results.confirmed) else set()
+    roles = set(results.trials["role"]) if len(confirmed(results)) else set()
     colour = parts.colour_of(trials.loc[best[-1], "framework"])
     keys += [
         parts.key(words, colour, linestyle=STYLE_OF[role])
@@ -240,7 +240,7 @@ ROLE_STYLE = {
 """Marker, whether it is filled, words."""
 
 
-def race_figure(results: StudyResults) -> Figure:
+def race_figure(results: Study) -> Figure:
     """Runs of every configuration that was trained again, best first, with 90 % intervals.
 
     The bar is the interval of what the configuration is compared by, the stroke in it its expected
@@ -276,14 +276,14 @@ def race_figure(results: StudyResults) -> Figure:
     return figure
 
 
-def race_rows(results: StudyResults) -> pd.DataFrame:
+def race_rows(results: Study) -> pd.DataFrame:
     """Return a row for each run: trial (its configuration), run, role, framework, value, is_hit.
 
     `value`: seconds to the target, of a miss all that it spent; without a target the metric.
     """
     trials = results.trials.set_index("trial")
     rows = []
-    for trial, one in results.repeated.items():
+    for trial, one in repeated(results).items():
         for name in dict.fromkeys((*one.chosen_runs, *one.printed_runs)):
             found = repeat(results, name)
             value = found.seconds
@@ -296,13 +296,13 @@ def race_rows(results: StudyResults) -> pd.DataFrame:
     return table if results.is_timed else table.assign(value=drawn(results.metric, table["value"]))
 
 
-def _scale(axes: Axes, results: StudyResults, table: pd.DataFrame) -> None:
+def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:
     if not results.is_timed:
         axes.set_xlabel(parts.plain(f"best {results.metric.axis_words}"))
         axes.margins(x=0.08)
         return
     known = table["value"][table["value"] > 0]
-    proof = results.confirmed[results.confirmed["trial"].isin(set(table["trial"]))]
+    proof = confirmed(results)[confirmed(results)["trial"].isin(set(table["trial"]))]
     ends = pd.concat([known, proof["expected_low_s"], proof["expected_high_s"]])
     ends = ends[(ends > 0) & (ends < math.inf)]
     axes.set(xscale="log", xlim=parts.window(ends.min(), ends.max(), margin=1.1))
@@ -310,8 +310,8 @@ def _scale(axes: Axes, results: StudyResults, table: pd.DataFrame) -> None:
     axes.set_xlabel("seconds of training to the target [s]  (left: faster)")
 
 
-def _interval(axes: Axes, results: StudyResults, trial: str, place: int, colour: str) -> None:
-    row: Any = results.confirmed.set_index("trial").loc[trial]
+def _interval(axes: Axes, results: Study, trial: str, place: int, colour: str) -> None:
+    row: Any = confirmed(results).set_index("trial").loc[trial]
     if results.is_timed:
         low, middle, high = (row[f"expected{end}_s"] for end in ("_low", "", "_high"))
     else:
@@ -337,7 +337,7 @@ def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
 
 
 def _legend(
-    figure: Figure, results: StudyResults, table: pd.DataFrame, *, is_missed: bool, left_out: int
+    figure: Figure, results: Study, table: pd.DataFrame, *, is_missed: bool, left_out: int
 ) -> None:
     roles = list(dict.fromkeys(table["role"]))
     kinds = dict.fromkeys(ROLE_STYLE[role] for role in roles)

@@ -23,16 +23,16 @@ from raybench.report.figures.slices import (
 )
 from raybench.report.figures.timeline import ledger_figure, phases, spans, timeline_figure
 from raybench.report.tables import ledger_totals
-from raybench.results.analyses import best_at_every_budget, pareto_front
-from raybench.results.load import StudyResults
-from raybench.results.ranking import ranked
-from raybench.results.verdict import configurations
+from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
+from raybench.results.ranking import configurations, confirmed, ranked, repeated
+from raybench.results.study import Study
+from raybench.results.verdict import reached_target
 
 MOST_ROWS = 50
 """Rows of a table; the best come first, and `trials.csv` has all."""
 
 
-def curves_table(results: StudyResults) -> pd.DataFrame:
+def curves_table(results: Study) -> pd.DataFrame:
     """Return the best at every budget of seconds, of the search's runs."""
     metric, trials = results.metric, results.trials
     search = set(trials["trial"][trials["phase"] == "search"])
@@ -50,7 +50,7 @@ def curves_table(results: StudyResults) -> pd.DataFrame:
     return table.tail(MOST_ROWS).reset_index(drop=True)
 
 
-def race_table(results: StudyResults) -> pd.DataFrame:
+def race_table(results: Study) -> pd.DataFrame:
     """Return every run of the configurations that were trained again."""
     rows = race_rows(results)
     what = "seconds to the target" if results.is_timed else f"best {results.metric.axis_words}"
@@ -67,9 +67,9 @@ def race_table(results: StudyResults) -> pd.DataFrame:
     )
 
 
-def pareto_table(results: StudyResults) -> pd.DataFrame:
+def pareto_table(results: Study) -> pd.DataFrame:
     """Return seconds and worker-seconds of the configurations that reached the target."""
-    points = configurations(results)
+    points = reached_target(results)
     if points.empty:
         return _metric_costs(results)
     front = set(pareto_front(points)["trial"])
@@ -89,7 +89,7 @@ def pareto_table(results: StudyResults) -> pd.DataFrame:
     return table.head(MOST_ROWS)
 
 
-def _metric_costs(results: StudyResults) -> pd.DataFrame:
+def _metric_costs(results: Study) -> pd.DataFrame:
     rows, metric = ranked(results.trials), results.metric
     table = pd.DataFrame(
         {
@@ -103,7 +103,7 @@ def _metric_costs(results: StudyResults) -> pd.DataFrame:
     return table.head(MOST_ROWS).reset_index(drop=True)
 
 
-def batches_table(results: StudyResults) -> pd.DataFrame:
+def batches_table(results: Study) -> pd.DataFrame:
     """Return the outcome at every batch size, measured and predicted."""
     measured, words = batch_rows(results), _words(outcome(results))
     both = pd.concat(
@@ -124,9 +124,9 @@ def batches_table(results: StudyResults) -> pd.DataFrame:
     )
 
 
-def importance_table(results: StudyResults) -> pd.DataFrame:
+def importance_table(results: Study) -> pd.DataFrame:
     """Return what each key tells of the result."""
-    table = results.importance
+    table = importance_of(results)
     return pd.DataFrame(
         {
             "key": table["key"],
@@ -137,13 +137,13 @@ def importance_table(results: StudyResults) -> pd.DataFrame:
     )
 
 
-def slices_table(results: StudyResults) -> pd.DataFrame:
+def slices_table(results: Study) -> pd.DataFrame:
     """Return each key's best value and its plateau."""
     names = {"best": "best value", "from": "as good from", "to": "as good up to"}
     return plateaus(results).rename(columns=names)
 
 
-def timeline_table(results: StudyResults) -> pd.DataFrame:
+def timeline_table(results: Study) -> pd.DataFrame:
     """Return when each phase ran, how many runs it had, and how many of them ran at once."""
     runs = spans(results).runs
     found = phases(runs)
@@ -166,9 +166,9 @@ def _most_at_once(runs: pd.DataFrame) -> int:
     return int(min(every["change"].cumsum().max(), runs["lane"].nunique()))
 
 
-def repeats_table(results: StudyResults) -> pd.DataFrame:
+def repeats_table(results: Study) -> pd.DataFrame:
     """Return what the confirmed configurations are printed with."""
-    table, metric = results.confirmed, results.metric
+    table, metric = confirmed(results), results.metric
     found = {
         "trial": table["trial"],
         "configuration": table["config"],
@@ -187,7 +187,7 @@ def repeats_table(results: StudyResults) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def ledger_table(results: StudyResults) -> pd.DataFrame:
+def ledger_table(results: Study) -> pd.DataFrame:
     """Return the seconds of each phase and their share."""
     table = ledger_totals(results.trials)
     share = 100 * table["share"]
@@ -202,40 +202,40 @@ def _yes(values: "pd.Series[bool]") -> "pd.Series[str]":
     return values.map({True: "yes", False: "no"})
 
 
-def _has_curves(results: StudyResults) -> bool:
+def _has_curves(results: Study) -> bool:
     return bool((results.trials["phase"] == "search").any())
 
 
-def _has_times(results: StudyResults) -> bool:
+def _has_times(results: Study) -> bool:
     told = results.trials["finished_at"].notna() & results.trials["wall_s"].notna()
     return bool(told.sum() > 1)
 
 
-def _has_costs(results: StudyResults) -> bool:
+def _has_costs(results: Study) -> bool:
     runs = ranked(results.trials)
     known = runs[results.metric.best_column].notna()
     return bool((known & (runs["worker_seconds"] > 0)).any())
 
 
-def _has_batches(results: StudyResults) -> bool:
-    rows = results.configurations
+def _has_batches(results: Study) -> bool:
+    rows = configurations(results)
     sizes = results.trials.set_index("trial")["global_batch_size"].reindex(rows["trial"])
     return len(set(sizes.dropna())) > 1 and bool(rows["num_workers"].notna().any())
 
 
-def _has_importance(results: StudyResults) -> bool:
-    return len(results.importance) > 0
+def _has_importance(results: Study) -> bool:
+    return len(importance_of(results)) > 0
 
 
-def _has_keys(results: StudyResults) -> bool:
-    return len(results.configurations) > 2 and len(keys_by_importance(results)) > 0
+def _has_keys(results: Study) -> bool:
+    return len(configurations(results)) > 2 and len(keys_by_importance(results)) > 0
 
 
-def _is_repeated(results: StudyResults) -> bool:
-    return bool(results.repeated)
+def _is_repeated(results: Study) -> bool:
+    return bool(repeated(results))
 
 
-def _has_ledger(results: StudyResults) -> bool:
+def _has_ledger(results: Study) -> bool:
     return bool(results.trials["wall_s"].notna().any())
 
 
@@ -312,6 +312,6 @@ FIGURES: dict[str, FigureKind] = {
 }
 
 
-def kinds_of(results: StudyResults) -> dict[str, FigureKind]:
+def kinds_of(results: Study) -> dict[str, FigureKind]:
     """Return the figures of this kind of study, by name; each says whether it applies."""
     return SCALING_FIGURES if results.is_scaling else FIGURES

@@ -14,9 +14,10 @@ from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
-from raybench.results.load import StudyResults
-from raybench.results.ranking import ranked
-from raybench.results.verdict import configurations, not_dominated, pareto_front
+from raybench.results.analyses import not_dominated, pareto_front
+from raybench.results.ranking import confirmed, ranked
+from raybench.results.study import Study
+from raybench.results.verdict import reached_target
 
 WIDEST = 5
 """Doublings of the costs along the axis up to which the words above it have room side by side."""
@@ -26,14 +27,14 @@ MOST_POINTS = 200
 """Configurations that ran once and are drawn, from the best to the worst."""
 
 
-def pareto_figure(results: StudyResults) -> Figure:
+def pareto_figure(results: Study) -> Figure:
     """What speed costs: expected seconds to the target against worker-seconds to the target.
 
     Each worker count is one diagonal; the words at its end say how many of its search runs
     reached the target. If no run did, or none is asked for: the best value of the metric against
     worker-seconds of training.
     """
-    points = configurations(results)
+    points = reached_target(results)
     if points.empty:
         return _metric_figure(results)
     figure, axes = parts.new_figure(parts.WIDTH, 4.0)
@@ -74,7 +75,7 @@ def _some(points: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([points[is_named], kept])
 
 
-def _metric_figure(results: StudyResults) -> Figure:
+def _metric_figure(results: Study) -> Figure:
     metric = results.metric
     figure, axes = parts.new_figure(parts.WIDTH, 3.7)
     axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
@@ -83,7 +84,7 @@ def _metric_figure(results: StudyResults) -> Figure:
     runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
     if runs.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    proof = results.confirmed.set_index("trial")
+    proof = confirmed(results).set_index("trial")
     is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
     medians = runs["trial"].map(proof[f"median_{metric.name}"])
     y = drawn(metric, medians.where(is_confirmed, runs[metric.best_column]))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.spec.metric import Metric
 from raybench.spec.text import clean
 
@@ -264,7 +264,7 @@ def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
 
 def metric_axis(
     axes: Axes,
-    results: StudyResults,
+    results: Study,
     values: "pd.Series[float] | None" = None,
     *,
     is_labelled: bool = True,
@@ -320,7 +320,7 @@ def _apart(axes: Axes, ticks: list[float]) -> list[float]:
     return kept[::-1]
 
 
-def _value_scale(axes: Axes, results: StudyResults, low: float, high: float) -> None:
+def _value_scale(axes: Axes, results: Study, low: float, high: float) -> None:
     baseline_value = results.baseline_value
     if results.metric.direction == "min" and low > 0:
         if baseline_value is not None:
@@ -338,7 +338,7 @@ def _value_scale(axes: Axes, results: StudyResults, low: float, high: float) -> 
     axes.set_ylim(low - room, high + room)
 
 
-def _draw_target(axes: Axes, results: StudyResults, is_labelled: bool) -> None:
+def _draw_target(axes: Axes, results: Study, is_labelled: bool) -> None:
     assert results.target is not None
     is_share = results.metric.is_share
     target = 100 * results.target if is_share else results.target
@@ -371,8 +371,8 @@ class FigureKind:
     """Heading above it."""
     reading: str
     """How to read it, in one or two sentences."""
-    draw: Callable[[StudyResults], Figure]
-    table: Callable[[StudyResults], pd.DataFrame]
+    draw: Callable[[Study], Figure]
+    table: Callable[[Study], pd.DataFrame]
     """The numbers that it draws, for who cannot see it; columns in words, with their units."""
-    applies: Callable[[StudyResults], bool]
+    applies: Callable[[Study], bool]
     """Whether the study has what it draws."""

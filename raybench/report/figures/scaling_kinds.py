@@ -22,27 +22,27 @@ from raybench.report.scaling_files import (
     read_model,
     read_plan,
 )
-from raybench.results.load import StudyResults
-from raybench.scaling.cells import curves_of
+from raybench.results.study import Study
+from raybench.scaling.cells import curves_of, scaling_cells, scaling_runs
 
 MOST_ROWS = 50
 
 
-def _has_curves(results: StudyResults) -> bool:
-    return not results.scaling.empty and bool(curves_of(results.scaling))
+def _has_curves(results: Study) -> bool:
+    return not scaling_cells(results).empty and bool(curves_of(scaling_cells(results)))
 
 
-def _has_steps(results: StudyResults) -> bool:
-    return not share_cells(results.scaling).empty
+def _has_steps(results: Study) -> bool:
+    return not share_cells(scaling_cells(results)).empty
 
 
-def _has_values(results: StudyResults) -> bool:
+def _has_values(results: Study) -> bool:
     return bool(results.curves[results.metric.name].notna().any())
 
 
-def _speedups(results: StudyResults, column: str, words: str) -> pd.DataFrame:
-    curves = list(curves_of(results.scaling).values())
-    table = pd.concat(curves) if curves else results.scaling.head(0)
+def _speedups(results: Study, column: str, words: str) -> pd.DataFrame:
+    curves = list(curves_of(scaling_cells(results)).values())
+    table = pd.concat(curves) if curves else scaling_cells(results).head(0)
     table = table.head(MOST_ROWS)
     return pd.DataFrame(
         {
@@ -56,17 +56,17 @@ def _speedups(results: StudyResults, column: str, words: str) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def _shares_table(results: StudyResults) -> pd.DataFrame:
+def _shares_table(results: Study) -> pd.DataFrame:
     rows = []
-    for row in cell_rows(share_cells(results.scaling).head(MOST_ROWS)):
+    for row in cell_rows(share_cells(scaling_cells(results)).head(MOST_ROWS)):
         shares = {f"{part} [%]": 100 * share for part, share in step_shares(row).items()}
         rows.append({"cell": cell_label(row), "step [ms]": 1000 * row["step_median_s"]} | shares)
     return pd.DataFrame(rows).fillna(0.0)
 
 
-def _values_table(results: StudyResults) -> pd.DataFrame:
-    metric, runs = results.metric, results.scaling_runs
-    labels = {row["cell"]: cell_label(row) for row in cell_rows(results.scaling)}
+def _values_table(results: Study) -> pd.DataFrame:
+    metric, runs = results.metric, scaling_runs(results)
+    labels = {row["cell"]: cell_label(row) for row in cell_rows(scaling_cells(results))}
     return pd.DataFrame(
         {
             "cell": runs["cell"].map(labels),
@@ -78,7 +78,7 @@ def _values_table(results: StudyResults) -> pd.DataFrame:
     ).head(MOST_ROWS)
 
 
-def _model_table(results: StudyResults) -> pd.DataFrame:
+def _model_table(results: Study) -> pd.DataFrame:
     _, table = read_model(results)
     beyond = table["extrapolated"].map({True: "yes", False: "no"})
     return pd.DataFrame(
@@ -94,7 +94,7 @@ def _model_table(results: StudyResults) -> pd.DataFrame:
     ).head(MOST_ROWS)
 
 
-def _plan_table(results: StudyResults) -> pd.DataFrame:
+def _plan_table(results: Study) -> pd.DataFrame:
     table = read_plan(results).sort_values("seconds").head(MOST_ROWS)
     return pd.DataFrame(
         {

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
-from raybench.results.load import StudyResults
-from raybench.scaling.cells import curves_of
+from raybench.results.study import Study
+from raybench.scaling.cells import curves_of, scaling_cells, scaling_runs
 
 SHARE_STYLE = {
     "input wait": ("#CC79A7", "xx"),
@@ -48,14 +48,14 @@ def cell_label(row: Mapping[str, Any]) -> str:
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
-def speedup_figure(results: StudyResults) -> Figure:
+def speedup_figure(results: Study) -> Figure:
     """Speed-up over workers, a panel for each kind of scaling; bars are the spread of repeats."""
-    return _panels(results.scaling, "speedup", "speed-up over one worker", _ideal)
+    return _panels(scaling_cells(results), "speedup", "speed-up over one worker", _ideal)
 
 
-def efficiency_figure(results: StudyResults) -> Figure:
+def efficiency_figure(results: Study) -> Figure:
     """Efficiency over workers, a panel for each kind of scaling."""
-    return _panels(results.scaling, "efficiency", "efficiency", _all_of_it)
+    return _panels(scaling_cells(results), "efficiency", "efficiency", _all_of_it)
 
 
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
@@ -65,9 +65,9 @@ def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
     return kept.sort_values(["series", "batch_size_per_worker", "num_workers"])
 
 
-def shares_figure(results: StudyResults) -> Figure:
+def shares_figure(results: Study) -> Figure:
     """Where the time of a step goes: input, what one worker alone needs, and the rest."""
-    every = share_cells(results.scaling)
+    every = share_cells(scaling_cells(results))
     cells = every.head(MOST_BARS)
     shown = cell_rows(cells)
     rows = [step_shares(row) for row in shown]
@@ -231,10 +231,10 @@ MOST_POINTS, MOST_OF_ALL = 60, 5000
 """Points of one curve, and of all."""
 
 
-def accuracy_figure(results: StudyResults) -> Figure:
+def accuracy_figure(results: Study) -> Figure:
     """The metric of every run on validation, against epochs and against seconds of training."""
     metric = results.metric
-    runs, cells = results.scaling_runs, results.scaling.drop_duplicates("cell")
+    runs, cells = scaling_runs(results), scaling_cells(results).drop_duplicates("cell")
     labels = {str(row["cell"]): cell_label(row) for row in cell_rows(cells)}
     figure = Figure(figsize=(parts.WIDTH, 5.6), dpi=100, layout="constrained")
     panels = figure.subplots(2, 1, sharey=True)

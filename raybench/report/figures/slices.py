@@ -15,7 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from raybench.report.figures import parts
 from raybench.report.figures.batches import Outcome, outcome, outcome_axis, plateau
-from raybench.results.load import StudyResults
+from raybench.results.analyses import importance_of
+from raybench.results.ranking import configurations
+from raybench.results.study import Study
 from raybench.spec.text import clean
 
 MOST_BARS = 12
@@ -23,12 +25,12 @@ MOST_BARS = 12
 UNKNOWN = "too few runs to say what mattered"
 
 
-def importance_figure(results: StudyResults) -> Figure:
+def importance_figure(results: Study) -> Figure:
     """The share of each key in what all searched keys tell of the score, most first.
 
     The thin line is the range over fifths of the runs: where it reaches 0, the key may not matter.
     """
-    table = results.importance.head(MOST_BARS)
+    table = importance_of(results).head(MOST_BARS)
     figure, axes = parts.new_figure(parts.WIDTH, 0.9 + 0.34 * max(len(table), 2))
     if table.empty:
         return parts.say(figure, axes, UNKNOWN)
@@ -57,13 +59,13 @@ def importance_figure(results: StudyResults) -> Figure:
     return figure
 
 
-def keys_by_importance(results: StudyResults) -> list[str]:
+def keys_by_importance(results: Study) -> list[str]:
     """Return the searched keys that have more than one value, those that matter most first."""
-    rows = results.configurations
+    rows = configurations(results)
     varied = [
         key for key in results.searched if key in rows and len(set(rows[key].astype(str))) > 1
     ]
-    known = list(results.importance["key"])
+    known = list(importance_of(results)["key"])
     return sorted(varied, key=lambda key: known.index(key) if key in known else len(known))
 
 
@@ -90,7 +92,7 @@ class Values:
     stripe: float = 0.0
 
 
-def values_of(results: StudyResults, key: str, rows: pd.DataFrame) -> Values:
+def values_of(results: Study, key: str, rows: pd.DataFrame) -> Values:
     """Return the places of the values that `rows` have of a searched key."""
     column = rows[key]
     if _is_number(column):
@@ -111,7 +113,7 @@ def _is_number(column: "pd.Series[Any]") -> bool:
     return bool(pd.api.types.is_numeric_dtype(column)) and not is_truth
 
 
-def _is_log(results: StudyResults, key: str, every: np.ndarray) -> bool:
+def _is_log(results: Study, key: str, every: np.ndarray) -> bool:
     """Return whether a key was searched by its log, or where the file does not say, spans much."""
     if every.min() <= 0:
         return False
@@ -190,7 +192,7 @@ STRIP = 0.13
 SHADE = "#009E73"
 
 
-def slices_figure(results: StudyResults) -> Figure:
+def slices_figure(results: Study) -> Figure:
     """The outcome over the values of each searched key, those that matter most first.
 
     A point is a configuration; a cross at the upper edge is one that missed the target. The shaded
@@ -234,7 +236,7 @@ def _some(found: Outcome, near: set[str], most: int) -> pd.DataFrame:
     return pd.concat([known.head(1), *kept]).drop_duplicates("trial")
 
 
-def plateaus(results: StudyResults) -> pd.DataFrame:
+def plateaus(results: Study) -> pd.DataFrame:
     """Return a row for each key: its best value, and from what to what it is as good.
 
     Columns: key, best, from, to; of names `from` lists all that are as good, and `to` is empty.

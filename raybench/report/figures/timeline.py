@@ -15,7 +15,7 @@ from matplotlib.path import Path
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.stats.clock import OTHER, PHASES
 
 SLACK_S = 1.0
@@ -38,7 +38,7 @@ class Spans:
     total_s: float
 
 
-def spans(results: StudyResults) -> Spans:
+def spans(results: Study) -> Spans:
     """Return when each run had its workers, in rows (lanes) that no two runs share at a time.
 
     A run had workers from `finished_at - wall_s + queue_s` on. Records do not name worker groups;
@@ -111,7 +111,7 @@ def phases(runs: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index().sort_values("begin", ignore_index=True)
 
 
-def best_so_far(results: StudyResults, runs: pd.DataFrame) -> pd.DataFrame:
+def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the search's runs as they ended: end [s], trial, value, best.
 
     `value` is the seconds to the target where some run reached it, else the metric's best; `best`
@@ -152,7 +152,7 @@ UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"
 DAY_S = 86400.0
 
 
-def timeline_figure(results: StudyResults) -> Figure:
+def timeline_figure(results: Study) -> Figure:
     """Best so far above, and below a row for each worker group with its runs as bars.
 
     A filled bar went on to its end, a hollow one was stopped early, a cross failed. Words between
@@ -195,7 +195,7 @@ def _span(seconds: float) -> str:
     return f"{seconds / DAY_S:.3g} d"
 
 
-def _best(axes: Axes, results: StudyResults, found: Spans, scale: float) -> list[Artist]:
+def _best(axes: Axes, results: Study, found: Spans, scale: float) -> list[Artist]:
     table = best_so_far(results, found.runs)
     metric = results.metric
     if table.empty:
@@ -341,7 +341,7 @@ MOST_GROUPS = 12
 """Bars that a figure has room for."""
 
 
-def ledger_figure(results: StudyResults) -> Figure:
+def ledger_figure(results: Study) -> Figure:
     """Where the seconds went: the ledger summed over the runs of each phase and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))[:MOST_GROUPS]

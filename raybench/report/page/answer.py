@@ -33,8 +33,10 @@ from raybench.report.words import (
     value_words,
     within_budget,
 )
-from raybench.results.load import StudyResults
-from raybench.results.verdict import VerdictFacts, Winner, facts_of
+from raybench.results.ranking import repeated
+from raybench.results.study import Study
+from raybench.results.verdict import VerdictFacts, Winner, facts_of, judge, judge_each
+from raybench.scaling.cells import scaling_cells
 
 NOTHING = "{} yet, so there is no answer."
 
@@ -56,7 +58,7 @@ class Answer:
     """What to do next."""
 
 
-def answer_of(results: StudyResults, study: str) -> Answer:
+def answer_of(results: Study, study: str) -> Answer:
     """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
     if results.is_scaling:
         return _scaling_answer(results)
@@ -65,8 +67,8 @@ def answer_of(results: StudyResults, study: str) -> Answer:
     return _search_answer(results, study)
 
 
-def _search_answer(results: StudyResults, study: str) -> Answer:
-    verdict = results.verdict
+def _search_answer(results: Study, study: str) -> Answer:
+    verdict = judge(results)
     known = None if verdict is None else facts_of(results, verdict)
     warning = target_warning(results)
     facts = [] if known is None else _winners(results, known, study)
@@ -92,7 +94,7 @@ def _search_answer(results: StudyResults, study: str) -> Answer:
     return Answer(headline, facts, mind, details, steps)
 
 
-def _headline(results: StudyResults, facts: VerdictFacts) -> str:
+def _headline(results: Study, facts: VerdictFacts) -> str:
     fastest, tried = facts.fastest, tried_words(results)
     name = in_words(results, fastest.spec)
     sure = "" if facts.is_confirmed else " (one run, not confirmed)"
@@ -102,7 +104,7 @@ def _headline(results: StudyResults, facts: VerdictFacts) -> str:
         reached = f"{name} reaches {_value(results, facts)}{sure}"
         return f"{_superlative(results)}{within} of {tried}: {reached}."
     both = "fastest and cheapest" if facts.is_one else "fastest"
-    kinds = list(results.verdicts)
+    kinds = list(judge_each(results))
     on = f" on {kinds[0] or 'no GPU'}" if len(kinds) > 1 else ""
     wall = by_the_wall(results, fastest.trial, fastest.seconds)
     seconds = f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}"
@@ -110,12 +112,12 @@ def _headline(results: StudyResults, facts: VerdictFacts) -> str:
     return f"The {both} way found to {aim}{on} is {name}: {seconds}, of {tried}."
 
 
-def _superlative(results: StudyResults) -> str:
+def _superlative(results: Study) -> str:
     best = results.metric.superlative
     return best[0].upper() + best[1:]
 
 
-def _winners(results: StudyResults, facts: VerdictFacts, study: str) -> list[tuple[str, str]]:
+def _winners(results: Study, facts: VerdictFacts, study: str) -> list[tuple[str, str]]:
     """Return the facts of the winners, and how sure they are."""
     sure = ("How sure", _how_sure(results, facts, study))
     fastest = facts.fastest
@@ -136,12 +138,12 @@ def _winners(results: StudyResults, facts: VerdictFacts, study: str) -> list[tup
     return [*found, sure]
 
 
-def _named(results: StudyResults, one: Winner, study: str, said: str) -> Markup:
+def _named(results: Study, one: Winner, study: str, said: str) -> Markup:
     link = trial_link(results, one.trial, study)
     return Markup("{} ({}): {}").format(own(one.label), link, said)
 
 
-def _how_sure(results: StudyResults, facts: VerdictFacts, study: str) -> str:
+def _how_sure(results: Study, facts: VerdictFacts, study: str) -> str:
     if not facts.is_confirmed:
         return "Not confirmed: every configuration ran once, and the best may be a lucky run."
     one = facts.fastest
@@ -156,7 +158,7 @@ def _how_sure(results: StudyResults, facts: VerdictFacts, study: str) -> str:
         links = [trial_link(results, trial, study, "") for trial in ties[:MOST_NAMED]]
         tail = f" and {more} more." if more > 0 else "."
         found += Markup(" Statistically tied with it: {}{}").format(Markup(", ").join(links), tail)
-    elif len(results.repeated) > 1:
+    elif len(repeated(results)) > 1:
         found += " None that ran again is statistically tied with it."
     if number := len(facts.once):
         found += f" {counted(number, 'other')} that ran once cannot be excluded."
@@ -177,14 +179,14 @@ def _digits(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.3g}"
 
 
-def _value(results: StudyResults, facts: VerdictFacts) -> str:
+def _value(results: Study, facts: VerdictFacts) -> str:
     """Return the winner's value of the metric."""
     one = facts.fastest
     value = one.value if facts.is_confirmed else results.runs[one.trial].best_value
     return value_words(results, value)
 
 
-def unfinished(results: StudyResults) -> list[str]:
+def unfinished(results: Study) -> list[str]:
     """Return a sentence where the study is still running, or was cut off; [] where neither.
 
     A study below a URL has no lock in its copy: of it only what was cut off is known.
@@ -210,7 +212,7 @@ ENDED = {
 """Why a run ended, by its `stop`."""
 
 
-def _single_answer(results: StudyResults) -> Answer:
+def _single_answer(results: Study) -> Answer:
     """Return what the run has reached."""
     mind = unfinished(results)
     if not results.runs:
@@ -254,13 +256,13 @@ MOST_SERIES = 6
 """Series that have a fact of their own; the table has all."""
 
 
-def _scaling_answer(results: StudyResults) -> Answer:
+def _scaling_answer(results: Study) -> Answer:
     """Return what the study says of more workers."""
     mind = [*unfinished(results), *map(str, results.study.get("notes", []))]
     effort = ("What the study took", effort_words(results))
     if results.trials.empty:
         return Answer(NOTHING.format("No run has finished"), [effort], mind)
-    cells = results.scaling
+    cells = scaling_cells(results)
     mind += [*outlier_lines(results), *other_lines(cells)]
     ended = cells[cells["n"] > 0]
     gains = ended[ended["speedup"].notna() & (ended["num_workers"] > 1)]

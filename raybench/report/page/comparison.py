@@ -15,14 +15,14 @@ from raybench.report.figures.svg import svg
 from raybench.report.page.html import Table, table_of
 from raybench.report.words import duration, target_in_words
 from raybench.results.analyses import best_at_every_budget
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.results.verdict import VerdictFacts, facts_of, judge
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.text import shorten
 
-Named = Sequence[tuple[str, StudyResults]]
+Named = Sequence[tuple[str, Study]]
 """Studies, by names that no other has."""
 COMPARED = {"metric": "metrics", "target": "targets", "workload": "models", "dataset": "data"}
 """What must be alike for a winner to be named among studies, and what it is called."""
@@ -71,7 +71,7 @@ def words(value: Any) -> str:
     return "; ".join(map(words, value)) if isinstance(value, list) else str(value)
 
 
-def conditions(results: StudyResults) -> dict[str, str]:
+def conditions(results: Study) -> dict[str, str]:
     """Return what studies are compared by, and the machine, each in words."""
     study, machine = results.study["study"], results.study.get("machine")
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
@@ -100,18 +100,18 @@ def _asked(dataset: Any) -> str:
     return ", ".join([spec.name, *([words(other)] if other else [])])
 
 
-def differing(studies: Sequence[StudyResults]) -> list[str]:
+def differing(studies: Sequence[Study]) -> list[str]:
     """Return what studies must be alike in to be compared, and are not, in words."""
     found = [conditions(one) for one in studies]
     return [words for key, words in COMPARED.items() if len({one[key] for one in found}) > 1]
 
 
-def _facts(results: StudyResults) -> VerdictFacts | None:
+def _facts(results: Study) -> VerdictFacts | None:
     verdict = None if results.is_scaling or results.trials.empty else judge(results)
     return None if verdict is None else facts_of(results, verdict)
 
 
-def _judged(results: StudyResults, facts: VerdictFacts) -> tuple[float, float, float]:
+def _judged(results: Study, facts: VerdictFacts) -> tuple[float, float, float]:
     """Return the winner's seconds to the target, or its value, and the 90 % interval of it."""
     one = facts.fastest
     if results.is_timed:
@@ -121,7 +121,7 @@ def _judged(results: StudyResults, facts: VerdictFacts) -> tuple[float, float, f
     return value, *(one.ends or (math.nan, math.nan))
 
 
-def _said(results: StudyResults, value: float) -> str:
+def _said(results: Study, value: float) -> str:
     return duration(value) if results.is_timed else results.metric.shown(value)
 
 
@@ -176,7 +176,7 @@ def winner_sentence(studies: Named) -> str:
     return f"{head}, against {against}; {sure}."
 
 
-def study_names(studies: Sequence[StudyResults]) -> list[str]:
+def study_names(studies: Sequence[Study]) -> list[str]:
     """Return a name for each that no other has: the folder's, else its place, with a number."""
     names = [one.name for one in studies]
     if len(set(names)) < len(names):
@@ -208,7 +208,7 @@ READING = (
 )
 
 
-def _envelope(results: StudyResults) -> pd.DataFrame:
+def _envelope(results: Study) -> pd.DataFrame:
     """Return the best of the search's runs at every budget; see `best_at_every_budget`."""
     trials = results.trials
     names = set(trials["trial"][(trials["phase"] == "search") & (trials["state"] != "failed")])
@@ -217,7 +217,7 @@ def _envelope(results: StudyResults) -> pd.DataFrame:
 
 
 def _overlays(named: Named) -> list[Picture]:
-    groups: dict[str, list[tuple[str, StudyResults]]] = {}
+    groups: dict[str, list[tuple[str, Study]]] = {}
     for name, one in named:
         if not one.is_scaling and len(one.curves):
             groups.setdefault(one.metric.name, []).append((name, one))
@@ -237,7 +237,7 @@ def _overlays(named: Named) -> list[Picture]:
     return found
 
 
-def _overlay(results: StudyResults, lines: Mapping[str, pd.DataFrame]) -> Figure:
+def _overlay(results: Study, lines: Mapping[str, pd.DataFrame]) -> Figure:
     """One line a study; all are judged by the metric of the first."""
     every = pd.concat(lines.values(), ignore_index=True)
     figure, axes = parts.new_figure(parts.WIDTH, 3.6)

@@ -27,10 +27,11 @@ from raybench.report.page.html import Table, own, table_of
 from raybench.report.page.trials import TrialTable, trials_of
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, ledger_totals, predictions
-from raybench.results.load import StudyResults
 from raybench.results.place import shown
 from raybench.results.records import uncollected
 from raybench.results.store import StudyFiles
+from raybench.results.study import Study
+from raybench.scaling.cells import scaling_cells
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, shorten
 
@@ -72,16 +73,14 @@ class StudyPart:
     parts: Sequence[Part]
 
 
-def study_part(
-    results: StudyResults, study: str, name: str, extras: Sequence[Extra] = ()
-) -> StudyPart:
+def study_part(results: Study, study: str, name: str, extras: Sequence[Extra] = ()) -> StudyPart:
     """Return what the page shows of a study; parts without anything are left out."""
     parts = [] if results.trials.empty else list(_parts(results, study, extras))
     provenance = Part(f"{study}-provenance", "Provenance", pairs=_provenance(results))
     return StudyPart(study, name, answer_of(results, study), [*parts, provenance])
 
 
-def _parts(results: StudyResults, study: str, extras: Sequence[Extra]) -> list[Part]:
+def _parts(results: Study, study: str, extras: Sequence[Extra]) -> list[Part]:
     predicted = table_of(_predicted(results), PREDICTED)
     rough = results.trials["batch_statistics"].eq(True).any()
     broken = failures(results.trials)
@@ -125,7 +124,7 @@ SECONDS = "Seconds of all runs together; only train counts for the target"
 FAILED = "Failed runs by cause, the most frequent first"
 
 
-def _pictures(results: StudyResults, study: str) -> list[Picture]:
+def _pictures(results: Study, study: str) -> list[Picture]:
     return [
         Picture(
             f"{study}-{name}",
@@ -143,11 +142,11 @@ def _tables(extra: Extra) -> list[Table]:
     return [table_of(frame, caption) for caption, frame in extra.tables]
 
 
-def _scaling_parts(results: StudyResults) -> list[Part]:
+def _scaling_parts(results: Study) -> list[Part]:
     """Return the tables of a scaling study's cells."""
     found = []
     for scaling, title in TITLES.items() if results.is_scaling else ():
-        rows = results.scaling[results.scaling["scaling"] == scaling]
+        rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
             cells = printed_cells(rows, metric=results.metric)
             table = table_of(cells, BELOW, rest="scaling.csv")
@@ -155,13 +154,13 @@ def _scaling_parts(results: StudyResults) -> list[Part]:
     return found
 
 
-def _predicted(results: StudyResults) -> pd.DataFrame:
+def _predicted(results: Study) -> pd.DataFrame:
     if results.is_scaling or results.predictions.empty:
         return pd.DataFrame()
     return predictions(results).rename(columns={"trial": "curve of trial"})
 
 
-def _seconds(results: StudyResults) -> Table:
+def _seconds(results: Study) -> Table:
     totals = ledger_totals(results.trials)
     totals["share"] = (100 * totals["share"]).round(1)
     names = {"seconds": "seconds [s]", "share": "share [%]"}
@@ -172,7 +171,7 @@ MOST_NAMED = 20
 """Hosts, devices that are named."""
 
 
-def _provenance(results: StudyResults) -> list[tuple[str, str, bool]]:
+def _provenance(results: Study) -> list[tuple[str, str, bool]]:
     """Return what must be known to read the results later, or to repeat them."""
     content = results.study
     pairs: list[tuple[str, str, bool]] = []
@@ -239,7 +238,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def page_text(studies: Sequence[StudyResults], extras: Sequence[Extra] = ()) -> str:
+def page_text(studies: Sequence[Study], extras: Sequence[Extra] = ()) -> str:
     """Return the page of a study, or of several side by side.
 
     `extras` are of a single study: what its command knows beyond the records.
@@ -263,7 +262,7 @@ def _single(shown: StudyPart) -> str:
     )
 
 
-def _several(studies: Sequence[StudyResults], shown: Sequence[StudyPart]) -> str:
+def _several(studies: Sequence[Study], shown: Sequence[StudyPart]) -> str:
     comparison = compared(list(zip([one.name for one in shown], studies, strict=True)))
     parts = [
         Part("winners", "Winners", tables=[comparison.winners]),
@@ -302,14 +301,14 @@ LONGEST = 300
 """Characters of an error that a sentence shows."""
 
 
-def write_page(results: StudyResults, folder: Path, extras: Sequence[Extra] = ()) -> Path:
+def write_page(results: Study, folder: Path, extras: Sequence[Extra] = ()) -> Path:
     """Write a study's page into its folder, whole or not at all; return its file."""
     StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras))
     return folder / PAGE_FILE
 
 
 def try_page(
-    results: StudyResults, folder: Path, say: Callable[[str], None], extras: Sequence[Extra] = ()
+    results: Study, folder: Path, say: Callable[[str], None], extras: Sequence[Extra] = ()
 ) -> list[Path]:
     """Write the page at the end of a study; return its file, in a list.
 
@@ -325,7 +324,7 @@ def try_page(
         return []
 
 
-def write_comparison(studies: Sequence[StudyResults], file: Path) -> Path:
+def write_comparison(studies: Sequence[Study], file: Path) -> Path:
     """Write the page of several studies; UserError where the file cannot be written."""
     if file.is_dir():
         raise UserError(f"--out {file}: is a folder; name a file, as {file / 'compare.html'}.")

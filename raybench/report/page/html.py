@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from raybench.results.load import StudyResults
+from raybench.results.study import Study
 from raybench.spec.text import clean, shorten
 
 MISSING = "-"
@@ -28,7 +28,7 @@ def own(content: object) -> Markup:
     return safe if safe.isascii() else Markup("<bdi>{}</bdi>").format(safe)
 
 
-def trial_link(results: StudyResults, trial: str, study: str, words: str = "trial ") -> Markup:
+def trial_link(results: Study, trial: str, study: str, words: str = "trial ") -> Markup:
     """Return a link to a trial; `study` begins the ids of its study."""
     link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}{}</a>')
     place = list(results.runs).index(trial)

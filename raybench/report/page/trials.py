@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from raybench.report.page.html import LONGEST, MISSING, Table, number
-from raybench.results.load import StudyResults
+from raybench.results.ranking import configurations
+from raybench.results.study import Study
 from raybench.results.trials import searched_columns
 from raybench.spec.documents import to_yaml
 from raybench.spec.run import RunSpec
@@ -43,17 +44,17 @@ class Column:
     """Whether what is interpolated has a mark."""
 
 
-def order_of(results: StudyResults) -> list[int]:
+def order_of(results: Study) -> list[int]:
     """Return the places of all runs, best first: confirmed, then the search's by score, then
     repeats and references, what failed last."""
     trials = results.trials
-    best = [] if results.is_scaling else list(results.configurations["trial"])
+    best = [] if results.is_scaling else list(configurations(results)["trial"])
     rank = {trial: place for place, trial in enumerate(best)}
     ranks = trials["trial"].map(rank).fillna(len(best) + (trials["state"] == "failed"))
     return [int(place) for place in np.argsort(ranks.to_numpy(dtype=float), kind="stable")]
 
 
-def columns_of(results: StudyResults) -> list[Column]:
+def columns_of(results: Study) -> list[Column]:
     """Return the columns of the table, in the order of the records."""
     trials, metric = results.trials, results.metric
     value, is_max = "share" if metric.is_share else "number", metric.direction == "max"
@@ -132,9 +133,7 @@ MOST_CHOICES = 12
 """Values of a column that can be chosen from a list."""
 
 
-def rows_of(
-    results: StudyResults, columns: Sequence[Column], order: Sequence[int]
-) -> dict[str, Any]:
+def rows_of(results: Study, columns: Sequence[Column], order: Sequence[int]) -> dict[str, Any]:
     """Return what the script shows in the table."""
     heads = [
         {
@@ -155,7 +154,7 @@ def rows_of(
     }
 
 
-def details_of(results: StudyResults, order: Sequence[int]) -> dict[str, Any]:
+def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
     """Return what is shown of a trial that is opened: curve, ledger, spec, causes.
 
     Lists in the order of the rows. A setting is a number in `settings`.
@@ -198,7 +197,7 @@ def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _curves(results: StudyResults) -> dict[str, list[list[float | None]]]:
+def _curves(results: Study) -> dict[str, list[list[float | None]]]:
     """Return seconds and values of each run's curve, thinned; its best point stays."""
     metric, found = results.metric, {}
     seconds = results.curves["train_s"].to_numpy(dtype=float)
@@ -214,7 +213,7 @@ def _curves(results: StudyResults) -> dict[str, list[list[float | None]]]:
     return found
 
 
-def _marks(results: StudyResults) -> list[bool]:
+def _marks(results: Study) -> list[bool]:
     """Return of which runs the time to the target is interpolated."""
     found: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
     return found
@@ -253,7 +252,7 @@ class TrialTable:
     details: dict[str, Any]
 
 
-def trials_of(results: StudyResults, study: str) -> TrialTable:
+def trials_of(results: Study, study: str) -> TrialTable:
     """Return the table of trials; `study` begins the ids of its rows."""
     columns, order = columns_of(results), order_of(results)
     first = order[:MOST]

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.search.factorisation import RESOURCES
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power, scaling_of
 from raybench.spec.objective import worst_score
-from raybench.spec.run import RunSpec, describe, label_keys, short
+from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, short
 from raybench.spec.study import StudySpec
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 

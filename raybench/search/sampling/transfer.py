@@ -11,9 +11,9 @@ from typing import Any
 
 import optuna
 
-from raybench.results.load import StudyResults, load
 from raybench.results.place import comparable
 from raybench.results.store import STUDY_FILE, machine
+from raybench.results.study import Study, load
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
@@ -46,7 +46,7 @@ class Told:
         return f"{text}."
 
 
-def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
+def load_earlier(folder: str | Path, study: StudySpec) -> Study:
     """Read the earlier study; UserError where it is of another task."""
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")
@@ -66,7 +66,7 @@ def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
     return earlier
 
 
-def settings_of(earlier: StudyResults, study: StudySpec) -> tuple[StudySpec, list[str]]:
+def settings_of(earlier: Study, study: StudySpec) -> tuple[StudySpec, list[str]]:
     """Return the study with what is `auto` in it as in the earlier one, and so in sentences.
 
     Reference runs of its own would set it a little differently, and scores by another target or
@@ -103,7 +103,7 @@ def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
 
 def tell_earlier(
     journal: optuna.Study,
-    earlier: StudyResults,
+    earlier: Study,
     study: StudySpec,
     space: Space,
     feedback: Feedback,
@@ -130,7 +130,7 @@ def tell_earlier(
     return Told(num_told, num_outside, other)
 
 
-def _fastest(earlier: StudyResults) -> dict[str, float]:
+def _fastest(earlier: Study) -> dict[str, float]:
     """Return the seconds to the target of every trial, on its fastest placement known."""
     times: dict[str, float] = {}
     for table in (earlier.trials, earlier.predictions):

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from raybench.results.load import StudyResults, metric_of
+from raybench.report.study import StudyResults
+from raybench.results.study import metric_of
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec

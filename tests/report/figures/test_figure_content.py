@@ -18,7 +18,7 @@ from raybench.report.figures.batches import (
 from raybench.report.figures.curves import curves_figure, race_figure, race_rows
 from raybench.report.figures.slices import plateaus, values_of
 from raybench.report.figures.timeline import best_so_far, phases, spans
-from raybench.results.load import StudyResults
+from raybench.report.study import StudyResults
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
 

@@ -15,7 +15,7 @@ import raybench
 from raybench.report.figures import parts
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.figures.svg import svg
-from raybench.results.load import StudyResults
+from raybench.report.study import StudyResults
 from raybench.spec.objective import Objective
 
 DIGITS = Path(__file__).parents[2] / "fixtures" / "digits_study"

@@ -9,7 +9,7 @@ import pytest
 from pages import HOSTILE
 
 from raybench.report.page import page_text, write_page
-from raybench.results.load import load
+from raybench.report.study import load
 from tests.made_results import curve, results_folder, run_line
 
 playwright = pytest.importorskip(

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from raybench.report.live.progress import Progress
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs import single_run as module

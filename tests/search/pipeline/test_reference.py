@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raybench.report.export import export
-from raybench.results.load import load
+from raybench.report.study import load
 from raybench.results.place import refuse_other_study
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store

@@ -1,0 +1,338 @@
+"""The study that `raybench.load` returns: its tables, its winner, its figures, and itself in words.
+
+`Chosen` is a trial of it: its spec, the command that trains it again, and the training.
+"""
+
+import difflib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from raybench.report.answer import answer_of, html_of, lines_of
+from raybench.report.how_sure import runs_needed
+from raybench.results import analyses, ranking, verdict
+from raybench.results.ranking import Repeated
+from raybench.results.store import WINNERS
+from raybench.results.study import Study
+from raybench.results.verdict import Verdict, judge, judge_each
+from raybench.scaling.cells import scaling_cells, scaling_runs
+from raybench.spec.documents import read_mapping, validate
+from raybench.spec.errors import WRONG_INPUT, StudyError, UserError
+from raybench.spec.metric import Metric
+from raybench.spec.run import RunSpec
+from raybench.spec.text import clean, command_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from raybench.report.figures.kinds import FigureKind
+
+SAID = "raybench: "
+"""How the sentence begins that a command ends with."""
+PARTS = ("dataset", "objective")
+"""Keys that a command line gives whole: without it, they are other than a spec's usual ones."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trial of a study."""
+
+    trial: str
+    spec: RunSpec
+    label: str
+    """Its configuration in one line."""
+    study: str
+    """Name of its study."""
+    folder: Path
+    """Where the study is, or a copy of it."""
+
+    @property
+    def command(self) -> str:
+        """The command that trains it again: by `best.yaml` of the study where it is that one."""
+        given = arguments_of(self.spec)
+        for name in WINNERS:
+            file = self.folder / name
+            if file.is_file() and read_mapping(file) == self.spec.document():
+                given = [str(file)]
+                break
+        return command_line("train", *given)
+
+    def train(
+        self,
+        out: str | Path | None = None,
+        *,
+        address: str | None = None,
+        say: bool = True,
+        **changes: Any,
+    ) -> "StudyResults":
+        """Train it again as `python -m raybench.train` does, and return what came of it.
+
+        `out`: the results folder or URL; none is `results/train-STUDY-TRIAL`. `address`: a Ray
+        cluster, `auto` for example; none starts one here. `changes` are keys of the run spec:
+        `train(seed=1, epochs=20)`. Its output is printed (`say`). The model is read by
+        `raybench.load_model(out)`. A process of its own does it: Ray stays out of this one.
+
+        Raises UserError where the command refuses what it is asked, StudyError where it fails.
+        """
+        place = str(out) if out is not None else f"results/train-{self.file_name}"
+        spec = validate(RunSpec, self.spec.document() | changes, "train") if changes else self.spec
+        command = [sys.executable, "-m", "raybench.train", *arguments_of(spec), "--out", place]
+        command += ["--address", address] if address is not None else []
+        _run(command, say=say)
+        return StudyResults.load(place)
+
+    @property
+    def file_name(self) -> str:
+        """Study and trial as a part of a file's name."""
+        words = f"{self.study}-{self.trial}"
+        return "".join(one if one.isalnum() or one in "-_." else "-" for one in words).strip("-.")
+
+    def __repr__(self) -> str:
+        return f"trial {self.trial}: {self.label}\n{self.command}"
+
+
+def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
+    """Return what won, or of a single training its run; UserError where nothing did."""
+    if results.study["study"].get("run") and results.runs:
+        return chosen_trial(results, next(iter(results.runs)))
+    verdict = judge(results)
+    if verdict is None:
+        raise UserError(f"{results.place}: has no winner. {' '.join(answer_of(results))}")
+    return chosen_trial(results, verdict.cheapest if is_cheapest else verdict.fastest)
+
+
+def chosen_trial(results: "StudyResults", trial: str) -> Chosen:
+    """Return a trial of a study; UserError where there is none of that name."""
+    if trial not in results.runs:
+        raise UserError(f"{results.place}: has no run '{clean(trial)}'; .trials lists them.")
+    spec = results.specs[trial]
+    return Chosen(trial, spec, results.label(spec), results.name, results.folder)
+
+
+def arguments_of(spec: RunSpec) -> list[str]:
+    """Return the `--set KEY=VALUE` of `raybench train` that make a spec from the defaults."""
+    content, usual = spec.document(), RunSpec().document()
+    for key in PARTS:
+        content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
+    content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
+    found = []
+    for key, value in content.items():
+        if key in PARTS or value != usual[key]:
+            text = json.dumps(value, ensure_ascii=False)  # which is YAML, in one line
+            found += ["--set", f"{key}={text}"]
+    return found
+
+
+def _run(command: list[str], *, say: bool) -> None:
+    """Run a command, its output passed on line by line: a notebook shows no other process's."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        last = ""
+        try:
+            for line in process.stdout:
+                last = clean(line).strip() or last
+                if say:
+                    print(line, end="", flush=True)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)  # it keeps what is recorded
+            raise
+        code = process.wait()
+    if code:
+        said = last.removeprefix(SAID)
+        if code == WRONG_INPUT and said != last:
+            raise UserError(said)
+        raise StudyError(f"raybench train ended with code {code}: {said or 'it said nothing'}")
+
+
+class StudyResults(Study):
+    """What a results folder holds, and what follows from it."""
+
+    @property
+    def repeated(self) -> dict[str, Repeated]:
+        """The configurations that were trained again; see `results.ranking`."""
+        return ranking.repeated(self)
+
+    @property
+    def confirmed(self) -> pd.DataFrame:
+        """One row per confirmed configuration, best first; see `results.ranking.confirmed`."""
+        return ranking.confirmed(self)
+
+    @property
+    def configurations(self) -> pd.DataFrame:
+        """One row per configuration, confirmed ones first: what to sort and compare.
+
+        See `raybench.results.ranking.configurations` for the columns.
+        """
+        return ranking.configurations(self)
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The winners among the runs on each model of GPU; see `results.verdict.judge_each`."""
+        return judge_each(self)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The winners by trial, and what is statistically tied with them; None where none won."""
+        return judge(self)
+
+    @property
+    def winners(self) -> pd.DataFrame:
+        """The winner and all that is statistically tied with it; see `results.verdict.winners`."""
+        return verdict.winners(self)
+
+    @property
+    def repeats(self) -> pd.DataFrame:
+        """The runs by which configurations are compared; see `results.verdict.repeats`."""
+        return verdict.repeats(self)
+
+    @property
+    def runs_needed(self) -> int | None:
+        """Runs of `--more` that distinguish all from the winners in 8 of 10 cases, as far as the
+        runs that there are can say; None where too many would be needed, or nobody won."""
+        return runs_needed(self)
+
+    @property
+    def best(self) -> Chosen:
+        """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
+        return winner(self)
+
+    @property
+    def cheapest(self) -> Chosen:
+        """The same of the cheapest: see `Verdict.cheapest`."""
+        return winner(self, is_cheapest=True)
+
+    @property
+    def scaling(self) -> pd.DataFrame:
+        """One row per cell of a scaling study; see `raybench.scaling.cells`."""
+        return scaling_cells(self)
+
+    @property
+    def scaling_runs(self) -> pd.DataFrame:
+        """One row per run of a scaling study; see `raybench.scaling.runs`."""
+        return scaling_runs(self)
+
+    @property
+    def plot(self) -> "StudyPlots":
+        """Its figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
+        return StudyPlots(self)
+
+    @property
+    def importance(self) -> pd.DataFrame:
+        """Which searched keys the results hang on, most first; see `analyses`."""
+        return analyses.importance_of(self)
+
+    def best_at_every_budget(self) -> pd.DataFrame:
+        """Return what the search reached at every budget of training seconds.
+
+        Columns: train_s, the metric's name, trial; see `analyses`.
+        """
+        return analyses.best_at_every_budget(self._search_curves(), self.metric)
+
+    def ledger(self) -> pd.DataFrame:
+        """Return where the seconds of all runs went; see `analyses`."""
+        return analyses.ledger_totals(self.trials)
+
+    def time_to(self, target: float | None = None) -> pd.DataFrame:
+        """Return when each run of the search reached a target; none: the study's own.
+
+        Columns: trial, seconds, is_interpolated; see `analyses`.
+        """
+        return analyses.time_to_target(*self._asked(target), **self._crossing())
+
+    def around_target(self, target: float | None = None) -> pd.DataFrame:
+        """Return who is first at the target, and at one a point easier and one a point harder.
+
+        Columns: target, trial, seconds, reached, trials; see `analyses`.
+        """
+        return analyses.around_target(*self._asked(target), **self._crossing())
+
+    def _search_curves(self) -> pd.DataFrame:
+        roles = self.trials["role"]
+        search = self.trials["trial"][
+            roles.isin(analyses.SEARCH) & (self.trials["state"] != "failed")
+        ]
+        return self.curves[self.curves["trial"].isin(search)]
+
+    def _asked(self, target: float | None) -> tuple[pd.DataFrame, Metric, float]:
+        found = self.target if target is None else target
+        if found is None:
+            raise UserError("The study asked for no target; name one: study.time_to(0.95).")
+        return self._search_curves(), self.metric, found
+
+    def _crossing(self) -> dict[str, Any]:
+        return {"hold": self.hold, "baseline_value": self.value_at_start}
+
+    def __repr__(self) -> str:
+        return "\n".join(lines_of(self))
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+
+def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
+    """Read a results folder: see `Study.load`."""
+    return StudyResults.load(folder, files)
+
+
+class NoFigureError(UserError, AttributeError):
+    """There is no figure of that name."""
+
+
+class StudyPlots:
+    """The figures of one study: names of `figures.kinds_of`, each a method that returns a Figure.
+
+    `dir(study.plot)` lists those that it has something for.
+    """
+
+    def __init__(self, results: "StudyResults") -> None:
+        self._results = results
+
+    def __dir__(self) -> list[str]:
+        kinds = _kinds(self._results)
+        return [name for name, kind in kinds.items() if kind.applies(self._results)]
+
+    def __getattr__(self, name: str) -> "Callable[[], Figure]":
+        if name.startswith("_"):
+            raise AttributeError(name)  # what notebooks and copy ask of any object
+        kinds = _kinds(self._results)
+        if name not in kinds:
+            close = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(kinds)}."
+            raise NoFigureError(f"study.plot: has no figure '{clean(name)}'; {hint}")
+        return lambda: self._drawn(name, kinds[name])
+
+    def __repr__(self) -> str:
+        kinds = _kinds(self._results)
+        return "\n".join(
+            f".{name}(): {kinds[name].title}. {kinds[name].reading}" for name in dir(self)
+        )
+
+    def _drawn(self, name: str, kind: "FigureKind") -> "Figure":
+        if not kind.applies(self._results):
+            there = ", ".join(dir(self)) or "none yet"
+            raise UserError(
+                f"study.plot.{name}: {self._results.place} has nothing for it to show; those that "
+                f"it has something for: {there}."
+            )
+        return kind.draw(self._results)
+
+
+def _kinds(results: Study) -> "dict[str, FigureKind]":
+    # Late: matplotlib takes a second.
+    from raybench.report.figures.kinds import kinds_of
+
+    return kinds_of(results)

@@ -1,0 +1,222 @@
+"""A results folder read from disk: what `study.yaml` says, the records, and tables of them.
+
+What is computed from a study is a function of it, in `ranking`, `verdict`, `scaling.cells`, ...;
+`once` keeps what takes long. `raybench.report.study` is the study that `raybench.load` returns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pandas as pd
+
+from raybench.results.lock import owner_in
+from raybench.results.place import is_url, local_path
+from raybench.results.records import read_records, read_study, uncollected
+from raybench.results.storage import fetch
+from raybench.results.store import SCALING, STUDY_FILE
+from raybench.results.trials import curve_table, prediction_table, trial_table
+from raybench.spec.documents import validate
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY, Metric, named_metric
+from raybench.spec.objective import TIME, Baseline
+from raybench.spec.run import RunSpec, describe, label_keys
+from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.text import command_line
+from raybench.stats.record import Evaluation, RunRecord
+
+
+def metric_of(study: Mapping[str, Any]) -> Metric:
+    """Return the metric of a `study.yaml`; accuracy where it names none."""
+    objective = study["study"]["objective"]
+    if objective.get("metric") is None:
+        return ACCURACY
+    return named_metric(
+        objective["metric"],
+        objective.get("direction") or "max",
+        is_share=bool(objective.get("is_share")),
+    )
+
+
+def value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
+    """Return what the metric is before a run has begun; see `Study.value_at_start`."""
+    content = study["study"]
+    baseline_value = content["objective"].get("baseline_value")
+    if baseline_value is not None or metric != ACCURACY:
+        return None if baseline_value is None else float(baseline_value)
+    dataset = content.get("dataset")
+    num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
+    return 1.0 / num_classes if isinstance(num_classes, int) and num_classes > 0 else None
+
+
+@dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
+class Study:
+    """What a results folder holds."""
+
+    place: str
+    """What the user named: the folder, or a URL."""
+    folder: Path
+    """The folder, or a copy of what is below the URL."""
+    study: dict[str, Any]
+    """Content of `study.yaml`."""
+    runs: dict[str, RunRecord]
+    """The finished runs by name, in the order they finished."""
+    trials: pd.DataFrame
+    """One row per run, in that order; columns TRIAL_COLUMNS first, the searched keys that are
+    none of them last. Types: `raybench.results.trials`."""
+    curves: pd.DataFrame
+    """One row per evaluation of these runs; columns CURVE_COLUMNS."""
+    predictions: pd.DataFrame
+    """One row per split that a trial was not run on, by the step-time model; columns
+    PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
+    evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
+    """Those of each run; `curves` is a table of them."""
+    kept: dict[Any, Any] = field(default_factory=dict, init=False)
+    """What functions have computed of it: see `once`."""
+
+    @cached_property
+    def specs(self) -> dict[str, RunSpec]:
+        """Run spec of every run."""
+        return {name: run.spec for name, run in self.runs.items()}
+
+    @property
+    def name(self) -> str:
+        """The last part of the folder's name, or of the URL."""
+        return Path(self.place.partition("?")[0]).name if is_url(self.place) else self.folder.name
+
+    @property
+    def target(self) -> float | None:
+        """Value of the metric that the study asked for; of an accuracy as a fraction."""
+        value = self.study["study"]["objective"]["target"]
+        return None if value is None else float(value)
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What the study is judged by, on the validation set: the columns have its name."""
+        return metric_of(self.study)
+
+    @property
+    def baseline_value(self) -> float | None:
+        """What an answer that does not look at the inputs reaches; None where nobody knows."""
+        value = self.study["study"]["objective"].get("baseline_value")
+        return None if value is None else float(value)
+
+    @property
+    def value_at_start(self) -> float | None:
+        """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
+        of which nobody has said it one over the number of classes."""
+        return value_at_start(self.study, self.metric)
+
+    @cached_property
+    def baselines(self) -> dict[str, Baseline]:
+        """What guessing reaches on the rows of `validation` and `test`, where that is known."""
+        found = self.study.get("baseline") or {}
+        return {part: Baseline(**one) for part, one in found.items() if one is not None}
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test split; True where nobody knows."""
+        if (self.study["study"].get("dataset") or {}).get("test_size") == "none":
+            return False
+        return "validation" not in self.baselines or "test" in self.baselines
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the study is judged by the time to a target, not by what a budget reaches."""
+        kind = self.study["study"]["objective"]["kind"]
+        return self.target is not None and kind == TIME
+
+    @property
+    def hold(self) -> int:
+        """Evaluations in a row that must be at the target."""
+        return int(self.study["study"]["objective"].get("hold") or 1)
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The keys of the run spec that the study searched, in the order of its space."""
+        return tuple(self.study["study"].get("space", {}))
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether this is a scaling study, not a search."""
+        return SCALING in self.study
+
+    @cached_property
+    def scaling_study(self) -> ScalingStudy:
+        """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
+        if not self.is_scaling:
+            raise UserError(
+                f"{self.place}: holds no scaling study; python -m raybench.scale makes one."
+            )
+        return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")
+
+    @cached_property
+    def owner(self) -> str | None:
+        """Who works in the folder now, in words; None where nobody does, and of a URL."""
+        return None if is_url(self.place) else owner_in(self.folder)
+
+    def command(self, name: str, *arguments: object) -> str:
+        """Return a command of ours about this study, in the words in which that was begun."""
+        return command_line(name, *arguments, given=str(self.study.get("command", "")))
+
+    def label(self, spec: RunSpec) -> str:
+        """Return a configuration of this study in one line, every searched key in it."""
+        return describe(spec, label_keys(self.study["study"].get("space", {})))
+
+    @classmethod
+    def load(cls, folder: str | Path, files: Sequence[str] = ()) -> Self:
+        """Read a results folder, or what is below a URL now; needs neither Ray nor a framework.
+
+        A run that was interrupted and run again counts once, with its last record. Raises
+        UserError where the folder is not a results folder, or its files are of another shape.
+        Of a study below a URL `.folder` is a copy, with those of `files` that are there.
+        """
+        place = str(folder)
+        folder = fetch(place, files) if is_url(place) else local_path(place)
+        with uncollected():
+            records, study = read_records(folder), read_study(folder / STUDY_FILE)
+            if records.left_out is not None:
+                study = study | {"notes": [*study.get("notes", []), records.left_out]}
+            metric = metric_of(study)
+            space, fixed = (study["study"].get(key) or {} for key in ("space", "fixed"))
+            trials = trial_table(
+                records.runs.values(),
+                space,
+                fixed,
+                metric,
+                curves=records.curves,
+                baseline_value=value_at_start(study, metric),
+            )
+            return cls(
+                place=place if is_url(place) else str(folder),
+                folder=folder,
+                study=study,
+                runs=records.runs,
+                trials=trials,
+                curves=curve_table(records.curves, metric),
+                predictions=prediction_table(records.predictions),
+                evaluations=records.curves,
+            )
+
+
+T = TypeVar("T")
+
+
+def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
+    """Compute what a function returns of a study once, and keep it with the study."""
+
+    @wraps(function)
+    def kept(results: Study) -> T:
+        if function not in results.kept:
+            results.kept[function] = function(results)
+        value: T = results.kept[function]
+        return value
+
+    return kept
+
+
+def load(folder: str | Path, files: Sequence[str] = ()) -> Study:
+    """Read a results folder: see `Study.load`."""
+    return Study.load(folder, files)
