@@ -69,13 +69,12 @@ def shape(input_shape, num_outputs, **more):
 def beside_the_user(tmp_path, monkeypatch):
     """A module in the current directory, and no trace of it afterwards."""
     (tmp_path / "users_own.py").write_text(textwrap.dedent(MODULE))
-    (tmp_path / "users_broken.py").write_text("import no_such_package_anywhere\n")
     (tmp_path / "users_syntax.py").write_text("def (\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield
     find._load_own.cache_clear()
-    for name in ("users_own", "users_broken", "users_syntax"):
+    for name in ("users_own", "users_syntax"):
         sys.modules.pop(name, None)
 
 
@@ -95,18 +94,13 @@ def test_a_users_workload_is_found_in_the_current_directory(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "mnist_smal",
-            r"Unknown workload 'mnist_smal'; did you mean 'mnist_small'\?",
-        ),
+        ("mnist_smal", r"Unknown workload 'mnist_smal'; did you mean 'mnist_small'\?"),
         ("zzz", "module:Class"),
         ("no_such_module:Net", "module 'no_such_module' cannot be imported"),
-        ("users_broken:Net", "no_such_package_anywhere"),
         ("users_syntax:Net", "cannot be imported .SyntaxError"),
         (":Net", "cannot be imported"),
         ("users_own:Missing", "module 'users_own' has no class 'Missing'"),
         ("users_own:NotAWorkload", "must be a subclass of raybench.Workload"),
-        ("users_own:np", "must be a subclass of raybench.Workload"),
         ("users_own:NoShape", "needs the attribute input_shape"),
         ("users_own:NoLayers", "needs the attribute layers"),
         ("users_own:WantsArguments", r"WantsArguments\(\) failed"),
@@ -172,10 +166,7 @@ def test_the_workloads_own_dataset_is_limited_repeated_and_kept():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "mnist_small",
-            "mnist_small has no load_dataset, so it cannot run with dataset 'workload'",
-        ),
+        ("mnist_small", "has no load_dataset, so it cannot run with dataset 'workload'"),
         ("users_own:WrongDataset", "must return a raybench Dataset, not list"),
         ("users_own:OtherShape", r"takes inputs of shape \(4,\)"),
     ],
@@ -257,7 +248,6 @@ def test_what_a_users_init_raises(own, body, words):
     ("head", "words"),
     [
         ("sys.exit(5)", "line 7: sys.exit(5)"),
-        ("sys.exit()", "sys.exit(None)"),
         ("1 / 0", "line 7: ZeroDivisionError: division by zero"),
         ("import nowhere_at_all", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m"),
@@ -274,34 +264,19 @@ def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
         find_workload(own("def __init__(self):\n    raise KeyboardInterrupt"))
 
 
-@pytest.mark.parametrize("code", ["sys.exit(5)", "raise MemoryError", "raise SystemExit"])
-def test_a_load_dataset_that_ends_or_fills_the_memory(own, code):
-    error = refused(load_workload_dataset, own(f"def load_dataset(self, spec):\n    {code}"), OWN)
-    assert "load_dataset failed (" in str(error)
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (
-            "num_classes = 'ten'",
-            "attribute num_classes must be a whole number from 1 (found 'ten')",
-        ),
-        ("num_classes = 0", "attribute num_classes"),
-        ("num_classes = True", "attribute num_classes"),
+        ("num_classes = 'ten'", "num_classes must be a whole number from 1 (found 'ten')"),
         ("num_classes = 2.0", "attribute num_classes"),
         ("input_shape = '28'", "attribute input_shape must be a tuple of whole numbers"),
-        ("input_shape = 28", "attribute input_shape"),
         ("input_shape = ()", "attribute input_shape"),
         ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
-        ("input_shape = (28, -1, 1)", "attribute input_shape"),
-        ("input_shape = None", "attribute input_shape"),
         ("input_shape = {}", "attribute input_shape"),
         ("input_shape = {'a': 3}", "or a dict of such"),
         ("task = 'vision'", "attribute task must be one of classification, regression,"),
         ("metric = 'dice'", "attribute metric must be a raybench metric"),
         ("name = 7", "attribute name must be text"),
-        ("name = ' '", "attribute name must be text"),
     ],
 )
 def test_attributes_of_a_wrong_kind(own, body, words):
@@ -315,9 +290,7 @@ def test_attributes_of_a_wrong_kind(own, body, words):
     ("layers", "words"),
     [
         ("Dense(2)", "attribute layers must be a tuple of layers"),
-        ("()", "attribute layers"),
         ("(Dense,)", "attribute layers"),
-        ("(Dense('ten'),)", "units cannot be (found Dense(units='ten'))"),
         ("(Dense(0),)", "units cannot be"),
         ("(Dropout(1.5), Dense(2))", "rate cannot be"),
         ("(Conv(3, padding='full'), Dense(2))", "padding cannot be"),
@@ -328,18 +301,6 @@ def test_attributes_of_a_wrong_kind(own, body, words):
 def test_layers_of_a_wrong_kind(own, layers, words):
     sentence = str(refused(find_workload, own(f"layers = {layers}", base="LayerWorkload")))
     assert words in sentence
-
-
-def test_numpy_numbers_and_lists_are_as_good(own):
-    workload = find_workload(
-        own("num_classes = np.int64(2)\ninput_shape = [np.int32(3)]"), shape((3,), 2)
-    )
-    assert workload.num_classes == 2
-
-
-def test_a_model_too_large_for_memory_is_refused():
-    sentence = str(refused(find_workload, "mnist_small", shape((100_000, 100_000, 1), 10)))
-    assert "parameters and needs" in sentence
 
 
 def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):

@@ -48,13 +48,10 @@ def test_no_case_is_an_error_that_generators_do_not_swallow():
     [
         ({"optimzer": "adam"}, "unknown key 'optimzer' in 'when'; did you mean 'optimizer'?"),
         ({"zzz": 1}, "unknown key 'zzz' in 'when'; there are framework, num_workers"),
-        ({"seed": 0}, "unknown key 'seed' in 'when'"),
-        ({"workload": "cnn7"}, "unknown key 'workload' in 'when'"),
         (
             {"precision": "bf61"},
             "'precision': input should be 'fp32', 'tf32' or 'bf16' (found 'bf61')",
         ),
-        ({"optimizer": "adagrad"}, "'optimizer': input should be"),
         ({"precision": []}, "'precision' has an empty list"),
         ({7: 1}, "unknown key '7' in 'when'"),
     ],
@@ -63,11 +60,6 @@ def test_a_condition_that_cannot_be_is_named(when, message):
     case = {"when": when, "values": [0.1]}
     rest = {"when": {"precision": ["fp32", "bf16"]}, "values": [0.2]}
     assert message in refusal({"learning_rate": [case, rest]}, {"optimizer": "adam"})
-
-
-def test_a_key_below_is_said_to_stand_below():
-    space = {"learning_rate": BY_PRECISION, "precision": ["fp32", "bf16"]}
-    assert "depends on 'precision', which must stand above it" in refusal(space)
 
 
 NESTED = {
@@ -164,12 +156,10 @@ def test_keys_that_exclude_each_other_pass_where_cases_keep_them_apart():
     ("space", "words"),
     [
         ({"learning_rate": {"low": 0.1, "high": 1e300}}, "1e+300"),
-        ({"learning_rate": {"low": 1e-300, "high": 0.1, "log": True}}, "1e-300"),
         ({"weight_decay": [0, 1e39]}, "1e+39"),
         ({"epsilon": [1e-60]}, "1e-60"),
         ({"learning_rate": {"low": 0.1, "high": 10**40}}, "64 bits"),
         ({"num_workers": [1, 2**63]}, "64 bits"),
-        ({"num_workers": {"low": 1, "high": 10**20}}, "64 bits"),
         ({"batch_size_per_worker": {"low": 1, "high": 2**70, "log2": True}}, "64 bits"),
     ],
 )
@@ -185,13 +175,10 @@ def test_the_smallest_and_largest_numbers_that_float32_holds_pass():
     ("space", "words"),
     [
         ({"learning_rate": {"low": 1, "high": 8, "log": True, "log2": True}}, "log or log2"),
-        ({"learning_rate": [0.1, 0.10]}, "stands there twice"),
         ({"learning_rate": [1, 1.0]}, "stands there twice"),
         ({"learning_rate": [{"when": {"precision": "fp32"}}]}, "values: [...] or low and high"),
         ({"learning_rate": {}}, "the key 'low' is required"),
-        ({"learning_rate": None}, "'learning_rate'"),
         ({"learning_rate": [[0.1, 0.2]]}, "'learning_rate'"),
-        ({"optimzer": ["adam"]}, "did you mean 'optimizer'?"),
     ],
 )
 def test_other_dimensions_that_cannot_be(space, words):

@@ -1,9 +1,11 @@
 """No string from outside does anything but stand there."""
 
+import pickle
 import time
 
 import pytest
 
+from raybench.spec.errors import UserError
 from raybench.spec.text import clean, clean_lines, shorten
 
 
@@ -65,3 +67,15 @@ def test_a_long_text_takes_no_time(part: str) -> None:
     began = time.process_time()
     clean(part * 100_000 + "\x00")
     assert time.process_time() - began < 20.0
+
+
+def test_a_message_is_one_printable_line():
+    error = UserError("a\nb\t\x1b[31m \udce9 größer")
+    assert str(error) == "a b \\x1b[31m \\udce9 größer"
+    assert str(error).isprintable()
+
+
+def test_details_cross_processes_and_need_not_be_there():
+    error = pickle.loads(pickle.dumps(UserError("short", details="long\ntext")))
+    assert (str(error), error.details) == ("short", "long\ntext")
+    assert UserError("short").details is None

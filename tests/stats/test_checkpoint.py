@@ -2,13 +2,15 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raybench.spec.errors import UserError
-from raybench.spec.objective import Objective, StopRule
+from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import (
     Checkpoint,
@@ -56,12 +58,6 @@ def test_a_state_says_where_the_run_is() -> None:
     there = state(3)
     assert (there.index, there.samples) == (3, 300)
     assert there.train_s == there.ledger["train"] == pytest.approx(0.3)
-
-
-def test_json_and_back_is_the_same_to_the_last_bit() -> None:
-    there = state(7)
-    text = json.dumps(there.document(), allow_nan=False)
-    assert RunState.from_document(json.loads(text), "it") == there
 
 
 @pytest.mark.parametrize("changes", [{"stop": "epochs"}, {"failure": "nan"}])
@@ -132,15 +128,9 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def edit(path: Path) -> None:
+def edit(path: Path, change: Callable[[list[Any]], list[Any]]) -> None:
     content = json.loads(path.read_text())
-    content["state"]["evaluations"][0]["samples"] = "many"
-    path.write_text(json.dumps(content))
-
-
-def skip(path: Path) -> None:
-    content = json.loads(path.read_text())
-    content["state"]["evaluations"] = content["state"]["evaluations"][1:]
+    content["state"]["evaluations"] = change(content["state"]["evaluations"])
     path.write_text(json.dumps(content))
 
 
@@ -156,8 +146,12 @@ def skip(path: Path) -> None:
         ("state.json", lambda path: path.write_text("[" * 100_000), "is not JSON"),
         ("state.json", lambda path: path.write_text("[]"), "holds no keys"),
         ("state.json", lambda path: path.write_text("{}"), "should be a dictionary"),
-        ("state.json", edit, "'evaluations.0.samples' input should be a valid integer"),
-        ("state.json", skip, "evaluations are not 0, 1, 2"),
+        (
+            "state.json",
+            lambda path: edit(path, lambda curve: [curve[0] | {"samples": "many"}]),
+            "'evaluations.0.samples' input should be a valid integer",
+        ),
+        ("state.json", lambda path: edit(path, lambda curve: curve[1:]), "are not 0, 1, 2"),
     ],
 )
 def test_a_damaged_one_is_refused_and_the_one_before_serves(
@@ -180,8 +174,6 @@ def test_a_damaged_one_is_refused_and_the_one_before_serves(
     ("changes", "shown"),
     [
         ({"seed": 1}, "seed 0 there, 1 here"),
-        ({"optimizer": "lars"}, "optimizer adam there, lars here"),
-        ({"num_workers": 2}, "num_workers 1 there, 2 here"),
         ({"framework": "tensorflow"}, "framework torch there, tensorflow here"),
         ({"objective": Objective(target=0.5)}, "objective.target 0.95 there, 0.5 here"),
     ],
@@ -223,14 +215,6 @@ def test_the_ledger_goes_on_from_earlier_seconds() -> None:
     ledger.enter("train")
     now[0] += 4.0
     assert (ledger.seconds("setup"), ledger.seconds("train")) == (3.0, 9.0)
-
-
-def test_the_stop_rule_goes_on_from_earlier_evaluations() -> None:
-    rule = StopRule(Objective(target=0.9, hold=2), values=[0.5, 0.9], train_seconds=[1.0, 2.0])
-    assert rule.best_value == 0.9
-    assert rule.time_to_target_s is None
-    assert rule.update(value=0.95, train_s=3.0, finished=False) == "target"
-    assert rule.time_to_target_s == 2.0
 
 
 def test_what_was_recorded_of_steps_is_kept() -> None:

@@ -4,23 +4,13 @@ import time
 import pytest
 
 from raybench.stats import clock as module
-from raybench.stats.clock import (
-    CPU_NAMES,
-    DRIVER_PHASES,
-    PHASES,
-    WORKER_PHASES,
-    CpuUse,
-    Ledger,
-    cpu_use,
-    merge_ranks,
-)
+from raybench.stats.clock import WORKER_PHASES, CpuUse, Ledger, cpu_use, merge_ranks
 
 
 class FakeClock:
     """A clock that stands still until it is told to move."""
 
-    def __init__(self, now=1000.0):
-        self.now = now
+    now = 1000.0
 
     def __call__(self):
         return self.now
@@ -31,14 +21,6 @@ def clock():
     return FakeClock()
 
 
-def test_phases_are_those_of_the_contract_in_order():
-    assert (
-        *("queue", "start", "lost", "setup", "compile", "train", "eval", "checkpoint", "report"),
-    ) == PHASES
-    assert DRIVER_PHASES + WORKER_PHASES == PHASES
-    assert "input" not in PHASES, "input is a part of train; it would be counted twice"
-
-
 def test_every_second_is_in_exactly_one_phase(clock):
     ledger = Ledger("setup", clock=clock)
     walk = [("compile", 2.0), ("train", 4.0), ("eval", 8.0), ("train", 16.0), ("report", 32.0)]
@@ -47,36 +29,12 @@ def test_every_second_is_in_exactly_one_phase(clock):
         ledger.enter(phase)
         clock.now += seconds
     snapshot = ledger.snapshot()
-    assert {name: s for name, s in snapshot.items() if name not in CPU_NAMES} == {
-        "setup": 1.0,
-        "compile": 2.0,
-        "train": 20.0,
-        "eval": 8.0,
-        "checkpoint": 0.0,
-        "report": 32.0,
-    }
+    assert [snapshot[name] for name in WORKER_PHASES] == [1.0, 2.0, 20.0, 8.0, 0.0, 32.0]
+    assert ledger.seconds("report") == 32.0, "the running phase is counted too"
     assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
 
 
-def test_the_running_phase_is_counted_without_being_ended(clock):
-    ledger = Ledger("setup", clock=clock)
-    clock.now += 0.5
-    assert ledger.seconds("setup") == 0.5
-    clock.now += 0.25
-    assert ledger.seconds("setup") == 0.75
-    assert ledger.seconds("train") == 0.0
-    assert ledger.phase == "setup"
-
-
-def test_entering_the_present_phase_again_loses_nothing(clock):
-    ledger = Ledger("train", clock=clock)
-    clock.now += 1.0
-    ledger.enter("train")
-    clock.now += 2.0
-    assert ledger.seconds("train") == 3.0
-
-
-@pytest.mark.parametrize("phase", ["queue", "start", "input", "training", ""])
+@pytest.mark.parametrize("phase", ["queue", "input", ""])
 def test_only_worker_phases_can_be_entered(clock, phase):
     ledger = Ledger("setup", clock=clock)
     clock.now += 1.0
@@ -99,18 +57,6 @@ def test_merge_takes_the_slowest_rank_phase_by_phase():
     second = {"train": 1.5, "eval": 0.75, "input": 0.3}
     assert merge_ranks([first, second]) == {"train": 2.0, "eval": 0.75, "input": 0.3}
     assert merge_ranks([first]) == first
-
-
-def test_ranks_that_wait_for_each_other_sum_to_the_wall_time_after_the_merge():
-    clocks = [FakeClock(0.0), FakeClock(500.0)]
-    ledgers = [Ledger("setup", clock=clock) for clock in clocks]
-    # Rank 1 is slower, and rank 0 waits for it inside the phase, at a barrier.
-    for phase, seconds in (("train", 1.0), ("eval", 3.0), ("train", 0.5), ("report", 7.0)):
-        for ledger, clock in zip(ledgers, clocks, strict=True):
-            clock.now += seconds
-            ledger.enter(phase)
-    merged = merge_ranks([ledger.snapshot() for ledger in ledgers])
-    assert sum(merged[name] for name in WORKER_PHASES) == 11.5
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,22 @@
+"""Times of steps, the terms of gradient noise from parts that are known, bytes exchanged."""
+
+import itertools
 import math
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from raybench.stats.step_times import StepTimes
+from raybench.spec.run import RunSpec
+from raybench.stats.step_times import (
+    NoiseSums,
+    NoiseTerms,
+    StepTimes,
+    bytes_exchanged,
+    noise_terms,
+    terms_of_parts,
+)
 
 
 def test_a_stall_stays_visible_and_leaves_the_rest_as_it_is() -> None:
@@ -18,26 +30,11 @@ def test_a_stall_stays_visible_and_leaves_the_rest_as_it_is() -> None:
     assert after.p95_s < 0.02 < after.max_s == 2.0
 
 
-def test_many_stalls_show_in_the_95th_percentile() -> None:
-    found = StepTimes.of([0.5 if index % 10 == 3 else 0.01 for index in range(100)])
-    assert found
-    assert (found.median_s, found.p75_s, found.p95_s, found.max_s) == (0.01, 0.01, 0.5, 0.5)
-
-
 def test_quantiles_are_those_of_the_numbers() -> None:
     found = StepTimes.of([0.5, 0.1, 0.2, 0.3, 0.4])
     assert found
-    assert asdict(found) == pytest.approx(
-        {
-            "num": 5,
-            "median_s": 0.3,
-            "p25_s": 0.2,
-            "p75_s": 0.4,
-            "p95_s": 0.48,
-            "max_s": 0.5,
-            "first_s": 0.5,
-        }
-    )
+    quantiles = {"p25_s": 0.2, "median_s": 0.3, "p75_s": 0.4, "p95_s": 0.48, "max_s": 0.5}
+    assert asdict(found) == pytest.approx({"num": 5, "first_s": 0.5} | quantiles)
     assert TypeAdapter(StepTimes).validate_python(asdict(found)) == found
 
 
@@ -56,3 +53,65 @@ def test_steps_of_unknown_time_are_left_out() -> None:
     assert (found.num, found.first_s, found.median_s) == (2, 0.2, pytest.approx(0.3))
     assert StepTimes.of([math.nan]) is None
     assert StepTimes.of([]) is None
+
+
+SAMPLES = np.random.default_rng(0).standard_normal((24, 5)) + 1.0
+"""Gradients of single samples."""
+
+
+def parts_of(sizes: list[int]) -> tuple[list[float], float]:
+    """The workers' parts of the gradient over all samples: squared norms, and their sum's."""
+    edges = np.cumsum([0, *sizes])
+    total = edges[-1]
+    parts = [SAMPLES[a:b].sum(axis=0) / total for a, b in itertools.pairwise(edges)]
+    whole = np.sum(parts, axis=0)
+    return [float(part @ part) for part in parts], float(whole @ whole)
+
+
+@pytest.mark.parametrize("sizes", [[16, 5], [7, 0, 3]])
+def test_parts_of_a_global_gradient_say_what_mean_gradients_do(sizes: list[int]) -> None:
+    parts, whole = parts_of(sizes)
+    edges = np.cumsum([0, *sizes])
+    means = [SAMPLES[a:b].mean(axis=0) for a, b in itertools.pairwise(edges) if b > a]
+    expected = noise_terms(sum(float(g @ g) for g in means), whole, sizes)
+    assert expected is not None
+    assert terms_of_parts(parts, whole, sizes) == pytest.approx(expected)
+
+
+def test_single_samples_give_the_sample_covariance() -> None:
+    """With one sample a worker the noise is the unbiased trace of the samples' covariance."""
+    sizes = [1] * len(SAMPLES)
+    found = terms_of_parts(*parts_of(sizes), sizes)
+    assert found is not None
+    assert found.noise == pytest.approx(float(np.trace(np.cov(SAMPLES.T))))
+    mean = SAMPLES.mean(axis=0)
+    assert found.gradient == pytest.approx(float(mean @ mean) - found.noise / len(SAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole", "sizes"),
+    [([1.0], 1.0, [8]), ([1.0, 0.0], 1.0, [8, 0]), ([1.0, math.inf], 1.0, [8, 8])],
+)
+def test_steps_that_tell_nothing(parts: list[float], whole: float, sizes: list[int]) -> None:
+    assert terms_of_parts(parts, whole, sizes) is None
+
+
+def test_sums_are_over_steps() -> None:
+    found = NoiseSums.of([NoiseTerms(1.0, 10.0), NoiseTerms(2.0, -4.0)])
+    sums = {"gradient": 3.0, "noise": 6.0, "gradient_squares": 5.0, "noise_squares": 116.0}
+    assert found == NoiseSums(num_steps=2, products=2.0, **sums)
+    assert NoiseSums.of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_bytes"),
+    [
+        ({"num_workers": 2}, 4000),
+        ({"num_workers": 2, "gradient_compression": "bf16"}, 2000),
+        ({"num_workers": 2, "gradient_compression": "fp16"}, 2000),
+        ({"num_workers": 2, "exchange_gradients": False}, 0),
+        ({"num_workers": 1}, 0),
+    ],
+)
+def test_bytes_of_a_step(changes: dict[str, object], num_bytes: int) -> None:
+    assert bytes_exchanged(RunSpec(**changes), 1000) == num_bytes  # type: ignore[arg-type]
