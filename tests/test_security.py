@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import raybench
 from raybench.commands import cli
@@ -78,11 +77,6 @@ def test_yaml_builds_no_objects(tag: str, mark: Path, folder: Path) -> None:
     written(folder / "study.yaml", study)
     with pytest.raises(UserError, match="not valid YAML"):
         raybench.load(folder)
-
-
-def test_the_tags_would_go_off(tmp_path: Path) -> None:
-    yaml.unsafe_load("a: " + TAGS[1].format(mark=tmp_path / "mark"))
-    assert (tmp_path / "mark").exists()
 
 
 def test_no_file_of_a_results_folder_is_unpickled(mark: Path, folder: Path) -> None:
