@@ -36,7 +36,6 @@ from raybench.report.tables import (
     of_runs,
     predictions,
     print_frame,
-    slow_down,
     top,
     with_alone,
 )
@@ -87,8 +86,6 @@ def show_tables(console: Console, results: Study, amount: Amount) -> None:
     marked |= _show_alone(console, results, amount)
     if marked and amount.is_brief:
         say(console, MARK_SAYS)
-    if not amount.is_brief:
-        _show_neighbours(console, results)
 
 
 def _show_runs(console: Console, results: Study, amount: Amount) -> bool:
@@ -190,27 +187,6 @@ def _show_failures(console: Console, broken: pd.DataFrame) -> None:
     if len(more):
         say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
         console.print()
-
-
-def _show_neighbours(console: Console, results: Study) -> None:
-    """Say how much trials that ran at the same time slowed each other down."""
-    disturbed = slow_down(results.trials)
-    if disturbed is None:
-        return
-    interference_probe = results.trials["config"][
-        results.trials["role"] == "interference_probe"
-    ].iloc[0]
-    say_wrapped(
-        console,
-        f"Concurrent trials: {interference_probe} took {_longer(disturbed)} per sample beside "
-        "another trial than alone (one run each); confirmed times are of runs alone.",
-    )
-    console.print()
-
-
-def _longer(share: float) -> str:
-    """Say a slow-down; what is below half a percent, or a speed-up by chance, is none."""
-    return f"{100 * share:.0f} % longer" if share >= 0.005 else "no longer"
 
 
 SCREEN = 40

@@ -90,19 +90,6 @@ def predictions(results: Study, *, number: int = 6) -> pd.DataFrame:
     return best.reset_index(drop=True)
 
 
-def slow_down(trials: pd.DataFrame) -> float | None:
-    """Return how much slower the sentinel trained beside another trial, as a fraction.
-
-    None where it was not run (no two trials ran at the same time) or did not finish.
-    """
-    runs = trials[(trials["role"] == "interference_probe") & (trials["samples_per_s"] > 0)]
-    alone = runs["samples_per_s"][runs["concurrent"] == 0]
-    beside = runs["samples_per_s"][runs["concurrent"] > 0]
-    if alone.empty or beside.empty:
-        return None
-    return float(alone.iloc[-1] / beside.iloc[-1]) - 1.0
-
-
 def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     head = {
         "trial": runs["trial"],

@@ -1,4 +1,4 @@
-"""The phases of a study, in order: reference, search, finalists, interference, confirm."""
+"""The phases of a study, in order: reference, search, placement checks, race, runs alone."""
 
 import time
 from dataclasses import dataclass, field

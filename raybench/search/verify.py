@@ -1,35 +1,26 @@
-"""Between a search and its race: what was only predicted is trained, interference is measured.
+"""Placement checks, between a search and its race: what was only predicted is trained.
 
 A prediction is a reason to run a configuration, never a result: the placements that would win are
-trained once, as trials of their own (finalists). Trials that run at the same time share caches,
-memory bandwidth and clocks even where their cores are disjoint: a sentinel measures by how much
-that slows them, with what the search has just run, alone and then beside another.
+trained once, as trials of their own.
 """
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from raybench.cluster.run_client import run_once
 from raybench.results.ranking import kind_of, kinds, ranked
-from raybench.results.store import keep_error
 from raybench.results.study import Study, load
 from raybench.runs.single_run import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import Factors, placed, speed_values
 from raybench.search.placement import Placer
-from raybench.spec.objective import BUDGET
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Prediction, RunRecord, StopReason
+from raybench.stats.record import Prediction
 
 KEPT_FOR_CONFIRM = 0.75
-"""Share of the time left that finalists leave to confirming, where there is little of it."""
-INTERFERENCE_S = 5.0
-"""What measuring the interference takes at most, about."""
+"""Share of the time left that placement checks leave to confirming, where there is little."""
 
 
 def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
-    """Train what was only predicted, and measure how trials disturb each other."""
+    """Train what was only predicted, where the space is taken apart."""
     store, deadline = single_run.store, single_run.deadline
     store.check()
     # A part of what is left, so that what is less than expected serves both phases.
@@ -38,104 +29,7 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
     if placer is not None:
         run_placement_checks(load(store.folder), placer, single_run)
         store.check()
-    if deadline.left_s > confirming_s + INTERFERENCE_S:
-        measure_interference(load(store.folder), single_run)
     deadline.reserve_s = 0.0
-
-
-SECONDS = 1.0
-"""Training seconds of one measurement."""
-START_S = 60.0
-"""Longest wait for the company's first evaluation."""
-
-
-def measure_interference(results: Study, single_run: SingleRun) -> None:
-    """Measure and record both runs; nothing to do where no trial ran beside another.
-
-    The sentinel is the best trial that had company; its company is the best such trial of
-    another kind of worker group, or of the same kind where there is no other.
-    """
-    deadline, capacity = single_run.deadline, single_run.session.capacity
-    runs = ranked(results.trials)
-    runs = runs[runs["concurrent"] > 0]
-    is_done = any(record.role == "interference_probe" for record in results.runs.values())
-    if runs.empty or is_done or deadline.over:
-        return
-    specs = {name: _for_seconds(results.specs[name], SECONDS) for name in runs["trial"]}
-    source, interference_probe = next(iter(specs.items()))
-    group = interference_probe.placement.group
-    room = [
-        spec for spec in specs.values() if capacity.fits_together([spec.placement.group, group])
-    ]
-    others = [spec for spec in room if spec.placement.group != group] or room
-    if not others:
-        return
-
-    def measure(name: str) -> RunRecord:
-        return _run(
-            single_run, interference_probe, name, source, lambda evaluation: deadline.reason()
-        )
-
-    single_run.store.append(measure("sentinel-alone").line())
-    # Company begins before the sentinel and outlasts it, so that it is never alone.
-    company = _for_seconds(others[0], 20 * SECONDS)
-    began, done = threading.Event(), threading.Event()
-
-    def keep_company(evaluation: Evaluation) -> StopReason | None:
-        began.set()
-        return "scheduler" if done.is_set() else deadline.reason()
-
-    def keep() -> None:
-        try:
-            _run(single_run, company, "company", source, keep_company)
-        except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
-            deadline.ends_with(error)
-        finally:
-            began.set()  # nobody waits for what will not begin
-
-    keeper = threading.Thread(target=keep)
-    keeper.start()
-    try:
-        began.wait(timeout=min(START_S, max(deadline.left_s - deadline.reserve_s, 0.0)))
-        record = measure("sentinel-beside")
-    finally:
-        done.set()
-        keeper.join()
-    deadline.raise_fault()
-    if record.concurrent:
-        single_run.store.append(record.line())
-
-
-def _run(
-    single_run: SingleRun,
-    spec: RunSpec,
-    name: str,
-    source: str,
-    stop: Callable[[Evaluation], StopReason | None],
-) -> RunRecord:
-    reasons: list[StopReason | None] = [None]
-
-    def on_evaluation(name: str, evaluation: Evaluation) -> None:
-        reasons.append(stop(evaluation))
-
-    record, _ = run_once(
-        single_run.session.pool,
-        spec,
-        name,
-        role="interference_probe",
-        source=source,
-        on_evaluation=on_evaluation,
-        stopped_by=lambda: reasons[-1],
-        on_error=lambda *error: keep_error(single_run.store, *error),
-        keep=single_run.keep_groups,
-    )
-    return record
-
-
-def _for_seconds(spec: RunSpec, seconds: float) -> RunSpec:
-    given = {"kind": BUDGET, "target": None, "max_train_seconds": seconds}
-    budget = spec.objective.model_copy(update=given)
-    return spec.model_copy(update={"objective": budget})
 
 
 NUM_FASTEST = 3

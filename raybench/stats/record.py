@@ -32,13 +32,12 @@ Role = Literal[
     "race",
     "confirm",
     "reference",
-    "interference_probe",
     "scaling",
     "pair",
 ]
 """What a run is for: proposed by the search; a placement that was only predicted; a candidate with
 a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
-time; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
+time; what sets a target; a repeat of a cell of a
 scaling study."""
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
@@ -46,7 +45,6 @@ PHASE_OF: dict[Role, Phase] = {
     "race": "confirm",
     "confirm": "confirm",
     "reference": "reference",
-    "interference_probe": "reference",
     "scaling": "scaling",
     "pair": "compare",
 }

@@ -121,7 +121,7 @@ def test_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"Job '.*' succeeded", done.stdout)
     trials = raybench.load(tmp_path / "digits").trials
-    # Runs of predicted winners and the sentinel's may follow.
+    # Runs of predicted winners may follow.
     assert {"0000", "0001"} <= set(trials["trial"])
     assert set(trials["state"]) <= {"complete", "stopped"}
 

@@ -32,23 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trials(folder: Path) -> pd.DataFrame:
-    """All runs but the sentinel's, which have no target and no curve."""
+    """All runs but the reference."""
     everything = raybench.load(folder).trials
     return everything[everything["phase"] != "reference"]
-
-
-def test_interference_probe_runs_where_trials_ran_beside_each_other(
-    folder: Path, trials: pd.DataFrame
-) -> None:
-    everything = raybench.load(folder).trials
-    names = list(everything["trial"][everything["role"] == "interference_probe"])
-    searched = trials[trials["phase"] == "search"]
-    ran_together = bool((searched["concurrent"] > 0).any())
-    assert names == (["sentinel-alone", "sentinel-beside"] if ran_together else [])
-    if ran_together:
-        beside = everything.set_index("trial").loc[names]
-        assert list(beside["concurrent"]) == [0, 1]
-        assert set(beside["stop"]) == {"max_train_seconds"}
 
 
 def test_the_ledger_accounts_for_every_second(folder: Path) -> None:

@@ -199,19 +199,6 @@ def test_accuracy_at_budget_has_a_winner_too(tmp_path):
     assert "Most accurate: torch 1x64 adam 0.001 (trial 0001) with 90.0 %" in text
 
 
-@pytest.mark.parametrize(
-    ("beside_s", "words"),
-    [(3.0, "took 50 % longer per sample"), (1.9, "took no longer per sample")],
-)
-def test_the_interference_probe_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
-    lines = [
-        run_line("0000", 4.0),
-        run_line("sentinel-beside", train_s=beside_s, role="interference_probe", concurrent=1),
-        run_line("sentinel-alone", train_s=2.0, role="interference_probe"),
-    ]
-    assert words in in_one_line(shown(results_folder(tmp_path, lines)))
-
-
 HOSTILE = [
     "[/__w/pytorch/third_party/gloo/pair.cc:152]",
     "[bold red]x[/] [link=http://e]y[/link] :smile: [blink]",

@@ -135,7 +135,6 @@ ROLE_STYLE = {
     "reference": ("#CC79A7", "reference: a usual one, first"),
     "trial": ("#0072B2", "search"),
     "placement_check": ("#56B4E9", "finalist: was predicted"),
-    "interference_probe": ("#000000", "sentinel: disturbance"),
     "race": ("#E69F00", "race: best, new seeds"),
     "confirm": ("#009E73", "confirm: winners alone"),
     "scaling": ("#0072B2", "repeat of a cell"),

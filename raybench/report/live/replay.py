@@ -198,7 +198,7 @@ def _mapping(content: bytes) -> dict[str, Any]:
 PAUSE_S = 120.0
 """A study in which nothing ran for so long was continued: a phase begins again."""
 PHASE_OF = {"trial": "search"}
-"""Of a role; the others are phases of their own. A sentinel belongs to none."""
+"""Of a role; the others are phases of their own."""
 
 
 PHASE_OF_NAME = (
@@ -316,9 +316,6 @@ class Replay:
         is_counted = before is not None and before.stop != "interrupted"
         if is_counted or self.is_interrupted:
             self.state.runs.pop(record.trial, None)
-        elif record.role == "interference_probe":  # of no phase, but a run
-            self.state.runs.pop(record.trial, None)
-            self.state.num_finished += 1
         else:
             self.on_end(record, self.state.finished(record, ended_s), ended_s)
 
@@ -332,8 +329,6 @@ class Replay:
 
     def _enter(self, phase: str, at: float) -> None:
         """Begin a phase where a run is the first of it, or of a session."""
-        if phase == "interference_probe":
-            return
         state = self.state
         is_pause = self.last_s is not None and at - self.last_s > PAUSE_S and not state.runs
         if self._has_begun and phase == state.phase and not is_pause:

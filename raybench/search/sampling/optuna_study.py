@@ -15,10 +15,8 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raybench.results.store import mend_last_line
@@ -185,52 +183,6 @@ class Journal(JournalStorage):
         del best[NUM_BEST:]
 
 
-class Modelling(BaseSampler):
-    """Another sampler, that is shown what `Journal.modelled` shows."""
-
-    def __init__(self, sampler: BaseSampler, journal: Journal) -> None:
-        self._sampler, self._journal = sampler, journal
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Return the parameters that are sampled together."""
-        with self._journal.modelled():
-            return self._sampler.infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Sample these."""
-        with self._journal.modelled():
-            return self._sampler.sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Sample another parameter, alone."""
-        with self._journal.modelled():
-            return self._sampler.sample_independent(study, trial, param_name, param_distribution)
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Pass it on."""
-        self._sampler.before_trial(study, trial)
-
-    def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """Pass it on."""
-        self._sampler.after_trial(study, trial, state, values)
-
-
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
 """User attribute of Optuna trials that are not trials of the study, with the reason."""
@@ -269,7 +221,8 @@ def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -
         startup_trials=policy.startup_trials,
     )
     if search.sampler == "tpe":
-        found.sampler = Modelling(found.sampler, journal)
+        for name in ("infer_relative_search_space", "sample_relative", "sample_independent"):
+            setattr(found.sampler, name, journal.modelled()(getattr(found.sampler, name)))
     return found
 
 

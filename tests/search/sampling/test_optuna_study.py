@@ -141,7 +141,6 @@ def test_a_lost_journal_is_made_anew_from_the_records(apart: bool, tmp_path: Pat
         record("0000.torch1", spec, role="placement_check", source="0000"),
         record("0000-confirm0", spec, role="confirm", source="0000"),
         record("reference0", spec, role="reference"),
-        record("sentinel-alone", spec, role="interference_probe", source="0000"),
     ]
     (tmp_path / JOURNAL_FILE).unlink()
     again = make_search(tmp_path, study(), apart=apart, runs=by_name(ended))
