@@ -112,17 +112,27 @@ class Trainer(Protocol):
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         ...
 
+    _parts: dict[str, Any]
+    """The splits as the worker takes them, by their names."""
+    _recorder: Any
+    """Of `record_steps`; else None."""
+    _earlier_input_s: float = 0.0
+    """Of the run that this one continues."""
+
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
-        ...
+        waited: float = self._parts["train"].waited_seconds()
+        return self._earlier_input_s + waited
 
     def step_log(self) -> StepLog:
         """What was recorded of the steps of the last `train`; for `record_steps` alone."""
-        ...
+        log: StepLog = self._recorder.log()
+        return log
 
     def memory_peak_bytes(self) -> int | None:
         """The most memory since this trainer was made; for `record_steps` alone."""
-        ...
+        peak: int | None = self._recorder.memory_peak_bytes()
+        return peak
 
     def save(self) -> bytes:
         """Return the weights in the framework's own format."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 from raybench.data.dataset import Array, Split
-from raybench.data.inputs import Batch, Rows
+from raybench.data.inputs import Batch, Rows, each, repeated_first
 from raybench.spec.dataset_spec import Mixup
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
@@ -112,6 +112,95 @@ class Reader:
             rest = rest * self.split.weights[changed.other_rows]
         others = self.split.labels[changed.other_rows]
         return Samples(changed.inputs, labels, (others, own, rest))
+
+
+class PartInMemory:
+    """Inputs and labels that are on the device: a batch is an index into them. A framework's own
+    has the rest."""
+
+    noise_like: Any
+    """(rows of an input): random pixels or numbers; whole numbers as they are, others might be no
+    tokens."""
+
+    def __init__(self, inputs: Any, labels: Any, *, mixed: bool = False) -> None:
+        """`mixed`: each sample with itself, to warm up what mixes them."""
+        self._inputs, self._labels, self._is_mixed = inputs, labels, mixed
+        self._waited_s = 0.0
+
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and labels of the rows, `size` at a time."""
+        inputs, labels = self._cut(self._inputs, self._labels, rows)
+        for start in range(0, len(labels), size):
+            yield self._cut(inputs, labels, slice(start, start + size))
+
+    def noise(self, num_rows: int) -> Self:
+        """Return random inputs with the first labels: throw-away data of the same kind."""
+        inputs, labels = self._cut(self._inputs, self._labels, slice(num_rows))
+        return type(self)(each(inputs, self.noise_like), labels)
+
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for batches so far; waits for the device."""
+        return self._waited_s
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _cut(self, inputs: Any, labels: Any, rows: slice) -> tuple[Any, Any]:
+        return each(inputs, lambda one: one[rows]), labels[rows]
+
+
+class PartOnDemand:
+    """Inputs that are read when they are asked for, `prefetch` batches ahead. A framework's own has
+    the rest."""
+
+    in_memory: Any
+    """(inputs, labels, mixed): they are on the device."""
+    sent: Any
+    """(array): a tensor where the device takes it."""
+    on_device: Any
+    """(tensor that was `sent`): it on the device."""
+    random: Any
+    """(shape, type of numpy's): noise on the device."""
+
+    def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
+        """`mixed`: whether the reader mixes samples."""
+        self._reader, self._is_mixed = reader, mixed
+        self._prefetch = reader.prefetch(prefetch)
+        self._waited_s = 0.0
+
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and labels of the rows, `size` at a time."""
+        wanted = np.arange(len(self._reader.split))[rows]
+        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
+        for inputs, labels in self._prefetch.each(self._read, chunks):
+            yield each(inputs, self.on_device), self.on_device(labels)
+
+    def noise(self, num_rows: int) -> Any:
+        """Return random inputs with the first labels, in memory; of whole numbers the first sample
+        alone is read, as any others might be beyond a vocabulary."""
+        split = self._reader.split
+        labels = split.labels[:num_rows].copy()
+
+        def noise(one: Any) -> Any:
+            kind = np.dtype(one.dtype)
+            if kind.kind == "i":
+                return self.on_device(self.sent(repeated_first(one, len(labels))))
+            return self.random((len(labels), *one.shape[1:]), kind)
+
+        inputs = each(split.inputs, noise)
+        return self.in_memory(inputs, self.on_device(self.sent(labels)), mixed=self._is_mixed)
+
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for batches so far; waits for the device."""
+        return self._waited_s
+
+    def close(self) -> None:
+        """End the threads."""
+        self._prefetch.close()
+
+    def _read(self, rows: Rows) -> tuple[Any, Any]:
+        samples = self._reader.read(rows)
+        return each(samples.inputs, self.sent), self.sent(samples.labels)
 
 
 def training_reader(spec: RunSpec, split: Split) -> Reader | None:

@@ -17,7 +17,8 @@ import tensorflow as tf
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training import base
+from raybench.training.base import Step, Totals
 from raybench.training.memory import evaluation_batch
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
@@ -38,7 +39,6 @@ from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer, clip_gradients
 from raybench.training.tensorflow.optim.kernels import Optimizer
 from raybench.training.tensorflow.parts import (
-    Part,
     gathered,
     mixed_signature,
     part_of,
@@ -179,7 +179,7 @@ WARM_UP_STEPS = 2
 """The first traces, the second runs as all later ones do."""
 
 
-class Trainer:
+class Trainer(base.Trainer):
     """One Keras model in training on one worker, or on the replicas of one process."""
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
@@ -215,7 +215,7 @@ class Trainer:
         self.metric = self._judge.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)
-        self._parts: dict[str, Part] = {
+        self._parts = {
             "train": training_part(spec, dataset.train, room),
             "validation": part_of(dataset.validation, spec.prefetch, room),
         }
@@ -225,7 +225,7 @@ class Trainer:
             spec, world, self._model, self._optimizer, self._averaging, self._judge
         )
         self._average_statistics = AveragedStatistics(self._model, world.strategy)
-        self._recorder: StepRecorder | None = None
+        self._recorder = None
         if spec.record_steps:
             self._recorder = StepRecorder(has_squares=self._steps.has_squares)
         given = steps_signature(spec, dataset.train)
@@ -233,7 +233,6 @@ class Trainer:
             is_frozen: tf.function(self._steps.take, given) for is_frozen in (False, True)
         }
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
-        self._earlier_input_s = 0.0
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
@@ -287,20 +286,6 @@ class Trainer:
                 loss += float(batch_loss)
                 value += float(batch_value)
         return Totals(loss=loss, value=value, samples=samples)
-
-    def input_seconds(self) -> float:
-        """Seconds that training has waited for data so far."""
-        return self._earlier_input_s + self._parts["train"].waited_seconds()
-
-    def step_log(self) -> StepLog:
-        """What was recorded of the steps of the last `train`."""
-        assert self._recorder is not None
-        return self._recorder.log()
-
-    def memory_peak_bytes(self) -> int | None:
-        """The most memory since this trainer was made."""
-        assert self._recorder is not None
-        return self._recorder.memory_peak_bytes()
 
     def save(self) -> bytes:
         """Return the weights as Keras's `.weights.h5` file."""

@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.data.dataset import Array, Split
-from raybench.data.inputs import OnDemand, each, parts, repeated_first
+from raybench.data.inputs import OnDemand, each, parts
 from raybench.data.memory import available_bytes
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.machine import gpu_memory_bytes
 from raybench.training.memory import Room
-from raybench.training.reading import Reader, mixes, training_reader
+from raybench.training.reading import PartInMemory, PartOnDemand, Reader, mixes, training_reader
 from raybench.training.tensorflow.judging import Mixed
 from raybench.training.tensorflow.model import Inputs
 
@@ -86,56 +86,33 @@ Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
 passes, samples) rows of all these, and their weights, and (steps,) rates."""
 
 
-class InMemoryPart:
+class InMemoryPart(PartInMemory):
     """Inputs and labels that are on the device: a batch is an index into them."""
-
-    def __init__(self, inputs: Inputs, labels: tf.Tensor, *, mixed: bool = False) -> None:
-        """`mixed`: each sample with itself, to warm up what mixes them."""
-        self._inputs, self._labels = inputs, labels
-        shares = tf.ones(len(labels)), tf.zeros(len(labels))
-        self._mixed: Mixed = (labels, *shares) if mixed else ()
-        self._waited_s = 0.0
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield what the traced function takes, as many steps in a call as have one shape.
 
         Counts the time waited; the index itself is a part of the step.
         """
+        shares = tf.ones(len(self._labels)), tf.zeros(len(self._labels))
+        mixed = (self._labels, *shares) if self._is_mixed else ()
         for _, group in itertools.groupby(steps, key=lambda step: step.indices.shape):
             started = time.perf_counter()
             chunk = list(group)
             indices = tf.constant(np.stack([step.indices for step in chunk]))
-            batch = self._inputs, self._labels, self._mixed, indices, *_weights_and_rates(chunk)
+            batch = self._inputs, self._labels, mixed, indices, *_weights_and_rates(chunk)
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, tf.Tensor]]:
-        """Yield inputs and labels of the rows, `size` at a time."""
-        inputs, labels = _cut(self._inputs, self._labels, rows)
-        for start in range(0, len(labels), size):
-            yield _cut(inputs, labels, slice(start, start + size))
-
-    def noise(self, num_rows: int) -> "InMemoryPart":
-        """Return random inputs with the first labels: throw-away data of the same kind."""
-        inputs = each(self._inputs, lambda one: _noise_like(one[:num_rows]))
-        return InMemoryPart(inputs, self._labels[:num_rows])
-
-    def waited_seconds(self) -> float:
-        """Seconds that training has waited for batches so far."""
-        return self._waited_s
-
-    def close(self) -> None:
-        """Nothing to end."""
+    def noise_like(self, first: tf.Tensor) -> tf.Tensor:
+        """Return random pixels or numbers."""
+        return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
 
 
-class OnDemandPart:
+class OnDemandPart(PartOnDemand):
     """Inputs that are read when they are asked for, the batches of `prefetch` steps ahead."""
 
-    def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
-        """`mixed`: whether the reader mixes samples."""
-        self._reader, self._mixed = reader, mixed
-        self._prefetch = reader.prefetch(prefetch)
-        self._waited_s = 0.0
+    in_memory = InMemoryPart
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield what the traced function takes, one step in a call: as in memory, of its samples.
@@ -150,37 +127,17 @@ class OnDemandPart:
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, tf.Tensor]]:
-        """Yield inputs and labels of the rows, `size` at a time."""
-        wanted = np.arange(len(self._reader.split))[rows]
-        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
-        return self._prefetch.each(self._read, chunks)
+    def sent(self, array: np.ndarray) -> tf.Tensor:
+        """Return a tensor on the device."""
+        return copied(array)
 
-    def noise(self, num_rows: int) -> InMemoryPart:
-        """Return random inputs with the first labels; of whole numbers the first sample alone is
-        read, as any others might be beyond a vocabulary."""
-        split = self._reader.split
-        labels = split.labels[:num_rows].copy()
-        inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
-        return InMemoryPart(inputs, copied(labels), mixed=self._mixed)
+    def on_device(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return the tensor: it is there."""
+        return tensor
 
-    def waited_seconds(self) -> float:
-        """Seconds that training has waited for batches so far."""
-        return self._waited_s
-
-    def close(self) -> None:
-        """End the threads."""
-        self._prefetch.close()
-
-    def _noise(self, inputs: Array | OnDemand, number: int) -> tf.Tensor:
-        kind = np.dtype(inputs.dtype)
-        if kind.kind == "i":
-            return copied(repeated_first(inputs, number))
-        return _noise((number, *inputs.shape[1:]), tf.as_dtype(kind))
-
-    def _read(self, rows: np.ndarray) -> tuple[Inputs, tf.Tensor]:
-        samples = self._reader.read(rows)
-        return each(samples.inputs, copied), copied(samples.labels)
+    def random(self, shape: tuple[int, ...], kind: np.dtype) -> tf.Tensor:
+        """Return noise on the device."""
+        return _noise(shape, tf.as_dtype(kind))
 
     def _read_step(self, step: Step) -> Batch:
         rounds = None if step.rounds is None else step.rounds.reshape(-1)
@@ -244,18 +201,9 @@ def _has_room(split: Split, room: Room) -> bool:
     return room.takes(split)
 
 
-def _cut(inputs: Inputs, labels: tf.Tensor, rows: slice) -> tuple[Inputs, tf.Tensor]:
-    return each(inputs, lambda one: one[rows]), labels[rows]
-
-
 def _weights_and_rates(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor]:
     weights = tf.constant(np.stack([step.weights for step in steps]))
     return weights, tf.constant([step.learning_rate for step in steps], tf.float32)
-
-
-def _noise_like(first: tf.Tensor) -> tf.Tensor:
-    """Return random pixels or numbers; whole numbers as they are, others might be no tokens."""
-    return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
 
 
 def _noise(shape: tuple[int, ...], kind: tf.DType) -> tf.Tensor:

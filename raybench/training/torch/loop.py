@@ -13,7 +13,8 @@ from raybench.data.dataset import Dataset
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.run import RunSpec
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training import base
+from raybench.training.base import Step, Totals
 from raybench.training.memory import evaluation_batch
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
@@ -32,7 +33,7 @@ from raybench.training.torch.model import (
 )
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import build_optimizer, clip_gradients
-from raybench.training.torch.parts import Part, part_of, room_for_data, training_part
+from raybench.training.torch.parts import part_of, room_for_data, training_part
 from raybench.training.torch.recording import StepRecorder
 from raybench.training.torch.state import (
     Averaging,
@@ -54,7 +55,7 @@ WARM_UP_STEPS = 2
 """The first allocates and picks kernels, the second runs as all later ones do."""
 
 
-class Trainer:
+class Trainer(base.Trainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
@@ -85,7 +86,7 @@ class Trainer:
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         self._exchange = Exchange(spec, self._model, self._precision)
         self._parallel = self._exchange.model
-        self._recorder: StepRecorder | None = None
+        self._recorder = None
         if spec.record_steps:
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
@@ -94,13 +95,12 @@ class Trainer:
         self._judge = Judge.of(spec, workload, dataset, on_device)
         self.metric = self._judge.metric
         room = room_for_data(self._device, spec.gpus_per_worker)
-        self._parts: dict[str, Part] = {
+        self._parts = {
             "train": training_part(spec, dataset.train, self._device, room),
             "validation": part_of(dataset.validation, self._device, spec.prefetch, room),
         }
         if len(dataset.test):
             self._parts["test"] = part_of(dataset.test, self._device, spec.prefetch, room)
-        self._earlier_input_s = 0.0
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
@@ -173,20 +173,6 @@ class Trainer:
                 loss += losses.double().sum()
                 value += values.double().sum()
         return Totals(loss=float(loss), value=float(value), samples=samples)
-
-    def input_seconds(self) -> float:
-        """Seconds that training has waited for data so far."""
-        return self._earlier_input_s + self._parts["train"].waited_seconds()
-
-    def step_log(self) -> StepLog:
-        """What was recorded of the steps of the last `train`."""
-        assert self._recorder is not None
-        return self._recorder.log()
-
-    def memory_peak_bytes(self) -> int | None:
-        """The most memory since this trainer was made."""
-        assert self._recorder is not None
-        return self._recorder.memory_peak_bytes()
 
     def save(self) -> bytes:
         """Return the state dict as `torch.save` writes it."""

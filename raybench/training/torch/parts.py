@@ -3,21 +3,26 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from raybench.data.dataset import Array, Split
-from raybench.data.inputs import OnDemand, each, parts, repeated_first
+from raybench.data.dataset import Split
+from raybench.data.inputs import each, parts
 from raybench.data.memory import available_bytes, is_mapped
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.memory import Room
-from raybench.training.reading import Reader, mixes, rounds_of, training_reader
-from raybench.training.torch.judging import Mixed
-from raybench.training.torch.model import Inputs
+from raybench.training.reading import (
+    PartInMemory,
+    PartOnDemand,
+    Reader,
+    mixes,
+    rounds_of,
+    training_reader,
+)
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
@@ -72,21 +77,16 @@ Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 class Batch(NamedTuple):
-    """The samples of a forward and backward pass."""
+    """The samples of a forward and backward pass: tensors; arrays while they are read."""
 
-    inputs: Inputs
-    labels: torch.Tensor
-    weights: torch.Tensor
-    mixed: Mixed | None = None
+    inputs: Any
+    labels: Any
+    weights: Any
+    mixed: Any = None
 
 
-class InMemoryPart:
+class InMemoryPart(PartInMemory):
     """Inputs and labels that are on the device: a batch is an index into them."""
-
-    def __init__(self, inputs: Inputs, labels: torch.Tensor, *, mixed: bool = False) -> None:
-        """`mixed`: each sample with itself, to warm up what mixes them."""
-        self._inputs, self._labels, self._mixed = inputs, labels, mixed
-        self._waited_s = 0.0
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps.
@@ -101,23 +101,11 @@ class InMemoryPart:
         for index, weight in zip(indices, weights, strict=True):
             yield self._batch(index, weight)
 
-    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
-        """Yield inputs and labels of the rows, `size` at a time."""
-        inputs, labels = _cut(self._inputs, self._labels, rows)
-        for start in range(0, len(labels), size):
-            yield _cut(inputs, labels, slice(start, start + size))
-
-    def noise(self, num_rows: int) -> "InMemoryPart":
-        """Return random inputs with the first labels: throw-away data of the same kind."""
-        inputs = each(self._inputs, lambda one: _noise_like(one[:num_rows]))
-        return InMemoryPart(inputs, self._labels[:num_rows])
-
-    def waited_seconds(self) -> float:
-        """Seconds that training has waited for batches so far."""
-        return self._waited_s
-
-    def close(self) -> None:
-        """Nothing to end."""
+    def noise_like(self, first: torch.Tensor) -> torch.Tensor:
+        """Return random pixels or numbers."""
+        if first.dtype in (torch.uint8, torch.float32):
+            return _noise(tuple(first.shape), first.dtype, first.device)
+        return first
 
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
         """Return the rows of each pass on the device: one copy, which a GPU takes while it works
@@ -131,22 +119,22 @@ class InMemoryPart:
     def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
         inputs = each(self._inputs, lambda one: one.index_select(0, index))
         labels = self._labels.index_select(0, index)
-        if not self._mixed:
+        if not self._is_mixed:
             return Batch(inputs, labels, weights)
         mixed = labels, torch.ones_like(weights), torch.zeros_like(weights)
         return Batch(inputs, labels, weights, mixed)
 
 
-class OnDemandPart:
+class OnDemandPart(PartOnDemand):
     """Inputs that are read when they are asked for, `prefetch` batches ahead."""
+
+    in_memory = InMemoryPart
 
     def __init__(
         self, reader: Reader, device: torch.device, prefetch: int, *, mixed: bool = False
     ) -> None:
-        """`mixed`: whether the reader mixes samples."""
-        self._reader, self._device, self._mixed = reader, device, mixed
-        self._prefetch = reader.prefetch(prefetch)
-        self._clock = InputClock(device)
+        super().__init__(reader, prefetch, mixed=mixed)
+        self._device, self._clock = device, InputClock(device)
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps; count the time waited."""
@@ -158,72 +146,39 @@ class OnDemandPart:
         read = self._prefetch.each(self._read_pass, passes)
         for _ in range(sum(len(step.indices) for step in steps)):
             with self._clock.waiting():
-                batch = self._moved(next(read))
+                batch = _moved(next(read), self.on_device)
             yield batch
-
-    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
-        """Yield inputs and labels of the rows, `size` at a time."""
-        wanted = np.arange(len(self._reader.split))[rows]
-        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
-        for inputs, labels in self._prefetch.each(self._read, chunks):
-            yield each(inputs, self._on_device), self._on_device(labels)
-
-    def noise(self, num_rows: int) -> InMemoryPart:
-        """Return random inputs with the first labels; of whole numbers the first sample alone is
-        read, as any others might be beyond a vocabulary."""
-        split = self._reader.split
-        labels = split.labels[:num_rows].copy()
-        inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
-        return InMemoryPart(inputs, torch.from_numpy(labels).to(self._device), mixed=self._mixed)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""
         return self._clock.seconds()
 
-    def close(self) -> None:
-        """End the threads."""
-        self._prefetch.close()
-
-    def _noise(self, inputs: Array | OnDemand, number: int) -> torch.Tensor:
-        kind = np.dtype(inputs.dtype)
-        if kind.kind == "i":
-            return torch.from_numpy(repeated_first(inputs, number)).to(self._device)
-        of = torch.uint8 if kind == np.uint8 else torch.float32
-        return _noise((number, *inputs.shape[1:]), of, self._device)
-
-    def _read(self, rows: np.ndarray) -> tuple[Inputs, torch.Tensor]:
-        """Return inputs and labels of the rows, where the device takes them."""
-        samples = self._reader.read(rows)
-        return each(samples.inputs, self._pinned), self._pinned(samples.labels)
-
-    def _read_pass(self, asked: Asked) -> Batch:
-        """Return a pass where the device takes it."""
-        rows, weights, rounds = asked
-        found = self._reader.read(rows, rounds)
-        mixed = None
-        if found.mixed is not None:
-            others, own, rest = found.mixed
-            mixed = self._pinned(others), self._pinned(own), self._pinned(rest)
-        inputs = each(found.inputs, self._pinned)
-        return Batch(inputs, self._pinned(found.labels), self._pinned(weights), mixed)
-
-    def _pinned(self, array: np.ndarray) -> torch.Tensor:
+    def sent(self, array: np.ndarray) -> torch.Tensor:
+        """Return a tensor where the device takes it."""
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor
         with torch.cuda.device(self._device):  # a new thread's own would be the first one
             return tensor.pin_memory()
 
-    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+    def on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the device."""
         return tensor.to(self._device, non_blocking=True)
 
-    def _moved(self, batch: Batch) -> Batch:
-        """Return a pass on the device."""
-        move, mixed = self._on_device, None
-        if batch.mixed is not None:
-            others, own, rest = batch.mixed
-            mixed = move(others), move(own), move(rest)
-        return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
+    def random(self, shape: tuple[int, ...], kind: np.dtype) -> torch.Tensor:
+        """Return noise on the device."""
+        return _noise(shape, torch.uint8 if kind == np.uint8 else torch.float32, self._device)
+
+    def _read_pass(self, asked: Asked) -> Batch:
+        """Return a pass where the device takes it."""
+        rows, weights, rounds = asked
+        found = self._reader.read(rows, rounds)
+        return _moved(Batch(found.inputs, found.labels, weights, found.mixed), self.sent)
+
+
+def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:
+    mixed = batch.mixed and tuple(move(one) for one in batch.mixed)
+    return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
 
 
 Part = InMemoryPart | OnDemandPart
@@ -253,21 +208,10 @@ def training_part(spec: RunSpec, split: Split, device: torch.device, room: Room)
     return OnDemandPart(reader, device, spec.prefetch, mixed=mixes(spec))
 
 
-def _cut(inputs: Inputs, labels: torch.Tensor, rows: slice) -> tuple[Inputs, torch.Tensor]:
-    return each(inputs, lambda one: one[rows]), labels[rows]
-
-
 def _has_room(split: Split, device: torch.device, room: Room) -> bool:
     """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
     return (device.type == "cpu" and not is_file) or room.takes(split)
-
-
-def _noise_like(first: torch.Tensor) -> torch.Tensor:
-    """Return random pixels or numbers; whole numbers as they are, others might be no tokens."""
-    if first.dtype in (torch.uint8, torch.float32):
-        return _noise(tuple(first.shape), first.dtype, first.device)
-    return first
 
 
 def _noise(shape: tuple[int, ...], kind: torch.dtype, device: torch.device) -> torch.Tensor:
