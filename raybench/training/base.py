@@ -166,20 +166,16 @@ class Trainer(Protocol):
 PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training.tensorflow"}
 
 
-class BuildTrainer(Protocol):
-    """Signature of a backend's Trainer class."""
+class Backend(Protocol):
+    """What a backend's loop module holds."""
 
-    def __call__(
+    def Trainer(  # noqa: N802
         self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World
     ) -> Trainer:
         """Build model, optimizer and device copies of the data."""
         ...
 
-
-class Join(Protocol):
-    """Signature of a backend's `join`."""
-
-    def __call__(
+    def join(
         self,
         *,
         rank: int,
@@ -196,13 +192,6 @@ class Join(Protocol):
         framework sees fewer.
         """
         ...
-
-
-class Backend(Protocol):
-    """What a backend's loop module holds."""
-
-    Trainer: BuildTrainer
-    join: Join
 
 
 def find_backend(framework: str) -> Backend:

@@ -62,14 +62,14 @@ class Trial:
     """(tensor): an array of float32."""
 
     def __init__(self, workload: Workload, metric: Metric, judge: Any) -> None:
-        self.workload, self._metric, self.judge = workload, metric, judge
+        self.workload, self._metric, self.losses = workload, metric, judge
 
     def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
         """Build the model, take a batch through it, loss and metric, and back.
 
         UserError for what cannot train, by `several` workers too, which build the same one.
         """
-        workload, judge, array = self.workload, self.judge, self.array
+        workload, judge, array = self.workload, self.losses, self.array
         model = self.build(workload)
         if several:
             with as_another_worker():

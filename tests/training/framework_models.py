@@ -21,19 +21,13 @@ def backend(framework: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def judging(framework: str) -> ModuleType:
-    """Return the module of losses and metrics."""
-    backend(framework)
-    return importlib.import_module(f"raybench.training.{framework}.judging")
-
-
 def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY, scale=1.0):
     """Return the loss of each sample and what the metric averages, as arrays."""
-    module = judging(framework)
+    module = backend(framework)
     outputs, labels = to_framework(outputs, framework), to_framework(labels, framework)
     scale = to_framework(np.asarray(scale, np.float32), framework)
-    judge = module.Judge(workload, metric, scale=scale)
-    losses, values = judge.losses_and_values(outputs, labels)
+    made = module.Losses(workload, metric, scale=scale)
+    losses, values = made.losses_and_values(outputs, labels)
     return to_numpy(losses), to_numpy(values)
 
 

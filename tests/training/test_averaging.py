@@ -5,7 +5,7 @@ import importlib
 
 import numpy as np
 import pytest
-from framework_models import judging, to_framework, to_numpy
+from framework_models import backend, to_framework, to_numpy
 from local import FRAMEWORKS, small_spec
 from one_worker import weights_of
 from optim_reference import Reference, gradients, initial_weights, rates
@@ -153,7 +153,7 @@ def test_labels_are_smoothed_in_training_alone(framework: str) -> None:
     given = [to_framework(array, framework) for array in (outputs, labels)]
     logs = outputs - np.log(np.exp(outputs.astype(np.float64)).sum(1, keepdims=True))
     expected = -0.9 * logs[range(6), labels] - 0.1 * logs.mean(1)
-    found = judging(framework).Judge(workload, ACCURACY).losses(*given, 0.1)
+    found = backend(framework).Losses(workload, ACCURACY).losses(*given, 0.1)
     np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-5)
     curves = []
     for smoothing in (0.0, 0.1):

@@ -17,7 +17,7 @@ from raybench.training.machine import (
     nvml_sees,
     require_gpus,
 )
-from raybench.training.recording import Recording
+from raybench.training.run import Recording
 from tests.training.fake_gpus import FakeNvml
 
 

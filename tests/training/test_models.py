@@ -5,7 +5,6 @@ import pytest
 from framework_models import (
     MODULES,
     backend,
-    judging,
     logits,
     losses_and_values,
     to_framework,
@@ -100,12 +99,7 @@ def torch_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> 
     losses = []
     for _ in range(10):
         outputs = model(module.prepare_inputs(torch.from_numpy(inputs)))
-        loss = (
-            judging("torch")
-            .Judge(workload, ACCURACY)
-            .losses(outputs, torch.from_numpy(labels))
-            .mean()
-        )
+        loss = module.Losses(workload, ACCURACY).losses(outputs, torch.from_numpy(labels)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -124,7 +118,9 @@ def keras_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> 
         with tf.GradientTape() as tape:
             outputs = model(module.prepare_inputs(tf.constant(inputs)), training=False)
             loss = tf.reduce_mean(
-                judging("tensorflow").Judge(workload, ACCURACY).losses(outputs, tf.constant(labels))
+                backend("tensorflow")
+                .Losses(workload, ACCURACY)
+                .losses(outputs, tf.constant(labels))
             )
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.05 * gradient)

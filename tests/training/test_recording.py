@@ -13,7 +13,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.step_times import StepTimes
 from raybench.training.base import World, find_backend
-from raybench.training.recording import Recording, evenness
+from raybench.training.run import Recording, evenness
 from raybench.training.steps import make_step
 
 
@@ -92,7 +92,7 @@ def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(frame
 
 def test_a_clock_that_is_set_makes_times_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     tf = pytest.importorskip("tensorflow")
-    from raybench.training.tensorflow.recording import StepRecorder
+    from raybench.training.tensorflow.loop import StepRecorder
 
     recorder = StepRecorder(has_squares=False)
     recorder.begin()

@@ -3,8 +3,6 @@ test_worker_equality.py that holds them to the papers."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from optim_reference import (
@@ -129,17 +127,6 @@ def test_sparse_gradients(name):
     for variable, gradient in ((dense, tf.convert_to_tensor(rows)), (sparse, rows)):
         build(name, [variable], weight_decay=0.05).apply([gradient])
     np.testing.assert_array_equal(dense.numpy(), sparse.numpy())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_config_rebuilds_the_optimizer(name):
-    settings = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
-    original = build_optimizer(name, learning_rate=1e-2, weight_decay=0.05, **settings)
-    original.exclude_1d = False
-    config = json.loads(json.dumps(keras.optimizers.serialize(original)))
-    copy = keras.optimizers.deserialize(config)
-    assert type(copy) is type(original)
-    assert copy.get_config() == original.get_config()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ import numpy as np
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
 from raybench.training.base import StepLog
-from raybench.training.recording import Recorded, Recording
+from raybench.training.run import Recorded, Recording
 from raybench.training.steps import take_until, training_steps
 
 EPOCH, WORKERS = 50_000, 8

@@ -7,26 +7,31 @@ device memory.
 torch traces nothing: its steps are in its loop.
 """
 
+import math
+import time
+from collections.abc import Callable
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.base import Step, Totals
-from raybench.training.memory import evaluation_batch
+from raybench.training.base import Step, StepLog, Totals
+from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.steps import with_unfrozen
-from raybench.training.tensorflow.judging import Judge, Mixed
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
 from raybench.training.tensorflow.model import (
     Inputs,
+    Losses,
+    Mixed,
     batch_statistics,
     build_model,
     load_weights,
@@ -46,7 +51,6 @@ from raybench.training.tensorflow.parts import (
     signature,
     training_part,
 )
-from raybench.training.tensorflow.recording import StepRecorder, take_recorded
 from raybench.training.tensorflow.state import (
     Averaging,
     Copies,
@@ -87,11 +91,11 @@ class TracedSteps:
         model: keras.Model,
         optimizer: Optimizer,
         averaging: Averaging,
-        judge: Judge,
+        judge: Losses,
     ) -> None:
         self._spec, self._world = spec, world
         self._model, self._optimizer, self._averaging = model, optimizer, averaging
-        self._judge = judge
+        self._losses = judge
         self._exchange = Exchange(spec)
         self.has_squares = self._exchange.measures
         """Whether what `take` records has the squared norms of gradients."""
@@ -164,13 +168,98 @@ class TracedSteps:
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(batch, training=True)
-            losses = self._judge.training_losses(outputs, labels, mixed)
+            losses = self._losses.training_losses(outputs, labels, mixed)
             loss = tf.reduce_sum(losses * weights)
         gradients = tape.gradient(
             loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         # That of an embedding comes as its rows alone, which no sum over passes takes.
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+CLOCK_TOLERANCE_S = 0.1
+"""By how much the two clocks may part within a call: one of them is slowed or hastened a little
+(by 1 in 2,000 at most) to follow the time of other machines."""
+Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+"""Takes the step of a number; its loss and its squares, on this worker."""
+
+
+class StepRecorder:
+    """Keeps the rows (end, part's square, whole's square) that traced calls return.
+
+    An end is TensorFlow's own time of day, the only clock inside a traced loop: the seconds of a
+    call in which somebody sets the machine's clock are not known.
+    """
+
+    def __init__(self, *, has_squares: bool) -> None:
+        self._has_squares = has_squares
+        self._seconds: list[float] = []
+        self._squares: list[list[float]] = []
+        # A worker sees its own alone: one, or one for each replica in its process.
+        self._gpus = [f"GPU:{i}" for i in range(len(tf.config.get_visible_devices("GPU")))]
+        for gpu in self._gpus:
+            tf.config.experimental.reset_memory_stats(gpu)
+        if not self._gpus:
+            forget_peak()
+
+    def begin(self) -> None:
+        """Forget the steps before."""
+        self._seconds, self._squares = [], []
+
+    def start(self) -> tuple[float, float]:
+        """Return the two clocks' times before a traced call."""
+        return time.perf_counter(), float(tf.timestamp())
+
+    def add(self, start: tuple[float, float], rows: tf.Tensor) -> None:
+        """Take in what a traced call returned, that began at `start`."""
+        table = rows.numpy()
+        seconds = np.diff(table[:, 0], prepend=start[1])
+        passed, of_day = (now - then for now, then in zip(self.start(), start, strict=True))
+        if abs(passed - of_day) > CLOCK_TOLERANCE_S or (seconds < 0).any():
+            seconds[:] = math.nan
+        self._seconds += seconds.tolist()
+        self._squares += table[:, 1:].tolist()
+
+    def log(self) -> StepLog:
+        """Return what was recorded since `begin`."""
+        squares = self._squares if self._has_squares else []
+        return StepLog(
+            seconds=list(self._seconds),
+            part_squares=[part for part, _ in squares],
+            whole_squares=[whole for _, whole in squares],
+        )
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this was made; of several GPUs that of the fullest."""
+        if self._gpus:
+            told = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+            return max(int(one["peak"]) for one in told)
+        return peak_bytes()
+
+
+def take_recorded(
+    take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Traced: take steps that write to `variables`; their loss, and a row of each."""
+    total = tf.zeros(())
+    rows = tf.TensorArray(tf.float64, size=num_steps, element_shape=[3])
+    for step in tf.range(num_steps):
+        loss, squares = take(step)
+        total += loss
+        rows = rows.write(step, tf.concat([[_time_after_writes(variables)], squares], axis=0))
+    return total, rows.stack()
+
+
+def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
+    """Traced: the time of day, in seconds, when all that a step writes to these is written."""
+    values = [tf.convert_to_tensor(variable) for variable in variables]
+    with tf.control_dependencies(values):
+        last = tf.reshape(values[-1], [-1])[:1]
+    # A GPU runs behind what asks it to; a number that has arrived here has been computed.
+    with tf.device("CPU:0"):
+        arrived = tf.identity(last)
+        with tf.control_dependencies([arrived]):
+            return tf.timestamp()
 
 
 EVALUATION_BATCH = 1024
@@ -211,8 +300,8 @@ class Trainer(base.Trainer):
             self._averaging = Averaging(spec, self._model, world.strategy)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
-        self._judge = Judge.of(spec, workload, dataset)
-        self.metric = self._judge.metric
+        self._losses = Losses.of(spec, workload, dataset)
+        self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)
         self._parts = {
@@ -222,7 +311,7 @@ class Trainer(base.Trainer):
         if len(dataset.test):
             self._parts["test"] = part_of(dataset.test, spec.prefetch, room)
         self._steps = TracedSteps(
-            spec, world, self._model, self._optimizer, self._averaging, self._judge
+            spec, world, self._model, self._optimizer, self._averaging, self._losses
         )
         self._average_statistics = AveragedStatistics(self._model, world.strategy)
         self._recorder = None
@@ -345,7 +434,7 @@ class Trainer(base.Trainer):
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced: sums of loss and metric over a batch."""
         outputs = self._model(prepare_inputs(inputs), training=False)
-        losses, values = self._judge.losses_and_values(outputs, labels)
+        losses, values = self._losses.losses_and_values(outputs, labels)
         return (
             tf.reduce_sum(tf.cast(losses, tf.float64)),
             tf.reduce_sum(tf.cast(values, tf.float64)),

@@ -16,8 +16,7 @@ from raybench.training.base import Step
 from raybench.training.machine import gpu_memory_bytes
 from raybench.training.memory import Room
 from raybench.training.reading import PartInMemory, PartOnDemand, Reader, mixes, training_reader
-from raybench.training.tensorflow.judging import Mixed
-from raybench.training.tensorflow.model import Inputs
+from raybench.training.tensorflow.model import Inputs, Mixed
 
 ALIGNMENT = 64
 """Bytes: kernels on a CPU end the process where a tensor's memory is aligned to less."""

@@ -14,9 +14,9 @@ from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.training.probe import Array, Probed, Trial, check_parameters, needs_check
 from raybench.training.tensorflow.internals import all_layers
-from raybench.training.tensorflow.judging import Judge
 from raybench.training.tensorflow.model import (
     Inputs,
+    Losses,
     batch_statistics,
     build_model,
     num_parameters,
@@ -33,7 +33,7 @@ def probe_model(
     """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
     if gpu and not tf.config.list_physical_devices("GPU"):
         return Probed([])
-    return KerasTrial(workload, metric, Judge(workload, metric)).run(
+    return KerasTrial(workload, metric, Losses(workload, metric)).run(
         inputs, labels, several=several
     )
 
@@ -77,7 +77,7 @@ class KerasTrial(Trial):
         def step(inputs: Inputs, labels: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
                 outputs = model(inputs, training=True)
-                total = tf.reduce_sum(self.judge.losses(outputs, labels))
+                total = tf.reduce_sum(self.losses.losses(outputs, labels))
             gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
             used.extend(gradient is not None for gradient in gradients)
             return [tf.convert_to_tensor(one) for one in gradients if one is not None]

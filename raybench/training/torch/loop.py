@@ -2,26 +2,27 @@
 
 import contextlib
 import copy
+import time
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raybench.data.dataset import Dataset
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.base import Step, Totals
-from raybench.training.memory import evaluation_batch
+from raybench.training.base import Step, StepLog, Totals
+from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.steps import with_unfrozen
-from raybench.training.torch.judging import Judge
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import (
+    Losses,
     batch_statistics,
     build_model,
     has_channels,
@@ -34,7 +35,6 @@ from raybench.training.torch.model import (
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import build_optimizer, clip_gradients
 from raybench.training.torch.parts import part_of, room_for_data, training_part
-from raybench.training.torch.recording import StepRecorder
 from raybench.training.torch.state import (
     Averaging,
     Freezing,
@@ -44,13 +44,70 @@ from raybench.training.torch.state import (
     set_random_state,
     unpack_state,
 )
-from raybench.training.torch.world import Exchange, set_arithmetic
+from raybench.training.torch.world import Exchange, Squares, set_arithmetic
 from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache
 (measured: 1024 take up to twice as long there)."""
+
+
+class StepRecorder:
+    """Marks the ends of steps: on a GPU by events in its stream, which no step waits for."""
+
+    def __init__(self, devices: list[torch.device], squares: Squares | None) -> None:
+        self._devices, self._squares = devices, squares
+        self._device = devices[0]
+        self._is_cuda = self._device.type == "cuda"
+        self._events: list[torch.cuda.Event] = []
+        self._times: list[float] = []
+        self._norms: list[tuple[Tensor, Tensor]] = []
+        if self._is_cuda:
+            for device in devices:
+                torch.cuda.reset_peak_memory_stats(device)
+        else:
+            forget_peak()
+
+    def begin(self) -> None:
+        """Forget the steps before; the next one begins here."""
+        self._events, self._times, self._norms = [], [], []
+        self._mark()
+
+    def step_done(self) -> None:
+        """Mark the end of a step."""
+        self._mark()
+        if self._squares:
+            self._norms.append(self._squares.take())
+
+    def log(self) -> StepLog:
+        """Return what was recorded since `begin`; after the device is synchronised."""
+        return StepLog(
+            seconds=self._seconds(),
+            part_squares=[float(part) for part, _ in self._norms],
+            whole_squares=[float(whole) for _, whole in self._norms],
+        )
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this was made; of several GPUs that of the fullest."""
+        if self._is_cuda:
+            return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
+        return peak_bytes()
+
+    def _mark(self) -> None:
+        if not self._is_cuda:
+            self._times.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        self._events.append(event)
+
+    def _seconds(self) -> list[float]:
+        if not self._is_cuda:
+            return [end - start for start, end in pairwise(self._times)]
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._events)]
+
+
 WARM_UP_STEPS = 2
 """The first allocates and picks kernels, the second runs as all later ones do."""
 
@@ -92,8 +149,8 @@ class Trainer(base.Trainer):
         self._optimizer = self._build_optimizer()
         self._averaging = Averaging(spec, self._model)
         on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
-        self._judge = Judge.of(spec, workload, dataset, on_device)
-        self.metric = self._judge.metric
+        self._losses = Losses.of(spec, workload, dataset, on_device)
+        self.metric = self._losses.metric
         room = room_for_data(self._device, spec.gpus_per_worker)
         self._parts = {
             "train": training_part(spec, dataset.train, self._device, room),
@@ -142,7 +199,7 @@ class Trainer(base.Trainer):
                 with self._exchange.when(index == last), self._precision():
                     inputs = prepare_inputs(batch.inputs, channels_last=self._channels_last)
                     outputs = self._parallel(inputs)
-                    losses = self._judge.training_losses(outputs, batch.labels, batch.mixed)
+                    losses = self._losses.training_losses(outputs, batch.labels, batch.mixed)
                     # DDP averages over workers; the weights are made for a sum.
                     torch.autograd.backward(losses, batch.weights * self._world.num_workers)
                 total += torch.dot(losses.detach(), batch.weights)
@@ -168,7 +225,7 @@ class Trainer(base.Trainer):
                 prepared = prepare_inputs(inputs, channels_last=self._channels_last)
                 with self._precision():
                     outputs = self._model(prepared)
-                    losses, values = self._judge.losses_and_values(outputs, labels)
+                    losses, values = self._losses.losses_and_values(outputs, labels)
                 samples += len(labels)
                 loss += losses.double().sum()
                 value += values.double().sum()

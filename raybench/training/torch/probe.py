@@ -15,10 +15,10 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.training.probe import Array, Probed, Trial, check_parameters, needs_check
-from raybench.training.torch.judging import Judge
 from raybench.training.torch.layers import synchronise
 from raybench.training.torch.model import (
     Inputs,
+    Losses,
     batch_statistics,
     build_model,
     has_channels,
@@ -36,7 +36,7 @@ def probe_model(
     """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
     if gpu and not torch.cuda.is_available():
         return Probed([])
-    trial = TorchTrial(workload, metric, Judge(workload, metric))
+    trial = TorchTrial(workload, metric, Losses(workload, metric))
     trial.device = "cuda" if gpu else "cpu"
     return trial.run(inputs, labels, several=several)
 

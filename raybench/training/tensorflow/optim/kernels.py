@@ -9,12 +9,16 @@ What our Keras optimizers have in common: states, weight decay of their own, and
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
+
+Variable: TypeAlias = tf.Variable
+Tensor: TypeAlias = tf.Tensor
+States: TypeAlias = list[tf.Variable]
 
 
 class Rates(NamedTuple):
@@ -139,17 +143,9 @@ class Optimizer(keras.optimizers.Optimizer):
         """Take in the rate of a step, after its updates; traced, in replica context."""
         return
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        own = {name: getattr(self, name) for name in self.SETTINGS}
-        decay = {"weight_decay": self.decay_rate, "exclude_1d": self.exclude_1d}
-        return super().get_config() | own | decay
 
 
 def decay(variable: tf.Variable, rates: Rates) -> None:

@@ -25,6 +25,9 @@ from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.optim.kernels import (
     Optimizer,
     Rates,
+    States,
+    Tensor,
+    Variable,
     adam_scalars,
     apply_adam,
     apply_momentum,
@@ -34,16 +37,13 @@ from raybench.training.tensorflow.optim.kernels import (
 )
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class Lars(Optimizer):
     """Layer-wise adaptive rate scaling."""
 
     STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["lars"]
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         if not rates.excluded:
             norm = tf.norm(variable)
@@ -63,16 +63,13 @@ def _ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     return tf.where(both, numerator / denominator, tf.ones_like(numerator))
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class Sgd(Optimizer):
     """SGD with momentum, the learning rate outside its buffer."""
 
     STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["sgd"]
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         if rates.weight_decay:
             gradient += rates.weight_decay * variable
@@ -87,7 +84,6 @@ class Sgd(Optimizer):
         )
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class Adam(Optimizer):
     """Adam with decoupled weight decay."""
 
@@ -100,9 +96,7 @@ class Adam(Optimizer):
         settings = {name: getattr(self, name) for name in ADAM}
         return adam_scalars(kind, step=step, learning_rate=rate, **settings)
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         decay(variable, rates)
         apply_adam(
@@ -116,14 +110,12 @@ class Adam(Optimizer):
         )
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class NAdamW(Adam):
     """AdamW with Nesterov's momentum."""
 
     NESTEROV = True
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class RAdam(Adam):
     """Rectified Adam."""
 
@@ -153,7 +145,6 @@ def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Ten
     return rectified, tf.sqrt(tf.where(rectified, squared, tf.ones_like(squared)))
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class Lamb(Optimizer):
     """Layer-wise adaptive moments."""
 
@@ -166,9 +157,7 @@ class Lamb(Optimizer):
         scale = tf.sqrt(correction2) / correction1
         return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(correction2), kind)
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
         update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
@@ -181,16 +170,13 @@ class Lamb(Optimizer):
         variable.assign_sub(step_size * update)
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class Lion(Optimizer):
     """Evolved sign momentum."""
 
     STATES = ("exp_avg",)
     SETTINGS = DEFAULTS["lion"]
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         (exp_avg,) = states
         # As torch's lerp: what is 0 in one framework must not be a rounding error in the other.
@@ -201,7 +187,6 @@ class Lion(Optimizer):
         exp_avg.assign_add((1 - self.beta2) * difference)
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class ScheduleFreeAdamW(Optimizer):
     """Schedule-Free AdamW."""
 
@@ -227,9 +212,7 @@ class ScheduleFreeAdamW(Optimizer):
         found = correction, self.epsilon * correction, share, 1 - share, of_y, of_d
         return tuple(tf.cast(one, kind) for one in found)
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         (ahead, exp_avg_sq), (scale, epsilon, share, left, of_y, of_d) = states, rates.own
         exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
@@ -316,7 +299,6 @@ def _polynomial(products: tf.Tensor) -> tf.Tensor:
     return tf.linalg.set_diag(found, tf.linalg.diag_part(found) + first)
 
 
-@keras.saving.register_keras_serializable(package="raybench")
 class Muon(Optimizer):
     """Orthogonalised momentum."""
 
@@ -347,9 +329,7 @@ class Muon(Optimizer):
         settings = {name: getattr(self, name) for name in ADAM}
         return adam_scalars(kind, step=step, learning_rate=rate, **settings)
 
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
+    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         decay(variable, rates)
         shape = self._shapes[self._positions[variable.ref()]]

@@ -14,7 +14,7 @@ private functions of torch (see internals.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -202,12 +202,8 @@ class Optimizer(torch.optim.Optimizer):
         self._buckets: dict[int, tuple[list[Any], list[Bucket]]] = {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient; `p.grad` is left as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for index, group in enumerate(self.param_groups):
             group["step"] += 1
             self.count(group)
@@ -215,7 +211,6 @@ class Optimizer(torch.optim.Optimizer):
                 weight_decay = 0.0 if bucket.excluded else group["weight_decay"]
                 self.update(bucket, group, weight_decay=weight_decay)
                 bucket.grads = []  # kept, they would take memory that `zero_grad` gives back
-        return loss
 
     def _buckets_of(self, index: int, group: dict[str, Any]) -> list[Bucket]:
         """Return a group's buckets with the gradients of now."""

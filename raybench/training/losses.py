@@ -14,7 +14,7 @@ BEST = 5
 """Answers of which one must be right for `correct_of_5`."""
 
 
-class Judge:
+class Losses:
     """The loss and the metric of a run; a framework's own has the operations."""
 
     PREFIX: ClassVar[str]
