@@ -90,6 +90,8 @@ class Session:
         nice = None if self.is_local else ray.get(self.pool.niceness.remote())
         self.warning = warning() if nice is None else niceness_warning(nice)
         """A sentence for the user, where there is something to know of this Ray."""
+        self.notes: list[str] = []
+        """What `study.yaml` is to keep of how the session began, in sentences."""
 
     def __enter__(self) -> "Session":
         return self

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.report.remarks import disturbed_line
 from raybench.report.scaling_printed import scaling_answer
 from raybench.report.words import (
     as_billed,
@@ -40,7 +41,7 @@ from raybench.results.verdict import (
     winner_of,
 )
 from raybench.scaling.cells import scaling_cells
-from raybench.spec.metric import Metric
+from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES, share_error
 from raybench.spec.run import RunSpec, describe
 from raybench.spec.text import clean
@@ -82,12 +83,14 @@ def answer_lines(results: Study, verdict: Verdict | None) -> list[str]:
         return guessing_lines(results) or near
     each = judge_each(results)
     if len(each) > 1:
-        return [
+        lines = [
             f"On {kind or 'hosts without a GPU'}: {line}"
             for kind, one in each.items()
             for line in _answers(results, facts_of(results, one))
         ]
-    return _answers(results, facts_of(results, verdict))
+    else:
+        lines = _answers(results, facts_of(results, verdict))
+    return [*lines, *disturbed_line(results)]
 
 
 def _answers(results: Study, facts: VerdictFacts) -> list[str]:
@@ -105,14 +108,17 @@ def _answers(results: Study, facts: VerdictFacts) -> list[str]:
         metric, budget = results.metric, _budget(results)
         wall = "" if budget is None else by_the_wall(results, fastest.trial, budget)
         value = f"{metric.words} {metric.shown(fastest.value)} {within_budget(budget)}{wall}"
-        return [f"{head}. That reaches {value}: {_standing(results, facts, 'best')}."]
+        lines = [f"{head}. That reaches {value}: {_standing(results, facts, 'best')}."]
+        return [*lines, *optimism_lines(results, facts)]
     head = f"{head}. That reaches {_costs(results, fastest)}"
     if facts.is_one:
-        return [f"{head}: {_standing(results, facts, f'fastest and the cheapest{billed}')}."]
+        lines = [f"{head}: {_standing(results, facts, f'fastest and the cheapest{billed}')}."]
+        return [*lines, *optimism_lines(results, facts)]
     near = _as_good([*facts.cheapest_tied, *facts.cheapest_once], "cheap")
     return [
         f"{head}: {_standing(results, facts, 'fastest')}.",
         f"The cheapest{billed} is {named(results, cheapest)}: {_saved(results, facts)}{near}.",
+        *optimism_lines(results, facts),
     ]
 
 
@@ -135,17 +141,20 @@ def _nearest(results: Study, trial: str) -> str:
 
 def _costs(results: Study, winner: Winner) -> str:
     """Return `95 % accuracy after 0.59 s of training, 0.59 worker-seconds`."""
-    about = "after"
-    if winner.hits < winner.runs:
-        about = (
-            f"in {winner.hits} of {counted(winner.runs, 'run')} with new seeds, on average after"
-        )
+    about = f"{_rate(winner, 'in ')}after"
     wall = by_the_wall(results, winner.trial, winner.seconds)
     price = price_of(results, winner.cost, winner.trial)
     is_informative = winner.spec.num_workers > 1 or price  # else it is the seconds once more
     workers = f", {winner.cost:.3g} worker-seconds{price}" if is_informative else ""
     aim = target_in_words(results)
     return f"{aim} {about} {duration(winner.seconds)} of training{wall}{workers}"
+
+
+def _rate(winner: Winner, before: str = "") -> str:
+    """Return `in 5 of 6 runs, on average `, of all its runs; "" where all reached the target."""
+    if winner.every_hit == winner.every_run:
+        return ""
+    return f"{before}{winner.every_hit} of {counted(winner.every_run, 'run')}, on average "
 
 
 def _standing(results: Study, facts: VerdictFacts, what: str) -> str:
@@ -176,6 +185,8 @@ def _saved(results: Study, facts: VerdictFacts) -> str:
     if not cheap.hits:
         return "in the race; its runs with new seeds missed the target"
     words = f"{cheap.cost:.3g} worker-seconds{price_of(results, cheap.cost, cheap.trial)}"
+    if rate := _rate(cheap, "reaching it in "):
+        words = f"{rate}{words}"
     share, longer = cheap.cost / fast.cost, cheap.seconds / fast.seconds
     if share > 1 - ALIKE or longer < 1 + ALIKE:
         return f"{words}, after {duration(cheap.seconds)}"
@@ -194,7 +205,7 @@ def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
         return [head, *(f"{kind or 'no GPU'}: {line}" for kind, line in named_kinds)]
     facts = facts_of(results, verdict)
     lines = [*_outcome(results, facts), *_ties(results, facts)]
-    return [*lines, *optimism_lines(results, facts)]
+    return [*lines, *optimism_lines(results, facts), *_not_compared(results, facts)]
 
 
 def _outcome(results: Study, facts: VerdictFacts) -> list[str]:
@@ -293,7 +304,8 @@ def _best_value(results: Study, facts: VerdictFacts) -> str:
         )
     budget = _budget(results)
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
-    interval = "" if one.ends is None else f", 90 % interval: {between(metric, one.ends)}"
+    over = "" if metric.is_share else " over seeds"
+    interval = "" if one.ends is None else f", 90 % interval{over}: {between(metric, one.ends)}"
     return (
         f"{name} reaches {metric.shown(one.value)} {within} (median of {one.seeds} {one.how_run}"
         f"{interval}); confirmed{_tested(results, one)}."
@@ -397,15 +409,18 @@ def guessing_lines(results: Study) -> list[str]:
 
 def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     """Say where the validation split said more of the fastest than the test split, by more than
-    the sampling errors of both. Of shares alone: of others a value does not tell its error."""
+    the sampling errors of both."""
     both, metric = results.baselines, results.metric
-    if not metric.is_share or not facts.is_confirmed or len(both) < 2:
+    if not facts.is_confirmed or len(both) < 2:
         return []
     parts = ("validation", "test")
     said, found = (new_value(results, facts.fastest.trial, part) for part in parts)
     if said is None or found is None:
         return []
-    errors = [share_error(said, both["validation"].rows), share_error(found, both["test"].rows)]
+    errors = [
+        _row_error(metric, value, both[part].rows)
+        for part, value in zip(parts, (said, found), strict=True)
+    ]
     if metric.gap(said, found) <= BEYOND * math.hypot(*errors):
         return []
     shares = [
@@ -418,6 +433,22 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     ]
 
 
+def _row_error(metric: Metric, value: float, rows: int) -> float:
+    """Return the standard error of a value by its rows: of a share binomial, of others that of a
+    mean of squares of normal residuals, which is more than that of their root."""
+    if metric.is_share:
+        return share_error(value, rows)
+    return abs(1 - value if metric.name == "r2" else value) * math.sqrt(2 / rows)
+
+
+def _not_compared(results: Study, facts: VerdictFacts) -> list[str]:
+    """Say of a confirmed winner by a metric of the user's own that guessing was not looked at."""
+    metric = results.metric
+    if not facts.is_confirmed or results.baselines or metric.name in METRICS:
+        return []
+    return [f"Not compared with guessing: nobody knows what that reaches of {metric.words}."]
+
+
 def _nothing(results: Study) -> str:
     trials, metric = results.trials, results.metric
     best = metric.best(trials[metric.best_column])
@@ -425,6 +456,9 @@ def _nothing(results: Study) -> str:
         number = len(trials)
         return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
+    if results.is_target_awaited:
+        ended = "; a longer --time-budget lets reference runs set it"
+        return f"No result: the study ended before its target was set; {reached}{ended}."
     if not results.is_timed:
         return f"No result: {reached}."
     once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]

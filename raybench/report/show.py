@@ -259,7 +259,7 @@ def _said(results: Study, *, verbose: bool) -> _Said:
     warning, answer = target_warning(results), answer_lines(results, verdict)
     details = [
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
-        *disturbed_line(results),
+        *(line for line in disturbed_line(results) if line not in answer),
         *(line for line in verdict_lines(results, verdict) if line not in answer),
         *unranked_lines(results),
         *how_sure_lines(results, verdict),

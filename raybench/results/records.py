@@ -21,7 +21,7 @@ from raybench.spec.documents import problem_of, read_mapping
 from raybench.spec.errors import UserError
 from raybench.spec.metric import METRIC_NAME, Direction
 from raybench.spec.run import BASE_KEYS, RunSpec
-from raybench.spec.text import clean
+from raybench.spec.text import clean, counted
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, Role, RunRecord
 
@@ -203,6 +203,7 @@ def _read(path: Path) -> Records:
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
     bad: list[tuple[int, str]] = []
+    impossible = 0
     for number, text in enumerate(texts, start=1):
         usual = usual_point(text)
         if usual is not None:
@@ -211,7 +212,7 @@ def _read(path: Path) -> Records:
             continue
         run = _usual_run(text)
         if run is not None:
-            _end(records, pending, run)
+            impossible += _end(records, pending, run)
             continue
         try:
             line = decoded(text, is_last=number == len(texts))
@@ -221,7 +222,7 @@ def _read(path: Path) -> Records:
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
             elif isinstance(found, RunRecord):
-                _end(records, pending, found)
+                impossible += _end(records, pending, found)
             else:
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
                 predictions[split] = found
@@ -230,7 +231,13 @@ def _read(path: Path) -> Records:
     if bad and not (records.runs or pending or predictions):
         number, problem = bad[0]
         raise UserError(f"{path}, line {number}: is no record ({problem}); restore the file.")
-    records.left_out = left_out(bad)
+    sentences = [left_out(bad) or ""]
+    if impossible:
+        sentences.append(
+            f"{RECORDS_FILE}: {counted(impossible, 'evaluation')} of a share outside 0 to 1 "
+            "counted for nothing here; restore the file to have what was measured."
+        )
+    records.left_out = " ".join(filter(None, sentences)) or None
     records.predictions = list(predictions.values())
     return records
 
@@ -279,11 +286,17 @@ def _impossible(run: RunRecord) -> str | None:
     return "training took less than 0 s" if run.ledger["train"] < 0 else None
 
 
-def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> None:
-    """Take a run that has ended, and its curve."""
+def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> int:
+    """Take a run that has ended, and its curve; return how many evaluations cannot have been."""
     records.runs.pop(run.trial, None)  # the later record stands at its own place
     records.runs[run.trial] = run
-    records.curves[run.trial] = pending.pop(run.trial, [])
+    curve = pending.pop(run.trial, [])
+    if run.spec.objective.judged_by.is_share:
+        kept = [one for one in curve if not (one.value < 0 or one.value > 1)]  # NaN diverged
+    else:
+        kept = curve
+    records.curves[run.trial] = kept
+    return len(curve) - len(kept)
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:

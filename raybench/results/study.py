@@ -24,6 +24,7 @@ from raybench.spec.metric import ACCURACY, Metric, named_metric
 from raybench.spec.objective import TIME, Baseline
 from raybench.spec.run import RunSpec, describe, label_keys
 from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.study import target_of
 from raybench.spec.text import command_line
 from raybench.stats.record import Evaluation, RunRecord
 
@@ -88,9 +89,15 @@ class Study:
 
     @property
     def target(self) -> float | None:
-        """Value of the metric that the study asked for; of an accuracy as a fraction."""
-        value = self.study["study"]["objective"]["target"]
+        """Value of the metric that the study asked for; of an accuracy as a fraction. None without
+        one, and where reference runs have yet to set it."""
+        value = target_of(self.study["study"])
         return None if value is None else float(value)
+
+    @property
+    def is_target_awaited(self) -> bool:
+        """Whether reference runs have yet to set the target."""
+        return self.target is None and self.study["study"]["objective"]["target"] is not None
 
     @cached_property
     def metric(self) -> Metric:
@@ -126,7 +133,7 @@ class Study:
     def is_timed(self) -> bool:
         """Whether the study is judged by the time to a target, not by what a budget reaches."""
         kind = self.study["study"]["objective"]["kind"]
-        return self.target is not None and kind == TIME
+        return kind == TIME and (self.target is not None or self.is_target_awaited)
 
     @property
     def hold(self) -> int:

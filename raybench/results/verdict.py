@@ -233,6 +233,9 @@ class Winner:
     chosen_runs: int = 0
     """Runs that it was chosen by, and those of them that hit."""
     chosen_hits: int = 0
+    every_run: int = 0
+    """Its runs, chosen by or printed, and those of them that hit."""
+    every_hit: int = 0
     is_chosen_as_printed: bool = True
     """Whether these are those that are printed."""
     expected_s: float = math.nan
@@ -323,6 +326,11 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
     def ends(before: str, after: str) -> tuple[float, float]:
         return float(found[f"{before}low_{after}"]), float(found[f"{before}high_{after}"])
 
+    every = {
+        name: run.is_hit
+        for names, runs in ((one.chosen_runs, one.chosen), (one.printed_runs, one.printed))
+        for name, run in zip(names, runs, strict=True)
+    }
     value_ends, test_ends = ends("interval_", metric.name), ends("test_", metric.name)
     return replace(
         single,
@@ -334,6 +342,8 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
         mark=", interpolated" if results.is_timed and found["is_interpolated"] else "",
         chosen_runs=int(found["runs"]),
         chosen_hits=int(found["hits"]),
+        every_run=len(every),
+        every_hit=sum(every.values()),
         is_chosen_as_printed=one.chosen_runs == one.printed_runs,
         expected_s=float(found["expected_s"]),
         value=float(found[f"median_{metric.name}"]),

@@ -433,7 +433,7 @@ def _write_study(
             SCALING: chosen.study.document(),
             NAMED: chosen.study.name if chosen.is_named else None,
             PREDICT: asked if is_numbers else earlier.get(PREDICT),
-            "notes": [],
+            "notes": session.notes,
             **with_session(earlier, cluster=session.capacity.document()),
         },
     )

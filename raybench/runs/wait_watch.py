@@ -184,9 +184,11 @@ def head_of(waiting: Mapping[str, Waiting]) -> str | None:
 @contextlib.contextmanager
 def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
     """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open."""
-    if address is None and (sentence := busy_sentence()) is not None:
-        say(console, sentence)
+    busy = busy_sentence() if address is None else None
+    if busy is not None:
+        say(console, busy)
     with Session(address=address) as session, interrupt.needing(session.lost):
+        session.notes += [] if busy is None else [f"At the start {busy}"]
         interrupt.listen()  # again: what a library may have taken meanwhile
         interrupt.check()
         if session.warning is not None:

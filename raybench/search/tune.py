@@ -402,6 +402,7 @@ def _run(
             keep_groups=options.isolation == "none",
             wait_s=options.wait,
             num_more=options.more or 0,
+            notes=list(session.notes),
             set_by=taken,
         )
         interrupt.can_continue = True

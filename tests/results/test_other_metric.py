@@ -78,7 +78,7 @@ def test_the_least_median_wins_and_a_run_that_failed_counts_as_the_worst(budget)
     best, near = verdict_lines(budget, verdict)
     assert best.startswith(
         "Best RMSE: torch 1x64 adam 0.001 (trial 0001) reaches 0.61 within 60 s of training "
-        "(median of 3 new seeds run alone, 90 % interval: 0.5"
+        "(median of 3 new seeds run alone, 90 % interval over seeds: 0.5"
     )
     assert near == "Statistically tied with the best RMSE: trial 0002."
     assert list(budget.configurations["best_rmse"][:2]) == [0.61, 0.66]

@@ -27,6 +27,14 @@ def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, wo
     assert warning is None if words is None else words in warning
 
 
+def test_what_was_stopped_as_too_slow_is_counted_apart(tmp_path):
+    lines = [run_line(f"{n:04d}", 3.0 + n) for n in range(10)]
+    lines += [run_line(f"{10 + n:04d}", outer_stop="cap") for n in range(5)]
+    assert target_warning(results_folder(tmp_path, lines)).startswith(
+        "10 of 10 trials reach 90.0% (5 others were stopped as too slow before they could)"
+    )
+
+
 def test_another_target_may_have_another_winner(tmp_path):
     lines = [*curve("0000", [0.89, 0.90, 0.91]), run_line("0000", 2.0)]
     lines += [*curve("0001", [0.5, 0.5, 0.92]), run_line("0001", 3.0)]

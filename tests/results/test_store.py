@@ -390,6 +390,13 @@ def test_optunas_journal_is_mended_like_the_records(tmp_path):
         assert len(mended.splitlines()) >= whole[:-cut].count(b"\n")
 
 
+def test_an_evaluation_that_cannot_have_been_is_left_out_and_said(tmp_path):
+    results = results_folder(tmp_path, [*curve("0000", [0.5, 5.0, 0.9]), run_line("0000", 3.0)])
+    assert list(results.curves["accuracy"]) == [0.5, 0.9]
+    (note,) = results.study["notes"]
+    assert note.startswith("records.jsonl: 1 evaluation of a share outside 0 to 1 counted for noth")
+
+
 def test_clear_forgets_and_goes_on(tmp_path):
     written(tmp_path)
     store = Store(tmp_path)

@@ -560,3 +560,75 @@ def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows,
 def test_what_has_no_test_split_is_said_to_be_untested(tmp_path):
     results = beside_guessing(tmp_path, 300, test=None, validation=0.65, has_test=False)
     assert "; not tested: there is no test split." in verdict_lines(results, judge(results))[0]
+
+
+def test_disturbed_runs_are_said_with_the_answer(tmp_path):
+    lines = [run_line("0000", 3.0, slow={"disturbed": 2.0}), run_line("0001", 5.0)]
+    results = results_folder(tmp_path, lines)
+    said = answer_lines(results, judge(results))
+    assert said[-1].startswith("Disturbed by other processes: 1 of 2 runs")
+    assert said[-1] in repr(results)
+    console = Console(file=io.StringIO(), width=200)
+    show(console, results)
+    assert console.file.getvalue().count("Disturbed by other processes") == 1
+
+
+def test_a_target_that_reference_runs_have_yet_to_set_is_none(tmp_path):
+    results = results_folder(tmp_path, [run_line("reference0", role="reference")])
+    results.study["study"] |= {"auto": ["target"], "is_set": False}
+    assert (results.target, results.is_timed) == (None, True)
+    (line,) = verdict_lines(results, judge(results))
+    assert line.startswith("No result: the study ended before its target was set; the best was ")
+    assert "100 %" not in " ".join(results._repr_html_().split())
+    results.study["study"]["is_set"] = True
+    assert results.target == 0.9
+
+
+def raced(trial, race, alone, **spec):
+    """A trial of the search, its runs of the race and those alone; None misses."""
+    lines = [run_line(trial, 4.0, **spec)]
+    for role, times in (("race", race), ("confirm", alone)):
+        for number, seconds in enumerate(times):
+            given = {} if seconds else {"stop": "max_train_seconds", "train_s": 5.0}
+            lines.append(run_line(f"{trial}-{role}{number}", seconds, role=role, **given, **spec))
+    return lines
+
+
+def test_a_rate_of_all_runs_stands_in_the_first_sentence(tmp_path):
+    results = results_folder(tmp_path, raced("0000", [4.0, None, 4.1], [4.0, 4.0, 4.2]))
+    (answer,) = answer_lines(results, judge(results))
+    assert "reaches 90 % accuracy in 5 of 6 runs, on average after " in answer
+
+
+def test_a_rate_stands_in_the_sentence_of_the_cheapest(tmp_path):
+    wide = raced("0001", [1.0] * 4, [1.0, 1.0], num_workers=4)
+    cheap = raced("0002", [1.5, 1.5, None, 1.5, 1.6, 1.5], [1.5, 1.6])
+    results = results_folder(tmp_path, [run_line("0000"), *wide, *cheap])
+    verdict = judge(results)
+    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
+    fastest, cheapest = answer_lines(results, verdict)
+    assert " runs, on average" not in fastest
+    assert ": reaching it in 8 of 9 runs, on average " in cheapest
+
+
+@pytest.mark.parametrize("name", ["r2", "mean_error"])
+def test_values_that_are_no_shares_have_intervals_over_seeds(tmp_path, name):
+    """Of the user's own metric nobody knows what guessing reaches."""
+    own = {"metric": name, "direction": "max" if name == "r2" else "min"}
+    budget = Objective(kind="best_at_budget", max_train_seconds=60.0, **own)
+    given = {"stop": "max_train_seconds", "objective": budget}
+    lines = [run_line("0000", best_value=0.5, **given)]
+    for number in range(3):
+        found = {"role": "confirm", "best_value": 0.5 + number / 100, **given}
+        lines.append(run_line(f"0000-confirm{number}", test_value=0.1, **found))
+    known = {part: {"value": 0.0, "rows": 200} for part in ("validation", "test")}
+    results = results_folder(tmp_path, lines, objective=budget, baseline=known)
+    said = " ".join(verdict_lines(results, judge(results)))
+    assert ", 90 % interval over seeds: 0." in said
+    optimism = "Validation said more than the test rows do: 0.51 of 200 against 0.1 of 200"
+    assert (optimism in said) == (name == "r2")
+    assert (optimism in " ".join(answer_lines(results, judge(results)))) == (name == "r2")
+    results.study["baseline"] = {}
+    vars(results).pop("baselines")
+    said = verdict_lines(results, judge(results))
+    assert any(one.startswith("Not compared with guessing") for one in said) == (name != "r2")

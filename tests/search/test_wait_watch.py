@@ -1,11 +1,14 @@
 """What runs wait for is shown while they do, and too long a wait ends the study."""
 
+import io
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from raybench.cluster.queue import Waiting
 from raybench.runs import wait_watch as module
@@ -112,3 +115,28 @@ def test_what_goes_wrong_there_is_raised_in_the_study_s_own_thread() -> None:
     stage.pool_says = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         stage.run(1.0)
+
+
+def test_a_machine_that_is_busy_at_the_start_is_said_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Made:
+        lost, warning = None, None
+
+        def __init__(self, **given: Any) -> None:
+            self.notes: list[str] = []
+
+        def __enter__(self) -> "Made":
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(module, "busy_sentence", lambda: "this machine is busy: it is.")
+    monkeypatch.setattr(module, "Session", Made)
+    told = io.StringIO()
+    interrupt: Any = SimpleNamespace(
+        needing=lambda lost: nullcontext(), listen=lambda: None, check=lambda: None
+    )
+    with module.live_session(None, interrupt, Console(file=told)) as session:
+        assert session.notes == ["At the start this machine is busy: it is."]
+    assert told.getvalue() == "this machine is busy: it is.\n"
