@@ -100,35 +100,23 @@ def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
     """Return the first weights for both frameworks, of torchvision's own distributions: normal,
     kept by variance on the way back (He et al. 2015), batch normalisation 1 and 0."""
     rng = np.random.default_rng(seed)
+    norm = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
     arrays: Arrays = {}
     for conv in network.convs():
-        std = math.sqrt(2 / (conv.filters * conv.kernel**2))
-        arrays[f"{conv.name}.weight"] = _normal(rng, conv.weight_shape, std)
-        arrays |= _norm_arrays(conv.norm, conv.filters)
+        std = np.float32(math.sqrt(2 / (conv.filters * conv.kernel**2)))
+        weight = rng.standard_normal(conv.weight_shape, np.float32) * std
+        arrays[f"{conv.name}.weight"] = weight
+        for name, value in norm.items():
+            arrays[f"{conv.norm}.{name}"] = np.full(conv.filters, value, np.float32)
     shape = (num_outputs, network.features)
     if network.head_init == "normal":
-        weight, bias = _normal(rng, shape, 0.01), np.zeros(num_outputs, np.float32)
+        weight = rng.standard_normal(shape, np.float32) * np.float32(0.01)
+        bias = np.zeros(num_outputs, np.float32)
     else:
         bound = 1 / math.sqrt(network.features)
         weight = rng.uniform(-bound, bound, shape).astype(np.float32)
         bias = rng.uniform(-bound, bound, num_outputs).astype(np.float32)
     return arrays | {f"{network.head}.weight": weight, f"{network.head}.bias": bias}
-
-
-def _normal(
-    rng: np.random.Generator, shape: tuple[int, ...], std: float
-) -> npt.NDArray[np.float32]:
-    return rng.standard_normal(shape, np.float32) * np.float32(std)
-
-
-def _norm_arrays(prefix: str, channels: int) -> Arrays:
-    zeros, ones = np.zeros(channels, np.float32), np.ones(channels, np.float32)
-    return {
-        f"{prefix}.weight": ones,
-        f"{prefix}.bias": zeros,
-        f"{prefix}.running_mean": zeros,
-        f"{prefix}.running_var": ones,
-    }
 
 
 def _resnet(depths: tuple[int, ...], weights: tuple[str, ...], *, bottleneck: bool) -> Network:

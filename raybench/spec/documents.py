@@ -210,22 +210,25 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
     return value
 
 
-def one_name_each(content: dict[str, Any]) -> dict[str, Any]:
-    """Return `content` with the keys of OTHER_NAMES by their own names.
+def one_name_each(content: Any) -> Any:
+    """Return `content` with the keys of OTHER_NAMES by their own names, wherever they stand.
 
-    Raises ValueError where both names of a key stand there, with different values.
+    Raises ValueError where both names of a key stand together, with different values.
     """
-    for other, name in OTHER_NAMES.items():
-        if other not in content:
-            continue
-        value = content[other]
-        if name in content and content[name] != value:
+    if isinstance(content, list):
+        return [one_name_each(one) for one in content]
+    if not isinstance(content, dict):
+        return content
+    found: dict[Any, Any] = {}
+    for key, value in content.items():
+        name = OTHER_NAMES.get(key, key)
+        if name != key and content.get(name, value) != value:
             raise ValueError(
-                f"{other} and {name} are one key, here with {value!r} and {content[name]!r}; "
+                f"{key} and {name} are one key, here with {value!r} and {content[name]!r}; "
                 "keep one of them"
             )
-        content = {key: found for key, found in content.items() if key != other} | {name: value}
-    return content
+        found[name] = one_name_each(value)
+    return found
 
 
 def problem_of(detail: ErrorDetails) -> str:

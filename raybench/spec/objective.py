@@ -143,7 +143,10 @@ def time_to_target(
 
 
 class StopRule:
-    """Follows one run's evaluations and names the reason to end, if there is one."""
+    """Follows one run's evaluations and names the reason to end, if there is one.
+
+    A continued run begins with the `values` and `train_seconds` of its evaluations so far.
+    """
 
     def __init__(
         self,
@@ -152,22 +155,18 @@ class StopRule:
         values: Sequence[float] = (),
         train_seconds: Sequence[float] = (),
     ) -> None:
-        """Begin a run, or continue one after the evaluations that are given, in order."""
-        self._objective = objective
-        self._metric = objective.judged_by
-        self._values = list(values)
-        self._seconds = list(train_seconds)
+        self._objective, self._metric = objective, objective.judged_by
+        self._values, self._seconds = list(values), list(train_seconds)
 
     def update(
         self, *, value: float, train_s: float, finished: bool
     ) -> Literal["target", "max_train_seconds", "epochs"] | None:
         """Take one evaluation; `finished` says that all epochs are done."""
-        objective = self._objective
         self._values.append(value)
         self._seconds.append(train_s)
-        if objective.kind == TIME and self.time_to_target_s is not None:
+        if self._objective.kind == TIME and self.time_to_target_s is not None:
             return "target"
-        if train_s >= objective.max_train_seconds:
+        if train_s >= self._objective.max_train_seconds:
             return "max_train_seconds"
         return "epochs" if finished else None
 
@@ -234,10 +233,10 @@ class Baseline:
     """What the best answer that does not look at the inputs reaches on a split's rows, and how far
     above it models get on as many rows where there is nothing to learn.
 
-    The rows are a sample that all runs share: new seeds say nothing against its luck. A model of
-    noise whose answers differ from the baseline's by d gains z standard errors, proportional to d,
-    and loses what is proportional to its square: at best `z**2 * square`. Where d does not cost,
-    as between classes that are as frequent, the gain is at most `z * error` (binomial).
+    All runs share these rows, so new seeds do not help against their luck. A model of noise whose
+    answers differ from the baseline's by d gains z standard errors, proportional to d, and loses
+    what is proportional to d squared: at best `z**2 * square`. Where d costs nothing, as between
+    equally frequent classes, the gain is at most `z * error` (binomial).
     """
 
     value: float
@@ -247,7 +246,7 @@ class Baseline:
     square: float | None = None
     """None where it is not known, or does not bound the gain."""
     level: float | None = None
-    """The value by the training labels, where classes may be as frequent: which of them is more so
+    """The value by the training labels, where classes may be equally frequent: which of them leads
     among these rows is luck too."""
 
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:

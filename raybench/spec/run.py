@@ -236,7 +236,7 @@ class RunSpec(Document):
     @classmethod
     def _one_name(cls, content: Any) -> Any:
         """Take `exchange_every: 4` for `accumulate: 4`."""
-        return one_name_each(content) if isinstance(content, dict) else content
+        return one_name_each(content)
 
     @model_validator(mode="after")
     def _keys_go_together(self) -> "RunSpec":

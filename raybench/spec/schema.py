@@ -7,7 +7,7 @@ from typing import Any
 from raybench.spec.documents import OTHER_NAMES
 from raybench.spec.run import RunSpec
 from raybench.spec.space import NOT_SEARCHED, RangeForm
-from raybench.spec.study import AUTO, StudySpec
+from raybench.spec.study import AUTO, COMMON, StudySpec
 
 _RANGE = RangeForm.model_json_schema()
 _SIMPLE: list[dict[str, Any]] = [
@@ -38,11 +38,7 @@ def study_schema() -> dict[str, Any]:
     schema = StudySpec.model_json_schema()
     schema["$defs"] |= {"Dimension": {"oneOf": _SIMPLE}, "Cases": _CASES}
     run = RunSpec.model_json_schema()
-    keys = {
-        key: value
-        for key, value in run["properties"].items()
-        if key not in ("workload", "dataset", "objective")
-    }
+    keys = {key: value for key, value in run["properties"].items() if key not in COMMON}
     for other, name in OTHER_NAMES.items():
         keys[other] = keys[name] | {"description": f"Another name of `{name}`."}
     schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}

@@ -86,8 +86,9 @@ class Cases:
             if case.holds(values):
                 return case
         known = known_values({}, values)
-        shown = ", ".join(f"{key}={known.get(key)}" for key in sorted(self.keys()))
-        raise ValueError(f"no case holds for {shown}")
+        raise ValueError(
+            "no case holds for " + ", ".join(f"{key}={known.get(key)}" for key in self.keys())
+        )
 
     def keys(self) -> set[str]:
         """Return the keys that the conditions name."""

@@ -44,6 +44,8 @@ STANDS_FOR = {
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
 }
 """Keys of an objective that may be `auto`, and what stands there until reference runs set them."""
+COMMON = ("workload", "dataset", "objective")
+"""Keys of a run spec that a study has at its top level."""
 EVAL_INTERVAL = "eval_every_samples"
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
@@ -118,13 +120,8 @@ class StudySpec(Document):
 
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
         """Return the run spec of one configuration: `values` of the space, and what is fixed."""
-        content = dict(self.fixed) | values
-        content |= {
-            "workload": self.workload,
-            "dataset": self.dataset.model_dump(),
-            "objective": self.objective.model_dump(),
-            "seed": self.search.seed if seed is None else seed,
-        }
+        content = self.fixed | values | self.model_dump(include=set(COMMON))
+        content["seed"] = self.search.seed if seed is None else seed
         return validate(RunSpec, content, "configuration")
 
 
@@ -150,37 +147,25 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     study = validate(StudySpec, _auto(content, source), source)
     if not study.space:
         raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
+    elsewhere = dict.fromkeys(COMMON, "stands at the top level, not under fixed")
+    elsewhere["seed"] = "is the search's seed; write search.seed"
+    if study.fixed.get("exchange_gradients") is False:
+        elsewhere["exchange_gradients"] = (
+            "false is for measuring a single run, such runs are never ranked; leave it out"
+        )
     for key in study.fixed:
-        if key in ("workload", "dataset", "objective"):
-            raise UserError(f"{source}: 'fixed.{key}': stands at the top level, not under fixed.")
-        if key == "seed":
-            raise UserError(f"{source}: 'fixed.seed': is the search's seed; write search.seed.")
-        if key == "exchange_gradients" and not study.fixed[key]:
-            raise UserError(
-                f"{source}: 'fixed.{key}': false is for measuring a single run, such runs are "
-                "never ranked; leave it out."
-            )
+        if key in elsewhere:
+            raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.")
     validate(RunSpec, study.fixed, f"{source}: fixed")
     return study, parse_space(study.space, study.fixed, source)
 
 
 def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
-    """Give run-spec keys their own names in `space`, in its conditions, and in `fixed`."""
-    parts = {key: content[key] for key in ("space", "fixed") if isinstance(content.get(key), dict)}
     try:
-        named = {key: one_name_each(part) for key, part in parts.items()}
-        for key, dimension in named.get("space", {}).items():
-            if isinstance(dimension, list):
-                named["space"][key] = [_one_name_when(item) for item in dimension]
+        named: dict[str, Any] = one_name_each(content)
     except ValueError as problem:
         raise UserError(f"{source}: {problem}.") from None
-    return content | named
-
-
-def _one_name_when(item: Any) -> Any:
-    if isinstance(item, dict) and isinstance(item.get("when"), dict):
-        return item | {"when": one_name_each(item["when"])}
-    return item
+    return named
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
@@ -193,8 +178,7 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
             advice = "leave it out" if auto[0] == "target" else "name the seconds"
             raise UserError(f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.")
         content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
-    parts = [content.get("space"), content.get("fixed", {})]
-    if not any(isinstance(part, dict) and EVAL_INTERVAL in part for part in parts):
+    if not any(EVAL_INTERVAL in (content.get(part) or ()) for part in ("space", "fixed")):
         auto.append(EVAL_INTERVAL)
     return content | {"auto": auto}
 
