@@ -63,11 +63,7 @@ def run_line(
     if role in ("race", "confirm") and source is None:
         source = trial.partition("-")[0]
     run = outcome.record(
-        trial,
-        RunSpec(objective=objective, **spec),
-        role=role,
-        source=source,
-        stopped_by=outer_stop,
+        trial, RunSpec(objective=objective, **spec), role=role, source=source, stopped_by=outer_stop
     )
     return run.line()
 

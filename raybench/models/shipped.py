@@ -70,10 +70,7 @@ def mnist_large(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> Ship
 
 def mnist_large_dense(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
     """Three ordinary convolutions, 4,104,202 parameters at 28x28x1."""
-    layers = (
-        *(*_conv_block(128), *_conv_block(256), *_conv_block(512)),
-        *_large_head(num_classes),
-    )
+    layers = (*(*_conv_block(128), *_conv_block(256), *_conv_block(512)), *_large_head(num_classes))
     return ShippedWorkload("mnist_large_dense", input_shape, num_classes, layers)
 
 

@@ -84,16 +84,7 @@ class Placement:
 
 Framework = Literal["torch", "tensorflow"]
 Optimizer = Literal[
-    "adam",
-    "radam",
-    "lars",
-    "lamb",
-    "sgd",
-    "adamw",
-    "nadamw",
-    "lion",
-    "schedule_free_adamw",
-    "muon",
+    "adam", "radam", "lars", "lamb", "sgd", "adamw", "nadamw", "lion", "schedule_free_adamw", "muon"
 ]
 ScheduleName = Literal[
     "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"

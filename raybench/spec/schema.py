@@ -54,10 +54,7 @@ def study_schema() -> dict[str, Any]:
     dataset["anyOf"] = [{"$ref": dataset.pop("$ref")}, {"enum": names, "description": "its name"}]
     schema["properties"]["space"] |= {
         "properties": {
-            key: {
-                "description": value.get("description", ""),
-                "anyOf": _DIMENSION,
-            }
+            key: {"description": value.get("description", ""), "anyOf": _DIMENSION}
             for key, value in keys.items()
             if key not in NOT_SEARCHED
         },

@@ -100,10 +100,7 @@ CLASSES = np.arange(6) % 3
             dataset(FLOATS, FLOATS[:, :2], num_classes=None, task="regression"),
             DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers"),
         ),
-        (
-            dataset(IDS, CLASSES, num_classes=3),
-            replace(OF_TOKENS, vocabulary_size=24),
-        ),
+        (dataset(IDS, CLASSES, num_classes=3), replace(OF_TOKENS, vocabulary_size=24)),
         (
             dataset(IDS, CLASSES, num_classes=3, vocabulary=tuple(map(str, range(30)))),
             replace(OF_TOKENS, vocabulary_size=30),

@@ -120,10 +120,7 @@ def test_bad_dimensions_are_refused_by_name(space, message):
             {"optimizer": ["adam", "sgd"], "learning_rate": [OTHERS, LARS_ONLY]},
             "no case for optimizer: sgd",
         ),
-        (
-            {"optimizer": ["adam"], "learning_rate": [OTHERS, OTHERS]},
-            "2 cases for optimizer: adam",
-        ),
+        ({"optimizer": ["adam"], "learning_rate": [OTHERS, OTHERS]}, "2 cases for optimizer: adam"),
         ({"learning_rate": [OTHERS], "optimizer": ["adam"]}, "'optimizer', which must stand above"),
         ({"learning_rate": [LARS_ONLY]}, "no case for optimizer: adam"),
         (
