@@ -1,7 +1,6 @@
 """Made-up runs: what tests tell a search in place of training."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,10 @@ from raybench.search.factorisation import Factors, factorise
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec, build_study
-from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
+from raybench.stats.record import RunRecord
+from tests.factories import evaluation as evaluation
+from tests.factories import outcome as outcome
+from tests.factories import record as record
 
 STUDY: dict[str, Any] = {
     "dataset": {"name": "digits", "image_size": 28},
@@ -40,60 +42,6 @@ SHARE = "learning_rate [share of its range]"
 
 Judge = Callable[[str, RunSpec], RunRecord]
 """Says how a trial of that name and spec ends."""
-
-
-def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:
-    """One after `seconds` of training; they are 1,000 samples apart, an epoch each."""
-    given: dict[str, Any] = {
-        "index": index,
-        "epoch": index + 1.0,
-        "samples": 1000 * (index + 1),
-        "train_s": seconds,
-        "train_loss": 0.5,
-        "value": 0.9,
-        "learning_rate": 0.01,
-        "samples_per_s": 1000.0,
-    } | changes
-    return Evaluation(**({"best_value": given["value"]} | given))
-
-
-def outcome(
-    seconds: float = 1.0, *, index: int = 0, failure: Failure | None = None, **changes: Any
-) -> RunOutcome:
-    """A run after its evaluation `index`; over where that has a `stop`, or by a `failure`."""
-    last = evaluation(seconds, index=index, **changes)
-    return RunOutcome(
-        evaluation=last,
-        is_over=bool(last.stop or failure),
-        failure=failure,
-        message="made up" if failure else None,
-        ledger={"train": seconds},
-        baseline_value=0.1,
-    )
-
-
-def record(
-    name: str = "0000",
-    spec: RunSpec | None = None,
-    seconds: float = 1.0,
-    *,
-    role: Role = "trial",
-    source: str | None = None,
-    stop: StopReason | None = "target",
-    stopped_by: StopReason = "scheduler",
-    failure: Failure | None = None,
-    score: float | None = None,
-    **changes: Any,
-) -> RunRecord:
-    """A run that reached the target after `seconds`; with another `stop` it did not.
-
-    `stop` None: it was ended from outside, by `stopped_by`. `score` is one that no run has.
-    """
-    if stop == "target" and failure is None:
-        changes = {"time_to_target_s": seconds} | changes
-    last = outcome(seconds, failure=failure, stop=None if failure else stop, **changes)
-    found = last.record(name, spec or RunSpec(), role=role, source=source, stopped_by=stopped_by)
-    return found if score is None else replace(found, score=score)
 
 
 def parts_of(

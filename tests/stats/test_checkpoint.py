@@ -24,30 +24,19 @@ from raybench.stats.checkpoint import (
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
+from tests.factories import evaluation
 
 SPEC = RunSpec(learning_rate=0.1 + 0.2)
 
 
-def evaluation(index: int, **changes: object) -> Evaluation:
+def at(index: int, **changes: Any) -> Evaluation:
     seconds = 0.1 * (index + 1)
     ledger = {"setup": 1.0, "train": seconds, "eval": seconds / 3, "input": 0.01}
-    content = {
-        "index": index,
-        "epoch": (index + 1) / 3,
-        "samples": 100 * (index + 1),
-        "train_s": seconds,
-        "train_loss": 1 / (index + 3),
-        "value": 0.9,
-        "learning_rate": 1e-3,
-        "samples_per_s": 1000.0,
-        "ledger": ledger,
-        "best_value": 0.9,
-    }
-    return Evaluation(**(content | changes))  # type: ignore[arg-type]
+    return evaluation(seconds, index=index, train_loss=1 / (index + 3), ledger=ledger, **changes)
 
 
 def state(points: int, spec: RunSpec = SPEC) -> RunState:
-    return RunState.after(spec, [evaluation(index) for index in range(points)])
+    return RunState.after(spec, [at(index) for index in range(points)])
 
 
 def checkpoint(points: int, spec: RunSpec = SPEC) -> Checkpoint:
@@ -56,14 +45,14 @@ def checkpoint(points: int, spec: RunSpec = SPEC) -> Checkpoint:
 
 def test_a_state_says_where_the_run_is() -> None:
     there = state(3)
-    assert (there.index, there.samples) == (3, 300)
+    assert (there.index, there.samples) == (3, 3000)
     assert there.train_s == there.ledger["train"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("changes", [{"stop": "epochs"}, {"failure": "nan"}])
 def test_a_run_that_is_over_has_no_state(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="did not end it"):
-        RunState.after(SPEC, [evaluation(0, **changes)])
+        RunState.after(SPEC, [at(0, **changes)])
     with pytest.raises(ValueError, match="did not end it"):
         RunState.after(SPEC, [])
 
@@ -82,7 +71,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_a_metric_that_is_not_finite_is_kept(tmp_path: Path) -> None:
     """A perplexity beyond all numbers, a metric that has none: the run goes on, and is saved."""
-    curve = [evaluation(0, value=math.inf, best_value=math.inf), evaluation(1, value=math.nan)]
+    curve = [at(0, value=math.inf, best_value=math.inf), at(1, value=math.nan)]
     write_checkpoint(tmp_path, Checkpoint(state=RunState.after(SPEC, curve), weights=b"w"))
     found = latest_checkpoint(tmp_path, SPEC)
     assert found is not None
@@ -218,7 +207,7 @@ def test_the_ledger_goes_on_from_earlier_seconds() -> None:
 
 
 def test_what_was_recorded_of_steps_is_kept() -> None:
-    measured = evaluation(
+    measured = at(
         0,
         steps=StepTimes.of([0.1, 0.2, 0.7]),
         memory_peak_bytes=2**31,

@@ -9,28 +9,14 @@ from raybench.spec.run import RunSpec
 from raybench.stats.clock import PHASES
 from raybench.stats.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunOutcome, RunRecord
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
+from tests.factories import evaluation as made_up
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
 
 
 def evaluation(**changes):
-    return Evaluation(
-        **{
-            "index": 3,
-            "epoch": 1.5,
-            "samples": 1500,
-            "train_s": 2.5,
-            "train_loss": 0.25,
-            "value": 0.875,
-            "learning_rate": 1e-3,
-            "samples_per_s": 600.0,
-            "ledger": {"train": 2.5},
-            "best_value": 0.9,
-            "time_to_target_s": 2.0,
-            "stop": "target",
-        }
-        | changes
-    )
+    reached = {"time_to_target_s": 2.0, "stop": "target", "ledger": {"train": 2.5}}
+    return made_up(2.5, index=3, **reached | changes)
 
 
 def known(**changes):
@@ -46,7 +32,7 @@ def record(outcome, *, role="trial", source=None):
 def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
     line = evaluation().line("0007")
     assert set(line) == {"kind", "trial", *CURVE_KEYS}
-    assert (line["kind"], line["trial"], line["value"]) == ("eval", "0007", 0.875)
+    assert (line["kind"], line["trial"], line["value"]) == ("eval", "0007", 0.9)
     assert json.loads(json.dumps(line)) == line
 
 
@@ -58,7 +44,7 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
     assert json.loads(json.dumps(line)) == line
     assert line["spec"]["optimizer"] == "adam"
     assert line["phase"] == "search"
-    assert record(known(), role="interference_probe").phase == "reference"
+    assert record(known(), role="reference").phase == "reference"
     nothing = record(RunOutcome())
     assert (nothing.samples, nothing.wall_s, nothing.best_value) == (0, 0.0, None)
     assert json.loads(json.dumps(nothing.line())) == nothing.line()
@@ -93,7 +79,7 @@ def test_a_failure_scores_worst_and_has_reached_nothing(failure):
     assert found.score == worst_score(OBJECTIVE)
     assert found.time_to_target_s is None
     assert (found.failure, found.message) == (failure, "why")
-    assert found.samples == 1500, "what was measured before the failure stays"
+    assert found.samples == 4000, "what was measured before the failure stays"
     assert found.best_value == 0.9
 
 

@@ -17,7 +17,7 @@ from raybench.stats.standing import (
     is_informative,
     replicate_of,
 )
-from tests.search.made_up import evaluation, record
+from tests.factories import evaluation, record
 
 SHARE = Objective(target=0.9, max_train_seconds=60.0, baseline_value=0.1)
 RMSE = Objective(
