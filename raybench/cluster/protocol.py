@@ -186,7 +186,7 @@ class Allocation:
     """Seconds of the longest beginning of a run so far, to its first evaluation; None before."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GroupState:
     """Pool to whoever looks: a group that is alive."""
 

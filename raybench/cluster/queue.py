@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,24 +12,16 @@ import ray
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.layout import Node, as_nodes, num_nodes
 from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
-from raybench.cluster.ray_internals.nodes import (
-    available,
-    bundles_of,
-    draining_nodes,
-    present,
-    request,
-    taken_by_others,
-)
+from raybench.cluster.ray_internals import nodes as internals
 from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import Placement
 
 LOOK_S = 2.0
-"""Seconds between two looks at the nodes and at what others hold, while a trial waits."""
-Books = Callable[[], Mapping[str, Mapping[str, float]]]
-Answer = TypeVar("Answer")
+"""Seconds between two looks at the nodes and at what others hold; notices of a node's end come half
+a minute ahead, or more."""
 AGAIN_S = 30.0
 """A request is sent again after this many seconds: another job's may have taken its place."""
-Bundles = Sequence[Mapping[str, float]]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,12 @@ class Waiting:
 class Scaling:
     """One request for the whole pool, updated as the waiting changes; lives in its event loop."""
 
-    def __init__(self, *, is_on: bool, send: Callable[[Bundles], None] = request) -> None:
+    def __init__(
+        self,
+        *,
+        is_on: bool,
+        send: Callable[[Sequence[Mapping[str, float]]], None] = internals.request,
+    ) -> None:
         """`is_on`: whether the cluster has an autoscaler; without one nothing is sent."""
         self._is_on, self._send = is_on, send
         self._asked: list[dict[str, float]] | None = None
@@ -62,7 +59,7 @@ class Scaling:
         A request that Ray does not take is sent again at the next look.
         """
         groups = admission.needed()
-        wanted = bundles_of(groups, admission.taken) if groups else []
+        wanted = internals.bundles_of(groups, admission.taken) if groups else []
         is_old = bool(wanted) and time.monotonic() - self._sent > AGAIN_S
         if not self._is_on or (wanted == self._asked and not is_old):
             return
@@ -74,6 +71,15 @@ class Scaling:
         self._asked, self._sent = wanted, time.monotonic()
 
 
+@dataclass
+class _Asking:
+    """A trial that has asked, and has not been answered."""
+
+    granted: "asyncio.Future[Grant]"
+    since: float
+    waited_for: str | None = None
+
+
 class Queue:
     """The admission, with a future for everyone who waits; lives in the pool's event loop."""
 
@@ -81,10 +87,10 @@ class Queue:
         self,
         admission: Admission,
         options: PoolOptions,
-        books: Books = available,
+        books: Callable[[], Mapping[str, Mapping[str, float]]] = internals.available,
         *,
-        nodes: Callable[[], Sequence[Mapping[str, Any]]] = present,
-        leaving: Callable[[], frozenset[str]] = draining_nodes,
+        nodes: Callable[[], Sequence[Mapping[str, Any]]] = ray.nodes,
+        leaving: Callable[[], frozenset[str]] = internals.draining_nodes,
         scaling: Scaling | None = None,
         on_lost: Callable[[list[int]], None] = lambda groups: None,
     ) -> None:
@@ -97,10 +103,9 @@ class Queue:
         self._admission, self._options, self._books = admission, options, books
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
         self._given_notice: frozenset[str] = frozenset()
+        self._looked_at = float("-inf")
         self._scaling = scaling or Scaling(is_on=options.scales)
-        self._granted: dict[str, asyncio.Future[Grant]] = {}
-        self._asked: dict[str, float] = {}
-        self._waited_for: dict[str, str] = {}
+        self._asking: dict[str, _Asking] = {}
         self._short_s: dict[str, float] = {}
         """Of every trial that has waited for machines: its runs that go on elsewhere included."""
 
@@ -111,12 +116,12 @@ class Queue:
         machines is no failure of the trial.
         """
         granted: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
-        self._granted[trial], self._asked[trial] = granted, time.monotonic()
+        asking = self._asking[trial] = _Asking(granted, time.monotonic())
         self._admission.submit(trial, placement)
         try:
             await self._look_and_admit()
             while not granted.done():
-                self._note(trial)
+                asking.waited_for = missing(self._admission).get(trial, asking.waited_for)
                 is_short, began = self._admission.is_short(placement), time.monotonic()
                 await asyncio.wait({granted}, timeout=LOOK_S)
                 if is_short:
@@ -124,11 +129,10 @@ class Queue:
                     self._short_s[trial] = self._short_s.get(trial, 0.0) + waited
                 if not granted.done() and self._admission.waiting[0][0] == trial:
                     await self._look_and_admit()
-            return granted.result(), self._waited_for.get(trial)
+            return granted.result(), asking.waited_for
         finally:
-            for known in (self._granted, self._asked, self._waited_for):
-                known.pop(trial, None)
-            if not self._granted:
+            self._asking.pop(trial, None)
+            if not self._asking:
                 await self._scaling.ask(self._admission)
 
     async def unless_gone(self, start: Awaitable[Answer], nodes: Sequence[int]) -> Answer:
@@ -157,19 +161,25 @@ class Queue:
             if node.id in self._given_notice:
                 raise HostLeaves("worker_lost", f"host {node.name} is leaving the cluster")
 
+    async def any_leaves(self, nodes: Collection[str]) -> bool:
+        """Whether one of these nodes, by Ray's ids, has been given notice."""
+        if time.monotonic() - self._looked_at >= LOOK_S:
+            await self.look()
+        return not self._given_notice.isdisjoint(nodes)
+
     def admit(self) -> None:
         """Tell everyone whose turn it is now."""
         for grant in self._admission.admit():
-            future = self._granted[grant.trial]
+            future = self._asking[grant.trial].granted
             if not future.done():
                 future.set_result(grant)
 
     def send_away(self, trial: str) -> None:
         """End a trial's waiting, if it waits."""
         self._admission.cancel(trial)
-        waiting = self._granted.pop(trial, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(RunFailed(STOPPED, "the run was stopped"))
+        waiting = self._asking.pop(trial, None)
+        if waiting is not None and not waiting.granted.done():
+            waiting.granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
     def forget(self, trial: str) -> None:
         """Drop what is known of a trial that is over."""
@@ -177,18 +187,20 @@ class Queue:
 
     def trials(self) -> list[str]:
         """Return who waits."""
-        return list(self._granted)
+        return list(self._asking)
 
     def waiting(self) -> dict[str, Waiting]:
         """Return what each of them waits for at this moment, and since when."""
         now = time.monotonic()
         return {
-            trial: Waiting(what, now - self._asked.get(trial, now), self._short_s.get(trial, 0.0))
+            trial: Waiting(what, now - self._asking[trial].since, self._short_s.get(trial, 0.0))
             for trial, what in missing(self._admission).items()
+            if trial in self._asking
         }
 
     async def look(self) -> None:
         """Learn which nodes there are and what others hold, on a cluster that is not ours alone."""
+        self._looked_at = time.monotonic()
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(
@@ -196,21 +208,14 @@ class Queue:
         )
         self._given_notice |= leaving
         admission = self._admission
-        if entries:
-            lost = admission.update(as_nodes(entries, self._options.driver, leaving))
-            if lost:
-                self._on_lost(lost)
-        admission.taken = taken_by_others(admission.nodes, admission.held(), free)
+        if entries and (lost := admission.update(as_nodes(entries, self._options.driver, leaving))):
+            self._on_lost(lost)
+        admission.taken = internals.taken_by_others(admission.nodes, admission.held(), free)
 
     async def _look_and_admit(self) -> None:
         await self.look()
         self.admit()
         await self._scaling.ask(self._admission)
-
-    def _note(self, trial: str) -> None:
-        what = missing(self._admission).get(trial)
-        if what is not None:
-            self._waited_for[trial] = what
 
 
 def missing(admission: Admission) -> dict[str, str]:
@@ -220,7 +225,7 @@ def missing(admission: Admission) -> dict[str, str]:
     said: dict[str, str] = {}
     for trial, placement in admission.waiting:
         if not admission.fits(placement):
-            said[trial] = what_the_cluster_lacks(placement, admission.nodes)
+            said[trial] = _what_hosts_lack(placement, admission.nodes)
         else:
             behind = f"its turn, after trial {head}, which waits for {reason}"
             said[trial] = reason if trial == head else behind
@@ -230,10 +235,8 @@ def missing(admission: Admission) -> dict[str, str]:
 def _reason(admission: Admission, placement: Placement) -> str:
     idle = [n for n, group in admission.groups.items() if group.trial is None]
     free = admission.free(without=idle)
-    there = [n for n, node in enumerate(admission.nodes) if not node.is_gone]
     if admission.lay_out(placement, without=idle) is None:
-        nodes = admission.nodes
-        return what_is_missing(placement, [free[n] for n in there], [nodes[n] for n in there])
+        return _what_is_missing(placement, free, admission.nodes)
     alive = sum(group.placement.num_workers for group in admission.at_work())
     return (
         f"memory for {placement.num_workers} more worker processes: {alive} of at most "
@@ -241,14 +244,13 @@ def _reason(admission: Admission, placement: Placement) -> str:
     )
 
 
-def what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
+def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
     """Return what a group waits for: `2 GPUs: 1 free on host a, 1 on host b`.
 
     Said of GPUs where it needs them and they are what is short, of CPUs otherwise. What follows
     the semicolon is why workers that are free in sum do not do.
     """
-    pairs = zip(free, empty, strict=True)
-    left = [now for now, ever in pairs if ever.room(placement)]
+    left = [now for now, ever in zip(free, empty, strict=True) if ever.room(placement)]
     sentence = _amounts(placement, left, " free")
     if sum(one.room(placement) for one in left) < placement.num_workers:
         return sentence
@@ -257,8 +259,8 @@ def what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[
     return f"{sentence}; placement_strategy {placement.strategy} wants them on {hosts}"
 
 
-def what_the_cluster_lacks(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what hosts would have to bring for a group that fits those of now in no way."""
+def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
+    """Return what hosts would have to bring for a group that does not fit those of now."""
     there = [node for node in nodes if not node.is_gone]
     if not there:
         return f"{_need(placement, is_gpu=placement.gpus > 0)}: the cluster has no host for workers"
@@ -266,18 +268,17 @@ def what_the_cluster_lacks(placement: Placement, nodes: Sequence[Node]) -> str:
 
 
 def _amounts(placement: Placement, left: Sequence[Node], word: str) -> str:
-    is_gpu = placement.gpus > 0 and sum(_num_by_gpus(placement, one) for one in left) <= sum(
-        placement.num_fitting(one.cpus, placement.gpus) for one in left
-    )
-    each = placement.gpus_per_worker
+    each, model = placement.gpus_per_worker, placement.accelerator_type
+    usable = [one.usable_gpus(each) if model in (None, one.accelerator) else 0 for one in left]
+    by_gpus = sum(placement.num_fitting(placement.cpus, gpus) for gpus in usable)
+    by_cpus = sum(placement.num_fitting(one.cpus, placement.gpus) for one in left)
+    is_gpu = placement.gpus > 0 and by_gpus <= by_cpus
     amounts = [
-        (one.usable_gpus(each) if is_gpu else one.cpus, one.name or one.id[:8]) for one in left
+        f"{max(gpus if is_gpu else one.cpus, 0):g}{{}} on host {one.name or one.id[:8]}"
+        for one, gpus in zip(left, usable, strict=True)
     ]
-    parts = [
-        f"{max(amount, 0):g}{word if number == 0 else ''} on host {name}"
-        for number, (amount, name) in enumerate(amounts)
-    ]
-    return f"{_need(placement, is_gpu=is_gpu)}: {', '.join(parts)}"
+    said = ", ".join(amounts).replace("{}", word, 1).replace("{}", "")
+    return f"{_need(placement, is_gpu=is_gpu)}: {said}"
 
 
 def _need(placement: Placement, *, is_gpu: bool) -> str:
@@ -285,9 +286,3 @@ def _need(placement: Placement, *, is_gpu: bool) -> str:
     if placement.accelerator_type and is_gpu:
         unit = f"{placement.accelerator_type} {unit}"
     return f"{need:g} {unit}{'' if need == 1 else 's'}"
-
-
-def _num_by_gpus(placement: Placement, node: Node) -> int:
-    if placement.accelerator_type not in (None, node.accelerator):
-        return 0
-    return placement.num_fitting(placement.cpus, node.usable_gpus(placement.gpus_per_worker))

@@ -9,21 +9,9 @@ from typing import Any
 
 import ray
 
+from raybench.cluster import protocol
 from raybench.cluster.connectivity import MISNAMED
-from raybench.cluster.protocol import (
-    REFUSED,
-    STOPPED,
-    Advance,
-    Allocation,
-    Command,
-    Finish,
-    Finished,
-    HostLeaves,
-    Progress,
-    Reply,
-    RunFailed,
-    Start,
-)
+from raybench.cluster.protocol import REFUSED, STOPPED, HostLeaves, RunFailed
 from raybench.data.load import STORED
 from raybench.spec.objective import baseline_value_of
 from raybench.spec.run import RunSpec
@@ -89,7 +77,7 @@ class RunAccount:
         self._before_queue_s, self._has_evaluated = self._queue_s, False
         self._worker = self._last.worker
 
-    def has(self, allocation: Allocation) -> None:
+    def has(self, allocation: protocol.Allocation) -> None:
         """Workers were given."""
         assert self._asked is not None
         self.is_allocated, self._between = True, time.perf_counter()
@@ -170,6 +158,9 @@ known yet of what it does: set-up, compilation and first evaluation, or that of 
 STORE_TIMEOUT_S = 6 * 3600.0
 """As long may the first command take where the data may have to be decoded on its node first: the
 driver's own node has them, others begin with nothing. Ended early, they would begin again."""
+RESTARTS = 3
+"""How often in a row a run is given new workers and gets no further than the checkpoint it has;
+then it has failed. Nothing else tries again what the machine broke."""
 NOT_FINITE = "the training loss is not finite"
 
 
@@ -196,9 +187,10 @@ class RunClient:
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         self._timeout_s, self._slowest_s = slice_timeout_s, 0.0
         self._slowest_start_s: float | None = None
-        self._goes_on, self._restarts = goes_on, Restarts(goes_on)
-        self._outcome = RunOutcome()
-        self._account = RunAccount()
+        self._goes_on = goes_on
+        self._in_a_row = 0
+        """Restarts since the newest checkpoint."""
+        self._outcome, self._account = RunOutcome(), RunAccount()
         self._is_held = False
         """Whether workers have the run, and wait for its next command."""
         self.weights: bytes | None = None
@@ -226,7 +218,8 @@ class RunClient:
         if self._is_held:
             has_failed = self._outcome.failure is not None
             try:
-                self._end(Finish(save=save and not has_failed, test=test and not has_failed))
+                save, test = save and not has_failed, test and not has_failed
+                self._end(protocol.Finish(save=save, test=test))
             except RunFailed as failure:
                 self._fail(failure)
         outcome = self._accounted()
@@ -238,10 +231,10 @@ class RunClient:
         while True:
             try:
                 if self._is_held:
-                    self._progress(Advance())
+                    self._progress(protocol.Advance())
                 else:
                     self._acquire()
-                    self._progress(Start(spec=self._spec))
+                    self._progress(protocol.Start(spec=self._spec))
                 return
             except RunFailed as failure:
                 self._restart_or_raise(failure)
@@ -251,9 +244,16 @@ class RunClient:
         if failed.failure == REFUSED:
             self._begin_anew(failed)
             return
-        self._restarts.allow(failed, given=self._outcome.restarts)
-        restarts = self._outcome.restarts + 1
-        self._outcome = replace(self._outcome, restarts=restarts, restart_reason=failed.message)
+        is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
+        if is_final or not self._goes_on():
+            raise failed
+        given = self._outcome.restarts
+        is_counted = not isinstance(failed, HostLeaves)  # that is nobody's fault
+        if is_counted and self._in_a_row == RESTARTS:
+            tried = f"{failed.message} (given new workers {given} times)"
+            raise RunFailed(failed.failure, tried, failed.traceback)
+        self._in_a_row += is_counted
+        self._outcome = replace(self._outcome, restarts=given + 1, restart_reason=failed.message)
 
     def _begin_anew(self, refused: RunFailed) -> None:
         """Drop the checkpoint that was refused; end the run as stopped where it gets no workers."""
@@ -288,14 +288,14 @@ class RunClient:
             waited_for=allocation.waited_for or self._outcome.waited_for,
         )
 
-    def _progress(self, command: Command) -> None:
+    def _progress(self, command: protocol.Command) -> None:
         first = self._command(command)[0]
-        assert isinstance(first, Progress)
+        assert isinstance(first, protocol.Progress)
         evaluation = first.evaluation
         is_saved = first.saved is not None
         self._account.reached(evaluation, is_saved=is_saved)
         if is_saved:
-            self._restarts.got_further()
+            self._in_a_row = 0
         self._outcome = replace(
             self._outcome,
             evaluation=evaluation,
@@ -308,7 +308,7 @@ class RunClient:
             saved=first.saved if is_saved else self._outcome.saved,
         )
 
-    def _end(self, command: Finish) -> None:
+    def _end(self, command: protocol.Finish) -> None:
         """End the run; where its workers are lost and are still needed, it is repeated so far."""
         reached = self._outcome.evaluation
         assert reached is not None
@@ -322,7 +322,7 @@ class RunClient:
                 self._restart_or_raise(failure)
                 while not self._is_held or not self._is_back_at(reached):
                     self._next()
-        finished = [one for one in replies if isinstance(one, Finished)]
+        finished = [one for one in replies if isinstance(one, protocol.Finished)]
         self._account.ended(merge_ranks([one.ledger for one in finished]))
         self._outcome = replace(
             self._outcome, evaluation=reached, test_value=finished[0].test_value
@@ -333,27 +333,28 @@ class RunClient:
         now = self._outcome.evaluation
         return self._outcome.is_over or (now is not None and now.index >= reached.index)
 
-    def _command(self, command: Command) -> list[Reply]:
+    def _command(self, command: protocol.Command) -> list[protocol.Reply]:
         sent, self._is_held = self._account.sends(), False
         reference = self._pool.command.remote(self._name, command, self._patience_s(command))
-        replies: list[Reply] = _get(reference)
-        self._is_held = not isinstance(command, Finish)
-        busy_s = max(one.busy_s for one in replies if isinstance(one, Progress | Finished))
+        replies: list[protocol.Reply] = _get(reference)
+        self._is_held = not isinstance(command, protocol.Finish)
+        answers = (protocol.Progress, protocol.Finished)
+        busy_s = max(one.busy_s for one in replies if isinstance(one, answers))
         self._account.hears(sent=sent, busy_s=busy_s)
         self._slowest_s = max(self._slowest_s, busy_s)
         return replies
 
-    def _patience_s(self, command: Command) -> float:
+    def _patience_s(self, command: protocol.Command) -> float:
         """Return the seconds after which a worker that has not answered is taken for hung."""
-        if isinstance(command, Start) and self._spec.dataset.name in STORED:
+        if isinstance(command, protocol.Start) and self._spec.dataset.name in STORED:
             return STORE_TIMEOUT_S
         if self._timeout_s is not None:
             return self._timeout_s
         known_s = max(LEAST_S, TIMES * self._slowest_s)
-        if isinstance(command, Start):
+        if isinstance(command, protocol.Start):
             slowest_s = self._slowest_start_s
             known_s = FIRST_S if slowest_s is None else max(LEAST_S, TIMES * slowest_s)
-        elif isinstance(command, Finish) and command.test:
+        elif isinstance(command, protocol.Finish) and command.test:
             known_s = max(known_s, FIRST_S)
         return known_s + 3 * self._spec.objective.max_train_seconds
 
@@ -368,8 +369,7 @@ class RunClient:
             )
 
     def _accounted(self) -> RunOutcome:
-        """Return the outcome with its seconds by phase, and of the wall since workers were asked
-        for."""
+        """Return the outcome with its seconds by phase, and since workers were asked for."""
         ledger, wall_s = self._account.now()
         return replace(self._outcome, ledger=ledger, wall_s=wall_s)
 
@@ -391,39 +391,6 @@ def _get(reference: Any) -> Any:
         if isinstance(error.cause, RunFailed):
             raise error.cause from None
         raise
-
-
-RESTARTS = 3
-"""How often in a row a run is given new workers and gets no further than the checkpoint it has;
-then it has failed. Nothing else tries again what the machine broke."""
-
-
-class Restarts:
-    """Counts those in a row after which a run has no newer checkpoint."""
-
-    def __init__(self, goes_on: Callable[[], bool]) -> None:
-        """`goes_on` is asked before each of them."""
-        self._goes_on = goes_on
-        self._in_a_row = 0
-
-    def allow(self, failed: RunFailed, *, given: int) -> None:
-        """Count one more; raise what has failed where the run gets no new workers after it.
-
-        `given` is how often it has been given some so far, for the message. A host that leaves
-        does not count.
-        """
-        is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
-        if is_final or not self._goes_on():
-            raise failed
-        is_counted = not isinstance(failed, HostLeaves)
-        if is_counted and self._in_a_row == RESTARTS:
-            tried = f"{failed.message} (given new workers {given} times)"
-            raise RunFailed(failed.failure, tried, failed.traceback)
-        self._in_a_row += is_counted
-
-    def got_further(self) -> None:
-        """The run has a newer checkpoint: begin to count again."""
-        self._in_a_row = 0
 
 
 def run_once(

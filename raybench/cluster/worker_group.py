@@ -6,46 +6,24 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from raybench.cluster import protocol
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.layout import Node, Reservation
-from raybench.cluster.protocol import (
-    Close,
-    Command,
-    Crashed,
-    Finish,
-    Finished,
-    Measure,
-    Ready,
-    Reply,
-    RunFailed,
-    Start,
-)
-from raybench.cluster.ray_internals.trainer import (
-    controlled_here,
-    end_workers,
-    has_lost_one,
-    has_not_started,
-    is_lost_process,
-    is_out_of_reach,
-    meeting_in_a_file,
-    meeting_over_network,
-    without_unused_callbacks,
-)
+from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
+from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.worker import serve
 from raybench.spec.run import Placement
 
 NODE_ID = "ray.io/node-id"
 """The label by which Ray knows every node, and puts a worker there."""
-STRATEGIES = {"pack": "PACK", "spread": "SPREAD"}
-"""Ours, and Ray's."""
 NOMINAL_CPU = 0.001
 """Reserved per worker where the pool itself shares out one node's cores."""
 
@@ -107,7 +85,7 @@ def build_trainer(
             num_workers=placement.num_workers,
             use_gpu=placement.gpus_per_worker > 0,
             resources_per_worker=resources,
-            placement_strategy=STRATEGIES[placement.strategy],
+            placement_strategy=placement.strategy.upper(),
             accelerator_type=placement.accelerator_type,
             label_selector=selectors(options, nodes),
         ),
@@ -119,11 +97,13 @@ def build_trainer(
         ),
     }
     if options.is_local and placement.framework == "torch":
-        arguments |= meeting_in_a_file(str(Path(options.scratch) / f"group-{number}.store"))
+        arguments |= internals.meeting_in_a_file(
+            str(Path(options.scratch) / f"group-{number}.store")
+        )
     if not options.is_local:
-        arguments |= meeting_over_network(placement.framework, options.interface)
+        arguments |= internals.meeting_over_network(placement.framework, options.interface)
     trainer = trainer_class(placement.framework)(serve, **arguments)
-    return controlled_here(without_unused_callbacks(trainer))
+    return internals.controlled_here(internals.without_unused_callbacks(trainer))
 
 
 def selectors(options: PoolOptions, nodes: Sequence[int]) -> list[dict[str, str]] | None:
@@ -172,12 +152,10 @@ class WorkerGroup:
         nodes: tuple[int, ...] = (),
     ) -> None:
         """`nodes`: where the admission has put the workers; none lets Ray choose."""
-        self.placement = placement
+        self.placement, self._planned = placement, nodes
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core the present run is pinned to."""
-        self._number = number
-        self._options = options
-        self._planned = nodes
+        self._number, self._options = number, options
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(placement.num_workers)
@@ -215,7 +193,7 @@ class WorkerGroup:
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
         self._answered = self._loop.create_future()
-        self._has_run = not isinstance(commands[0], Finish | Measure)
+        self._has_run = not isinstance(commands[0], Finish | protocol.Measure)
         for inbox, command in zip(self._inbox, commands, strict=True):
             inbox.put_nowait(command)
         return await self._wait(timeout_s, "did not answer")
@@ -240,7 +218,7 @@ class WorkerGroup:
         if isinstance(reply, Ready):
             self._members[rank] = reply
         if not self._answered.done():
-            if isinstance(reply, Crashed):
+            if isinstance(reply, protocol.Crashed):
                 self._answered.set_exception(
                     RunFailed(reply.failure, reply.message, reply.traceback)
                 )
@@ -255,7 +233,7 @@ class WorkerGroup:
             replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
         except RunFailed:
             return False
-        return all(isinstance(reply, Finished) for reply in replies)
+        return all(isinstance(reply, protocol.Finished) for reply in replies)
 
     async def gone(self) -> None:
         """Wait until its workers are gone."""
@@ -268,13 +246,15 @@ class WorkerGroup:
         """
         if not force:
             for inbox in self._inbox:
-                inbox.put_nowait(Close())
+                inbox.put_nowait(protocol.Close())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
         if not self._ended.is_set():
             for member in self._members.values():
                 ray.kill(member.actor, no_restart=True)
-            await asyncio.to_thread(end_workers, self._trainer)  # who has not been heard of, too
+            await asyncio.to_thread(
+                internals.end_workers, self._trainer
+            )  # who has not been heard of, too
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
 
@@ -317,11 +297,9 @@ class WorkerGroup:
         return [self._members[rank].pid for rank in sorted(self._members)]
 
     async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
-        ended = asyncio.ensure_future(self._ended.wait())
-        watched: set[asyncio.Future[Any]] = {self._answered, ended}
-        done, _ = await asyncio.wait(
-            watched, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
+        ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())
+        both = {self._answered, ended}
+        done, _ = await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         if self._answered in done:
             try:
@@ -341,22 +319,18 @@ class WorkerGroup:
         if self.placement.num_workers == 1:
             return False  # it has just answered
         actors = [member.actor for member in self._members.values()]
-        return has_lost_one(actors, timeout_s=LIFE_SIGN_TIMEOUT_S)
+        return internals.has_lost_one(actors, timeout_s=LIFE_SIGN_TIMEOUT_S)
 
     def _fit(self) -> None:
-        message = "the worker group has ended"
+        self._end_message = "the worker group has ended"
         try:
             self._trainer = build_trainer(
                 self._number, self.placement, self._options, self._planned
             )
             self._trainer.fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
-            message = end_message(error)
-        self._loop.call_soon_threadsafe(self._end, message)
-
-    def _end(self, message: str) -> None:
-        self._end_message = message
-        self._ended.set()
+            self._end_message = end_message(error)
+        self._loop.call_soon_threadsafe(self._ended.set)
 
 
 def end_message(error: Exception) -> str:
@@ -366,11 +340,11 @@ def end_message(error: Exception) -> str:
         if UNREACHED in line:
             return line[line.index(UNREACHED) :]
     last = lines[-1] if lines else ""
-    if is_lost_process(last):
+    if internals.is_lost_process(last):
         return LOST
-    if has_not_started(last):
+    if internals.has_not_started(last):
         return NOT_STARTED
-    return OUT_OF_REACH if is_out_of_reach(last) else f"{type(error).__name__}: {last}"
+    return OUT_OF_REACH if internals.is_out_of_reach(last) else f"{type(error).__name__}: {last}"
 
 
 class LiveGroups:
@@ -423,9 +397,7 @@ class LiveGroups:
             self.on_freed()
 
         for number in numbers:
-            task = asyncio.ensure_future(close(number))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._beside(close(number))
 
     async def close(self, number: int, *, force: bool = False) -> None:
         """End a group, if it is still there."""
@@ -444,14 +416,18 @@ class LiveGroups:
         if group is None or group.has_ended:
             self._admission.remove(number)
             return
-        task = asyncio.ensure_future(self._free_when_gone(number, group))
+
+        async def free_when_gone() -> None:
+            await group.gone()
+            self._admission.remove(number)
+            self.on_freed()
+
+        self._beside(free_when_gone())
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-    async def _free_when_gone(self, number: int, group: WorkerGroup) -> None:
-        await group.gone()
-        self._admission.remove(number)
-        self.on_freed()
 
     async def free(self, number: int) -> bool:
         """End what a group runs and free its cores; return whether it can serve another run."""

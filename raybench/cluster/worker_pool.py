@@ -1,137 +1,87 @@
 """The owner of all worker groups: one Ray actor that admits trials and relays commands.
 
-Owner side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
+Driver side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
 the last reply and waits for the next command, so a command costs one round trip.
 
 It keeps the newest checkpoint of every run, from which a lost run is continued. Replies carry the
-index alone, since owners hand them on to Ray Tune, which keeps results; the driver fetches what it
-writes to the results folder.
+index alone, since they go on to Ray Tune, which keeps results; the driver fetches what it writes
+to the results folder.
 """
 
 import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
+from raybench.cluster import protocol
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, workers_per_node
-from raybench.cluster.protocol import (
-    STOPPED,
-    Allocation,
-    Close,
-    Command,
-    Finish,
-    Finished,
-    GroupState,
-    Progress,
-    Reply,
-    RunFailed,
-    Save,
-    Saved,
-    Start,
-)
+from raybench.cluster.protocol import STOPPED, Allocation, Command, Finish, Reply, RunFailed, Start
 from raybench.cluster.queue import Queue, Waiting
-from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint, RunState
 
 URGENT_S = 10.0
 """Seconds between two checkpoints of a run that is about to lose a node."""
+AHEAD = "prepare-"
+"""Beginning of the names for which groups start ahead of the trials."""
 
 
 class KeptCheckpoints:
-    """Checkpoints by the names of their runs; lives in the pool's event loop."""
+    """The newest checkpoint of every run, by its name."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._newest: dict[str, Checkpoint] = {}
-        self._taken_at: dict[str, float] = {}
-        self._clock = clock
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[Checkpoint, float]] = {}
+        """And when it was taken."""
 
     def put(self, trial: str, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint in place of an earlier one."""
-        self._newest[trial] = checkpoint
-        self._taken_at[trial] = self._clock()
+        self._newest[trial] = checkpoint, time.monotonic()
 
     def get(self, trial: str) -> Checkpoint | None:
         """Return a run's newest checkpoint; None where none is kept."""
-        return self._newest.get(trial)
+        return self._newest[trial][0] if trial in self._newest else None
+
+    def forget(self, trial: str) -> None:
+        """Drop what is kept of a run."""
+        self._newest.pop(trial, None)
 
     def state(self, trial: str) -> RunState | None:
         """Return where a run would be continued; None from its beginning."""
-        found = self._newest.get(trial)
-        return None if found is None else found.state
-
-    def forget(self, trial: str) -> None:
-        """Drop what is kept of a run that is over."""
-        self._newest.pop(trial, None)
-        self._taken_at.pop(trial, None)
-
-    def fill_in(self, trial: str, command: Command) -> Command:
-        """Return a run's command; one that starts it continues it where that is possible."""
-        if isinstance(command, Start):
-            return replace(command, resume=self._newest.get(trial))
-        return command
+        found = self.get(trial)
+        return found.state if found else None
 
     def take(self, trial: str, replies: list[Reply]) -> list[Reply]:
         """Keep what rank 0 has saved; return the replies without it."""
         first = replies[0]
-        if isinstance(first, Finished):
+        if isinstance(first, protocol.Finished):
             self.forget(trial)
-        if not isinstance(first, Progress) or first.checkpoint is None:
+        if not isinstance(first, protocol.Progress) or first.checkpoint is None:
             return replies
         self.put(trial, first.checkpoint)
         index = first.checkpoint.state.index
         return [replace(first, checkpoint=None, saved=index), *replies[1:]]
 
-    def may_save(self, trial: str, replies: list[Reply]) -> bool:
+    def may_save(self, trial: str, reply: Reply) -> bool:
         """Whether a run can be saved now, out of turn, and was not a moment ago."""
-        first = replies[0]
-        if not isinstance(first, Progress) or first.checkpoint is not None:
+        if not isinstance(reply, protocol.Progress) or reply.checkpoint is not None:
             return False
-        if first.evaluation.stop or first.evaluation.failure:
+        if reply.evaluation.stop or reply.evaluation.failure:
             return False
-        return self._clock() - self._taken_at.get(trial, -URGENT_S) >= URGENT_S
+        return trial not in self._newest or time.monotonic() - self._newest[trial][1] >= URGENT_S
 
 
-class KeepsCheckpoints:
-    """The side of the pool that checkpoints are asked of, and given to, by the driver."""
-
-    def __init__(self) -> None:
-        self._kept = KeptCheckpoints()
-
-    def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run, for the one process that writes it to a disk."""
-        return self._kept.get(trial)
-
-    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
-        self._kept.put(trial, checkpoint)
-
-    def forget(self, trial: str) -> None:
-        """Drop the checkpoint of a run that is over."""
-        self._kept.forget(trial)
+def _with_saved(reply: Reply, saved: Reply) -> Reply:
+    """Return the reply of an evaluation with what was saved after it."""
+    assert isinstance(reply, protocol.Progress)
+    assert isinstance(saved, protocol.Saved)
+    return replace(reply, checkpoint=saved.checkpoint, busy_s=reply.busy_s + saved.busy_s)
 
 
-def with_saved(replies: list[Reply], saved: list[Reply]) -> list[Reply]:
-    """Return the replies of an evaluation with what was saved after it."""
-    merged: list[Reply] = []
-    for reply, more in zip(replies, saved, strict=True):
-        assert isinstance(reply, Progress)
-        assert isinstance(more, Saved)
-        busy_s = reply.busy_s + more.busy_s
-        merged.append(replace(reply, checkpoint=more.checkpoint, busy_s=busy_s))
-    return merged
-
-
-AHEAD = "prepare-"
-"""Beginning of the names for which groups start ahead of the trials."""
-
-
-class WorkerPool(KeepsCheckpoints):
+class WorkerPool:
     """Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop."""
 
     def __init__(self, admission: Admission, options: PoolOptions) -> None:
@@ -139,10 +89,10 @@ class WorkerPool(KeepsCheckpoints):
         self._groups = LiveGroups(options, admission)
         self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
         self._groups.on_freed = self._queue.admit
-        super().__init__()
-        self._departing = DepartingNodes(is_local=options.is_local)
+        self._kept = KeptCheckpoints()
         self._group_of: dict[str, int] = {}
-        self._neighbours = Neighbours()
+        self._most_beside: dict[str, int] = {}
+        """By running trial, the most others that ran beside it."""
         self._starting: set[str] = set()
         self._preparing: list[tuple[Placement, asyncio.Event]] = []
         """Groups that start ahead of the trials, and that no trial waits for yet."""
@@ -161,6 +111,18 @@ class WorkerPool(KeepsCheckpoints):
         """Take this actor's own handle, which the workers need."""
         self._groups.attach(handle)
 
+    def checkpoint(self, trial: str) -> Checkpoint | None:
+        """Return the newest checkpoint of a run, for the one process that writes it to a disk."""
+        return self._kept.get(trial)
+
+    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
+        """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
+        self._kept.put(trial, checkpoint)
+
+    def forget(self, trial: str) -> None:
+        """Drop the checkpoint of a run."""
+        self._kept.forget(trial)
+
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
         """Import trainers and start groups so placed, ahead of the trials that will ask."""
         preparing = [(placement, asyncio.Event()) for placement in placements]
@@ -170,18 +132,21 @@ class WorkerPool(KeepsCheckpoints):
             for framework in frameworks:
                 await loop.run_in_executor(None, trainer_class, framework)
             names = [f"{AHEAD}{number}" for number in range(len(preparing))]
-            await asyncio.gather(*map(self._warm, names, *zip(*preparing, strict=True)))
+            await asyncio.gather(*map(self._warm, names, preparing))
         finally:  # whoever waits for one of them goes on by itself, and learns what is wrong
-            self._preparing = [entry for entry in self._preparing if entry not in preparing]
-            for _, is_ready in preparing:
-                is_ready.set()
+            for entry in preparing:
+                self._is_prepared(entry)
 
-    async def _warm(self, name: str, placement: Placement, is_ready: asyncio.Event) -> None:
+    async def _warm(self, name: str, entry: tuple[Placement, asyncio.Event]) -> None:
         with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
-            await self._acquire(name, placement)
+            await self._acquire(name, entry[0])
         await self.release(name)
-        self._preparing = [entry for entry in self._preparing if entry[1] is not is_ready]
-        is_ready.set()
+        self._is_prepared(entry)
+
+    def _is_prepared(self, entry: tuple[Placement, asyncio.Event]) -> None:
+        if entry in self._preparing:
+            self._preparing.remove(entry)
+        entry[1].set()
 
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
         """Wait for workers as placed and return them.
@@ -193,7 +158,7 @@ class WorkerPool(KeepsCheckpoints):
         if await _comes_first(asking, self._stop):
             return asking.result()
         await self.release(trial)
-        raise RunFailed(STOPPED, "the run was stopped")
+        raise _stopped()
 
     def stop_waiting(self) -> None:
         """Send away all who wait for workers at this moment."""
@@ -208,9 +173,7 @@ class WorkerPool(KeepsCheckpoints):
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
         """Get a group of its own, or the one that is being started ahead."""
         began = time.perf_counter()
-        coming = next(
-            (entry for entry in self._preparing if entry[0].group == placement.group), None
-        )
+        coming = next((one for one in self._preparing if one[0].group == placement.group), None)
         if coming is None:
             return await self._acquire(trial, placement)
         # Such a group is being started ahead: it is this trial's, not a second one.
@@ -250,7 +213,9 @@ class WorkerPool(KeepsCheckpoints):
             self._queue.admit()
             raise
         self._group_of[trial] = grant.group
-        self._neighbours.running(name for name in self._group_of if not name.startswith(AHEAD))
+        running = [name for name in self._group_of if not name.startswith(AHEAD)]
+        for name in running:
+            self._most_beside[name] = max(len(running) - 1, self._most_beside.get(name, 0))
         return Allocation(
             queue_s=started - asked,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
@@ -266,7 +231,7 @@ class WorkerPool(KeepsCheckpoints):
     def _refuse_abandoned(self, trial: str) -> None:
         if trial in self._abandoned or trial in self._over:
             self._abandoned.discard(trial)
-            raise RunFailed(STOPPED, "the run was stopped")
+            raise _stopped()
 
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
         """Give every worker of the trial's group a command; return their replies by rank.
@@ -276,8 +241,9 @@ class WorkerPool(KeepsCheckpoints):
         """
         number = self._group_of.get(trial)
         if number is None:
-            raise RunFailed(STOPPED, "the run was stopped")
-        command = self._kept.fill_in(trial, command)
+            raise _stopped()
+        if isinstance(command, Start):
+            command = replace(command, resume=self._kept.get(trial))
         began = time.perf_counter()
         try:
             asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
@@ -285,16 +251,16 @@ class WorkerPool(KeepsCheckpoints):
             if not await _comes_first(asking, asyncio.Event() if is_end else self._cut):
                 if self._group_of.pop(trial, None) is not None:  # else released meanwhile
                     self._groups.close_soon([number])
-                raise RunFailed(STOPPED, "the run was stopped")
+                raise _stopped()
             replies = asking.result()
             if isinstance(command, Start):
                 taken_s = time.perf_counter() - began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
             group = self._groups.get(number)
-            nodes = group.nodes() if group and self._kept.may_save(trial, replies) else []
-            if await self._departing.any_of(nodes):
-                saved = await self._groups.ask(number, Save(), timeout_s)
-                replies = with_saved(replies, saved)
+            may_save = group is not None and self._kept.may_save(trial, replies[0])
+            if group is not None and may_save and await self._queue.any_leaves(group.nodes()):
+                saved = await self._groups.ask(number, protocol.Save(), timeout_s)
+                replies = [_with_saved(*both) for both in zip(replies, saved, strict=True)]
         except RunFailed:
             if trial in self._group_of:
                 await self._drop(trial, number)
@@ -319,7 +285,6 @@ class WorkerPool(KeepsCheckpoints):
         self._queue.send_away(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
-        concurrent = self._neighbours.ended(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
             if keep and await self._groups.free(number):
@@ -329,14 +294,14 @@ class WorkerPool(KeepsCheckpoints):
         if not self._group_of and not self._starting:
             self._cut.clear()
         self._queue.admit()
-        return concurrent
+        return self._most_beside.pop(trial, 0)
 
     async def exchange(
         self, number: int, rank: int, turn: int, reply: Reply | None
     ) -> Command | None:
         """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
         group = self._groups.get(number)
-        return Close() if group is None else await group.exchange(rank, turn, reply)
+        return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
@@ -344,11 +309,11 @@ class WorkerPool(KeepsCheckpoints):
             await self.release(trial)
         await self._groups.close_all()
 
-    def groups(self) -> list[GroupState]:
+    def groups(self) -> list[protocol.GroupState]:
         """Return what is alive."""
         trials = {number: trial for trial, number in self._group_of.items()}
         return [
-            GroupState(trial=trials.get(number), placement=group.placement, pids=group.pids())
+            protocol.GroupState(trials.get(number), group.placement, group.pids())
             for number, group in self._groups
         ]
 
@@ -370,6 +335,10 @@ class WorkerPool(KeepsCheckpoints):
         self._queue.admit()
 
 
+def _stopped() -> RunFailed:
+    return RunFailed(STOPPED, "the run was stopped")
+
+
 async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool:
     """Wait for some work, or until `stop` is set; return whether the work has ended by then."""
     stopping = asyncio.ensure_future(stop.wait())
@@ -378,49 +347,3 @@ async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool
     if not work.done():
         work.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
     return work.done()
-
-
-LOOK_S = 2.0
-"""Seconds between two looks; notices come half a minute ahead, or more."""
-
-
-class DepartingNodes:
-    """What Ray says of its nodes, asked at most every LOOK_S; lives in the pool's event loop."""
-
-    def __init__(
-        self,
-        *,
-        is_local: bool,
-        ask: Callable[[], frozenset[str]] = draining_nodes,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """A Ray of our own on this machine (`is_local`) is never asked: its node goes with us."""
-        self._is_local, self._ask, self._clock = is_local, ask, clock
-        self._nodes: frozenset[str] = frozenset()
-        self._looked_at = float("-inf")
-
-    async def any_of(self, nodes: Collection[str]) -> bool:
-        """Whether one of these nodes, by Ray's ids, is about to go."""
-        if self._is_local or not nodes:
-            return False
-        if self._clock() - self._looked_at >= LOOK_S:
-            self._looked_at = self._clock()
-            self._nodes = await asyncio.to_thread(self._ask)
-        return not self._nodes.isdisjoint(nodes)
-
-
-class Neighbours:
-    """Remembers the most others for every trial that runs."""
-
-    def __init__(self) -> None:
-        self._most: dict[str, int] = {}
-
-    def running(self, trials: Iterable[str]) -> None:
-        """Note that these run at this moment."""
-        names = list(trials)
-        for name in names:
-            self._most[name] = max(len(names) - 1, self._most.get(name, 0))
-
-    def ended(self, trial: str) -> int:
-        """Forget a trial; return the most others that ran beside it."""
-        return self._most.pop(trial, 0)

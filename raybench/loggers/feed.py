@@ -7,22 +7,22 @@ take signals and the interpreter's exit. It is told on its standard input that t
 go to its standard output, one a line.
 """
 
+import importlib
 import json
 import os
 import select
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self, TextIO
 
 import filelock
 
-from raybench.loggers.processes import END, LOGGERS, open_sink
-from raybench.loggers.sink import Run, Sink, shown
+from raybench.loggers.processes import END, LOGGERS
+from raybench.loggers.sink import WINNERS, Run, Sink, shown
 from raybench.report.live.replay import FolderSource
 from raybench.results.records import evaluation_of, kind_and_trial, record_of, run_of, what_runs
 from raybench.results.store import StudyFiles, mend_last_line
@@ -63,9 +63,7 @@ class Ledger:
         self._file = self._path.open("a", encoding="utf-8")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
         self._lock.release()
 
@@ -115,10 +113,9 @@ class _Live:
 
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
-    """Its role and spec; None of what a version wrote that told them at the end."""
     run: Run | None = None
     """As the tool was told of it; None before."""
-    num_told: int = 0
+    num_written: int = 0
     """Points of the curve that the tool has; -1 where it has some that count no more."""
 
     def add(self, point: Evaluation) -> None:
@@ -126,8 +123,8 @@ class _Live:
         while self.curve and self.curve[-1].index >= point.index:
             self.curve.pop()
         self.curve.append(point)
-        if len(self.curve) <= self.num_told:
-            self.num_told = -1
+        if len(self.curve) <= self.num_written:
+            self.num_written = -1
 
 
 class Feed:
@@ -136,8 +133,8 @@ class Feed:
     def __init__(self, sink: Sink, ledger: Ledger) -> None:
         self._sink, self._ledger = sink, ledger
         self._live: dict[str, _Live] = {}
-        self.num_told = 0
-        """Runs that the tool was told the end of."""
+        self.num_ended = 0
+        """Runs that were written to their end."""
 
     def take(self, line: dict[str, Any]) -> None:
         """Take a line of the records; ValueError where it is none."""
@@ -150,10 +147,10 @@ class Feed:
             self._end(run_of(line), self._live.pop(name, _Live()))
 
     def flush(self) -> None:
-        """Tell the tool of the new points of runs that go on."""
+        """Write the new points of runs that go on."""
         for name, live in self._live.items():
-            if live.what is not None and live.num_told < len(live.curve):
-                self._tell(name, live, began=unix_seconds() - live.curve[-1].train_s)
+            if live.what is not None and live.num_written < len(live.curve):
+                self._write(name, live, began=unix_seconds() - live.curve[-1].train_s)
         self._sink.flush()
 
     def close(self) -> None:
@@ -164,43 +161,34 @@ class Feed:
         self._live.clear()
 
     def _end(self, record: RunRecord, live: _Live) -> None:
-        if live.run is None and self._is_there(record):
+        name = self._ledger.name_of(record.trial)
+        is_there = name is not None and self._ledger.holds(record) and self._sink.has(name)
+        if live.run is None and is_there:
             return
         live.what = record.role, record.spec
-        run = self._tell(record.trial, live, began=_ended_s(record) - record.ledger["train"])
+        finished = record.finished
+        ended_s = datetime.fromisoformat(finished).timestamp() if finished else unix_seconds()
+        run = self._write(record.trial, live, began=ended_s - record.ledger["train"])
         self._sink.end(run, record)
         self._ledger.ended(record)
-        self.num_told += 1
+        self.num_ended += 1
 
-    def _is_there(self, record: RunRecord) -> bool:
-        name = self._ledger.name_of(record.trial)
-        return name is not None and self._ledger.holds(record) and self._sink.has(name)
-
-    def _tell(self, name: str, live: _Live, *, began: float) -> Run:
-        """Tell the points that are new; all of them where the run is, or begins again."""
+    def _write(self, name: str, live: _Live, *, began: float) -> Run:
+        """Write the points that are new; all of them where the run is, or begins again."""
         assert live.what is not None
-        if live.run is None or live.num_told < 0:
+        if live.run is None or live.num_written < 0:
             role, spec = live.what
-            live.run, live.num_told = Run(name=name, role=role, spec=spec, began=began), 0
+            live.run, live.num_written = Run(name=name, role=role, spec=spec, began=began), 0
             self._ledger.begun(name, self._sink.start(live.run, self._ledger.name_of(name)))
-        self._sink.points(live.run, live.curve[live.num_told :])
-        live.num_told = len(live.curve)
+        self._sink.points(live.run, live.curve[live.num_written :])
+        live.num_written = len(live.curve)
         return live.run
-
-
-def _ended_s(record: RunRecord) -> float:
-    """Return when a run ended, Unix seconds; now, of a version that did not write it."""
-    if not record.finished:
-        return unix_seconds()
-    return datetime.fromisoformat(record.finished).timestamp()
 
 
 POLL_S = 0.5
 """New records are in the tool about so long after they were written."""
 NOT_NEEDED = ("torch", "tensorflow")
 """What tensorboardX and W&B import where it is there: seconds and hundreds of megabytes."""
-WINNERS = "winners"
-"""Of the ledger: the run that holds a study's winners. No run of a study has such a name."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -229,12 +217,15 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
     with Ledger(folder, tool) as ledger:
-        sink = open_sink(tool, folder, study)
+        module = importlib.import_module(f"raybench.loggers.to_{tool}")
+        sink: Sink = module.open_sink(folder, study)
         ledger.open(sink.place)
         feed, source = Feed(sink, ledger), FolderSource(str(folder))
         ended, bad = None, 0
         while ended is None:
-            ended = _is_ended()
+            found, _, _ = select.select([0], [], [], POLL_S)
+            if found:  # a word, or the end of all words
+                ended = os.read(0, len(END)) == END
             news = source.news()
             if news.is_anew:
                 feed.close()
@@ -247,11 +238,11 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
                     bad += 1  # the study's own screen says which
             feed.flush()
         feed.close()
-        if ended and feed.num_told:
-            _tell_winners(folder, sink, ledger)
+        if ended and feed.num_ended:
+            _write_winners(folder, sink, ledger)
         where = sink.close()
     if ended:
-        runs = "1 run" if feed.num_told == 1 else f"{feed.num_told} runs"
+        runs = "1 run" if feed.num_ended == 1 else f"{feed.num_ended} runs"
         runs += f" (without {bad} lines that are no records)" if bad else ""
         _say(words, f"{LOGGERS[tool].title}: {runs} written: {where}")
 
@@ -264,20 +255,12 @@ def _is_record(line: bytes) -> bool:
     return True
 
 
-def _is_ended() -> bool | None:
-    """Wait for a word; return None if there is none yet, whether the study has ended in order."""
-    found, _, _ = select.select([0], [], [], POLL_S)
-    return os.read(0, len(END)) == END if found else None
-
-
-def _tell_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
+def _write_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
     # Late: pandas takes a second, while nothing is trained any more.
     from raybench.loggers.sink import winners_of
     from raybench.results.study import load
 
-    found = winners_of(load(folder))
-    if found:
-        found = [replace(one, config=shown(one.config)) for one in found]
+    if found := winners_of(load(folder)):
         ledger.begun(WINNERS, sink.winners(found, ledger.name_of(WINNERS)))
 
 
@@ -288,7 +271,6 @@ def _sentence(tool: str, folder: Path, place: str, error: BaseException) -> str:
     if isinstance(error, UserError):
         return f"{reason}; {again}"
     reason = reason.splitlines()[0][:300]
-    kept = ""
     try:
         path = StudyFiles(folder).write_error(f"log-{tool}", traceback.format_exc())
         kept = f" (traceback: {path})"

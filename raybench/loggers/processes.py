@@ -1,7 +1,6 @@
 """The tools that `--log` knows, and the process of each as a study's driver has it: started, heard,
 waited for, never in its way."""
 
-import importlib
 import importlib.util
 import json
 import os
@@ -13,14 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self
 
 from raybench.spec.errors import UserError
 from raybench.spec.text import command_line
-
-if TYPE_CHECKING:  # the command line knows the names before anything is imported that takes long
-    from raybench.loggers.sink import Sink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +24,6 @@ class LoggerKind:
     imported by the process that writes alone."""
 
     title: str
-    """The tool's own name."""
     package: str
     """What it imports."""
     install: str
@@ -72,16 +66,10 @@ def check_loggers(names: Sequence[str]) -> None:
             )
 
 
-def open_sink(name: str, folder: Path, study: str) -> "Sink":
-    """Return what writes to a tool, for the study in `folder`."""
-    module = importlib.import_module(f"raybench.loggers.to_{name}")
-    return cast("Sink", module.open_sink(folder, study))
-
-
 END = b"end\n"
 """Tells a follower, on its standard input, that the study has ended."""
 CLOSE_S = 30.0
-"""In the end, a tool is waited for so long."""
+"""How long a tool is waited for in the end."""
 SAY_S = 2.0
 """After so long the user is told what is waited for."""
 BEGIN = (
@@ -92,7 +80,7 @@ BEGIN = (
 
 
 class Loggers:
-    """One process for each tool, that follows the records of a study; `with` it.
+    """One process for each tool that follows the records of a study; a context manager.
 
     Nothing here waits for a tool but the end, and that no longer than CLOSE_S.
     """
@@ -116,16 +104,17 @@ class Loggers:
         self._followers: list[_Follower] = []
 
     def start(self) -> None:
-        """Start; the records are there, be it without a line, and are not emptied any more."""
+        """Start; the records file is there, perhaps empty, and is not emptied any more."""
         study = Path(self._place.partition("?")[0]).name or self._folder.name
         self._followers = [
-            _Follower(tool, self._folder, study, self._place, self._say) for tool in self._tools
+            _Follower(tool, [str(self._folder), study, self._place], self._say)
+            for tool in self._tools
         ]
 
     def end(self) -> None:
         """Let them write what is left, and the winners: no more records come."""
         for follower in self._followers:
-            follower.end()
+            follower.write(END.decode())
 
     @property
     def has_failed(self) -> bool:
@@ -133,21 +122,18 @@ class Loggers:
         return any(follower.has_failed for follower in self._followers)
 
     def close(self) -> None:
-        """Wait until all is written, for so long as there is to wait at most."""
+        """Wait until all is written, at most `close_s` seconds."""
         since = time.monotonic()
         for follower in self._followers:
-            follower.let_go()
+            follower.write(None)
         if not self._wait(SAY_S if self._close_s is None else min(SAY_S, self._close_s), since):
-            self._say_waiting()
+            titles = [one.title for one in self._followers if one.is_running and not one.has_said]
+            limit = "" if self._close_s is None else f", for {self._close_s:g} s at most"
+            if titles:
+                self._say(f"writing the rest to {', '.join(titles)}{limit}")
         self._wait(self._close_s, since)
         for follower in self._followers:
             follower.close()
-
-    def _say_waiting(self) -> None:
-        titles = [one.title for one in self._followers if one.is_running and not one.has_said]
-        limit = "" if self._close_s is None else f", for {self._close_s:g} s at most"
-        if titles:
-            self._say(f"writing the rest to {', '.join(titles)}{limit}")
 
     def _wait(self, seconds: float | None, since: float) -> bool:
         """Wait for all until `seconds` after `since`; return whether all have ended."""
@@ -160,27 +146,19 @@ class Loggers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 class _Follower:
     """The process of one tool."""
 
-    def __init__(
-        self, tool: str, folder: Path, study: str, place: str, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, tool: str, arguments: list[str], say: Callable[[str], None]) -> None:
         self.title, self._tool, self._say = LOGGERS[tool].title, tool, say
-        self._again = f"{command_line('report', place, '--log', tool)} writes the rest."
+        self._again = f"{command_line('report', arguments[-1], '--log', tool)} writes the rest."
         self.has_failed = self.has_said = False
-        begin = [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path)]
         self._process = subprocess.Popen(
-            [*begin, tool, str(folder), study, place],
+            [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path), tool, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -193,25 +171,19 @@ class _Follower:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
-    def end(self) -> None:
-        """Tell it that no more records come."""
+    def write(self, word: str | None) -> None:
+        """Send a word to its standard input; None closes that: it ends by itself."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(END.decode())
-            self._process.stdin.flush()
+            if word is None:
+                self._process.stdin.close()
+            else:
+                self._process.stdin.write(word)
+                self._process.stdin.flush()
         except BrokenPipeError:
             self.has_failed = True  # it has ended before, and `_hear` says why
-
-    def let_go(self) -> None:
-        """Let it end by itself."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            self.has_failed = True
 
     def close(self) -> None:
         """End it, with what it started, if it runs on; hear its last words."""

@@ -5,9 +5,8 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from raybench.results.ranking import confirmed
 from raybench.spec.run import RunSpec
 from raybench.spec.text import HIDDEN, KEY, clean, redact_text
 from raybench.stats.record import Evaluation, Role, RunRecord
@@ -16,6 +15,8 @@ if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
     from raybench.results.study import Study
 
 Value = str | int | float | bool
+WINNERS = "winners"
+"""The run that holds a study's winners. No run of a study has such a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +39,20 @@ class Winner:
     """What it is: `fastest`, `cheapest`; of several models of GPU `fastest on H100`."""
     trial: str
     config: str
-    """It in one line."""
+    """It in one line, without secrets."""
     is_confirmed: bool
     """Whether `figures` are of runs with new seeds; otherwise of the search's one run."""
     figures: dict[str, float]
     """Seconds to the target and their 90 % interval, worker-seconds, runs, hits, the metric."""
     spec: RunSpec
 
+    @property
+    def proof(self) -> str:
+        """`is_confirmed` in words."""
+        return "confirmed by new runs" if self.is_confirmed else "one run, not confirmed"
 
-class Sink(Protocol):
+
+class Sink:
     """Writes to one tool; whatever goes wrong is raised, and ends this tool's logging alone.
 
     Calls for a run are `start`, then `points`, then `end` or `cut_off`; runs overlap. A run that
@@ -58,29 +64,37 @@ class Sink(Protocol):
     """Where it writes, without secrets: what lies elsewhere has not been written here."""
 
     def has(self, name: str) -> bool:
-        """Whether a run that was written is still there, as far as that is known."""
+        """Whether a run that was written is still there. Where it cannot be known it is believed:
+        what the user has deleted stays away."""
+        del name
+        return True
 
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run, in place of the `earlier` one; return its name in the tool."""
+        raise NotImplementedError
 
     def points(self, run: Run, points: Sequence[Evaluation]) -> None:
         """Add evaluations to a run's curve."""
+        raise NotImplementedError
 
     def end(self, run: Run, record: RunRecord) -> None:
         """End a run with what is known of it."""
+        raise NotImplementedError
 
     def cut_off(self, run: Run) -> None:
         """End a run that has no record: nobody trains it any more."""
+        raise NotImplementedError
 
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
-        """Write a study's winners, in place of what was written of it `earlier`; return its
-        name in the tool."""
+        """Write a study's winners in place of the `earlier` ones; return their name in the tool."""
+        raise NotImplementedError
 
     def flush(self) -> None:
-        """Let what was written be seen."""
+        """Let what was written be seen; nothing where the tool holds nothing back."""
 
     def close(self) -> str:
         """End; return where to look, for the end of a sentence."""
+        raise NotImplementedError
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
@@ -93,73 +107,6 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
     return found
 
 
-def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
-    """Return what is drawn of an evaluation, without what is not finite.
-
-    | name | of it |
-    |---|---|
-    | validation_accuracy | the metric (or another one) on the validation split |
-    | train_loss | mean since the last evaluation |
-    | learning_rate | of the last step |
-    | samples_per_s | training samples per second of training |
-    | epoch, samples, train_s | how far the training is; the last is seconds |
-    """
-    values = {
-        f"validation_{metric_name}": point.value,
-        "train_loss": point.train_loss,
-        "learning_rate": point.learning_rate,
-        "samples_per_s": point.samples_per_s,
-        "epoch": point.epoch,
-        "samples": float(point.samples),
-        "train_s": point.train_s,
-    }
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def run_figures(record: RunRecord) -> dict[str, float]:
-    """Return the numbers of a run that has ended, without those it has none of.
-
-    `time_to_target_s`, `worker_seconds_to_target`, `best_accuracy` and `test_accuracy` (or of
-    another metric), `train_s`, `wall_s`, `samples`, `num_parameters`, and seconds of every phase
-    as `ledger.<phase>_s`.
-    """
-    metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
-    found: dict[str, float | None] = {
-        "time_to_target_s": seconds,
-        "worker_seconds_to_target": seconds and seconds * record.spec.num_workers,
-        metric.best_column: record.best_value,
-        metric.test_column: record.test_value,
-        "train_s": record.ledger["train"],
-        "wall_s": record.wall_s,
-        "samples": record.samples,
-        "num_parameters": record.num_parameters,
-    }
-    found |= {f"ledger.{clean(phase)}_s": spent for phase, spent in record.ledger.items()}
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if value is not None and math.isfinite(value)
-    }
-
-
-def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the words of a run that has ended: role, state, stop, failure, message, source."""
-    found = {
-        "role": record.role,
-        "state": record.state,
-        "stop": record.stop,
-        "failure": record.failure,
-        "message": record.message,
-        "source": record.source,
-    }
-    return {name: shown(value) for name, value in found.items() if value is not None}
-
-
-def shown(text: str) -> str:
-    """Return a text from outside, in one line and without secrets."""
-    return redact_text(clean(text), os.environ)
-
-
 def _flatten(content: Mapping[str, Any], above: str, found: dict[str, Value]) -> None:
     for key, value in content.items():
         name = f"{above}{clean(str(key))}"
@@ -169,8 +116,61 @@ def _flatten(content: Mapping[str, Any], above: str, found: dict[str, Value]) ->
             found[name] = value
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
-            is_secret = KEY.search(f"{name}=x") is not None
-            found[name] = HIDDEN if is_secret else shown(text)
+            found[name] = HIDDEN if KEY.search(f"{name}=x") else shown(text)
+
+
+def shown(text: str) -> str:
+    """Return a text from outside, in one line and without secrets."""
+    return redact_text(clean(text), os.environ)
+
+
+def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
+    """Return what is drawn of an evaluation: the metric on the validation split, the mean training
+    loss since the last one, the rate of the last step, speed, and how far the training is."""
+    values = {
+        f"validation_{metric_name}": point.value,
+        "train_loss": point.train_loss,
+        "learning_rate": point.learning_rate,
+        "samples_per_s": point.samples_per_s,
+        "epoch": point.epoch,
+        "samples": float(point.samples),
+        "train_s": point.train_s,
+    }
+    return _finite(values)
+
+
+def run_figures(record: RunRecord) -> dict[str, float]:
+    """Return the numbers of a run that has ended, without those it has none of; seconds of every
+    phase are `ledger.<phase>_s`."""
+    metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
+    found = {
+        "time_to_target_s": seconds,
+        "worker_seconds_to_target": seconds and seconds * record.spec.num_workers,
+        metric.best_column: record.best_value,
+        metric.test_column: record.test_value,
+        "train_s": record.ledger["train"],
+        "wall_s": record.wall_s,
+        "samples": record.samples,
+        "num_parameters": record.num_parameters,
+    }
+    return _finite(
+        found | {f"ledger.{clean(phase)}_s": spent for phase, spent in record.ledger.items()}
+    )
+
+
+def run_words(record: RunRecord) -> dict[str, str]:
+    """Return the words of a run that has ended, those it has."""
+    names = ("role", "state", "stop", "failure", "message", "source")
+    found = {name: getattr(record, name) for name in names}
+    return {name: shown(value) for name, value in found.items() if value is not None}
+
+
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    }
 
 
 CONFIRMED = {
@@ -193,18 +193,14 @@ def winners_of(results: "Study") -> list[Winner]:
         return []
     found = []
     for kind, verdict in judge_each(results).items():
-        where = f" on {kind}" if kind else ""
-        best = "fastest" if results.is_timed else "best"
-        trials = {best: verdict.fastest, "cheapest": verdict.cheapest}
-        if not results.is_timed:
-            del trials["cheapest"]
-        for title, trial in trials.items():
+        trials = {"fastest": verdict.fastest, "cheapest": verdict.cheapest}
+        for title, trial in trials.items() if results.is_timed else [("best", verdict.fastest)]:
             spec = results.runs[trial].spec
             found.append(
                 Winner(
-                    title=f"{title}{where}",
+                    title=f"{title} on {kind}" if kind else title,
                     trial=trial,
-                    config=results.label(spec),
+                    config=shown(results.label(spec)),
                     is_confirmed=verdict.is_confirmed,
                     figures=_figures(results, trial, is_confirmed=verdict.is_confirmed),
                     spec=spec,
@@ -214,22 +210,21 @@ def winners_of(results: "Study") -> list[Winner]:
 
 
 def _figures(results: "Study", trial: str, *, is_confirmed: bool) -> dict[str, float]:
-    import pandas as pd
+    from raybench.results.ranking import confirmed
 
     metric = results.metric
     table = confirmed(results) if is_confirmed else results.trials
-    row = table.set_index("trial").loc[trial].to_dict()
+    row = table.set_index("trial").loc[trial].dropna().to_dict()
     if is_confirmed:
         found = {name: row.get(column) for name, column in CONFIRMED.items()}
-        found |= {metric.name: row[f"median_{metric.name}"]}
-        found |= {metric.test_column: row[metric.test_column]}
-    else:
-        seconds = row["crossed_s"] if results.is_timed else math.nan
-        found = {"time_to_target_s": seconds, "runs": 1, "hits": int(pd.notna(seconds))}
-        found |= {"worker_seconds_to_target": seconds * row["num_workers"]}
-        found |= {metric.name: row[metric.best_column]}
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if pd.notna(value) and math.isfinite(value)
+        found |= {metric.name: row.get(f"median_{metric.name}")}
+        return _finite(found | {metric.test_column: row.get(metric.test_column)})
+    seconds = row.get("crossed_s") if results.is_timed else None
+    found = {
+        "time_to_target_s": seconds,
+        "worker_seconds_to_target": seconds and seconds * row["num_workers"],
+        "runs": 1,
+        "hits": int(seconds is not None),
+        metric.name: row.get(metric.best_column),
     }
+    return _finite(found)

@@ -7,7 +7,7 @@ MLFLOW_EXPERIMENT_NAME.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mlflow
@@ -18,6 +18,7 @@ from mlflow.tracking import MlflowClient
 
 from raybench.loggers.sink import (
     Run,
+    Sink,
     Value,
     Winner,
     curve_values,
@@ -38,137 +39,115 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIE
 """How long a server is waited for, seconds and tries, unless the user says otherwise."""
 
 
-class MLflow:
+class _MLflow(Sink):
     """Writes through MLflow's client: neither its current run nor the code's place are told."""
 
     def __init__(self, study: str) -> None:
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
-        self._client, uri = MlflowClient(), mlflow.get_tracking_uri()
-        self._experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
-        self.place = f"{shown(uri)} {self._experiment}"
-        self._shown_uri, self._study = shown(uri), study
-        self._is_new = False
-        self._experiment_id = self._opened_experiment()
+        self._client, self._uri = MlflowClient(), shown(mlflow.get_tracking_uri())
+        self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
+        self.place, self._study = f"{self._uri} {self._name}", study
         self._runs: dict[str, str] = {}
         """Runs that go on, by MLflow's ids."""
+        experiment = self._client.get_experiment_by_name(self._name)
+        self._is_new = experiment is None
+        if experiment is not None and experiment.lifecycle_stage != "active":
+            raise ValueError(
+                f"the experiment {self._name} was deleted there; restore it, or set "
+                "MLFLOW_EXPERIMENT_NAME to another"
+            )
+        self._experiment = str(
+            experiment.experiment_id if experiment else self._client.create_experiment(self._name)
+        )
 
     def has(self, name: str) -> bool:
-        """Believe it, but of an experiment that is new: what the user has deleted stays away."""
-        del name
         return not self._is_new
 
     def start(self, run: Run, earlier: str | None) -> str:
-        """Begin a run with its spec; the one it had is deleted, as MLflow cannot shorten it."""
-        if earlier is not None:
-            self._delete(earlier)
-        number = self._create(run.name, began=run.began, tags={"role": run.role})
-        self._runs[run.name] = number
+        self._runs[run.name] = number = self._create(run.name, run.role, earlier, run.began)
         self._params(number, params_of(run.spec))
         return number
 
     def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        """Add evaluations to a run's curve."""
         metric = run.spec.objective.judged_by.name
         metrics = []
         for point in points:
             values = curve_values(point, metric)
             step = round(1000 * values.get("train_s", 0.0))
-            at = round(1000 * run.began) + step
-            metrics += [Metric(name, value, at, step) for name, value in values.items()]
-        self._metrics(self._runs[run.name], metrics)
+            metrics += _metrics(values, round(1000 * run.began) + step, step)
+        self._log(self._runs[run.name], metrics)
 
     def end(self, run: Run, record: RunRecord) -> None:
-        """End a run with its figures."""
         number, figures = self._runs.pop(run.name), run_figures(record)
         step = round(1000 * figures["train_s"])
         at = round(1000 * run.began) + step
         # Points of a curve have these as metrics, too.
         own = {name: value for name, value in figures.items() if name not in ("train_s", "samples")}
-        self._metrics(number, [Metric(name, value, at, step) for name, value in own.items()])
+        self._log(number, _metrics(own, at, step))
         self._tags(number, run_words(record))
         status = "FAILED" if record.failure else "FINISHED"
         status = "KILLED" if record.stop == "interrupted" else status
         self._client.set_terminated(number, status, end_time=at)
 
     def cut_off(self, run: Run) -> None:
-        """End a run that nobody trains any more."""
         self._client.set_terminated(self._runs.pop(run.name), "KILLED")
 
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
-        """Write the winners to a run of the study's own."""
-        if earlier is not None:
-            self._delete(earlier)
-        number = self._create(
-            f"{self._study}: winners", began=unix_seconds(), tags={"role": "winners"}
-        )
-        sentences = []
+        now_s = unix_seconds()
+        number = self._create(f"{self._study}: winners", "winners", earlier, now_s)
+        configs = {}
         for winner in winners:
             title = winner.title
             self._params(number, {f"{title}.{k}": v for k, v in params_of(winner.spec).items()})
-            at = round(1000 * unix_seconds())
-            found = {f"{title}.{name}": value for name, value in winner.figures.items()}
-            self._metrics(number, [Metric(name, value, at, 0) for name, value in found.items()])
-            proof = "confirmed" if winner.is_confirmed else "one run, not confirmed"
-            config = f"trial {winner.trial}: {shown(winner.config)} ({proof})"
-            self._tags(number, {title: config})
-            sentences.append(f"- {title}: {config}")
-        self._tags(number, {NOTE: "\n".join(sentences)})
+            figures = {f"{title}.{name}": value for name, value in winner.figures.items()}
+            self._log(number, _metrics(figures, round(1000 * now_s), 0))
+            configs[title] = f"trial {winner.trial}: {winner.config} ({winner.proof})"
+        note = "\n".join(f"- {title}: {config}" for title, config in configs.items())
+        self._tags(number, configs | {NOTE: note})
         self._client.set_terminated(number, "FINISHED")
         return number
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
     def close(self) -> str:
-        """Return where to look."""
-        if "://" in self._shown_uri and self._shown_uri.startswith("http"):
-            return f"experiment {self._experiment} at {self._shown_uri}"
-        return f"mlflow ui --backend-store-uri {self._shown_uri}, experiment {self._experiment}"
+        if self._uri.startswith("http"):
+            return f"experiment {self._name} at {self._uri}"
+        return f"mlflow ui --backend-store-uri {self._uri}, experiment {self._name}"
 
-    def _opened_experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self._experiment)
-        if found is None:
-            self._is_new = True
-            return str(self._client.create_experiment(self._experiment))
-        if found.lifecycle_stage != "active":
-            raise ValueError(
-                f"the experiment {self._experiment} was deleted there; restore it, or set "
-                "MLFLOW_EXPERIMENT_NAME to another"
-            )
-        return str(found.experiment_id)
-
-    def _create(self, name: str, *, began: float, tags: dict[str, str]) -> str:
-        found = self._client.create_run(
-            self._experiment_id,
-            start_time=round(1000 * began),
-            run_name=name,
-            tags={"study": self._study} | tags,
-        )
-        return str(found.info.run_id)
-
-    def _delete(self, number: str) -> None:
+    def _create(self, name: str, role: str, earlier: str | None, began: float) -> str:
+        """Begin a run; the `earlier` one is deleted, as MLflow cannot shorten it."""
         try:
-            self._client.delete_run(number)
+            if earlier is not None:
+                self._client.delete_run(earlier)
         except MlflowException as error:
             if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
                 raise  # the user has deleted it for good before
+        found = self._client.create_run(
+            self._experiment,
+            start_time=round(1000 * began),
+            run_name=name,
+            tags={"study": self._study, "role": role},
+        )
+        return str(found.info.run_id)
 
-    def _params(self, number: str, params: dict[str, Value]) -> None:
+    def _params(self, number: str, params: Mapping[str, Value]) -> None:
         rows = [Param(name, str(value)[:LONGEST]) for name, value in params.items()]
         for at in range(0, len(rows), MOST_PARAMS):
             self._client.log_batch(number, params=rows[at : at + MOST_PARAMS])
 
-    def _metrics(self, number: str, metrics: list[Metric]) -> None:
+    def _log(self, number: str, metrics: list[Metric]) -> None:
         for at in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(number, metrics=metrics[at : at + MOST_METRICS])
 
-    def _tags(self, number: str, tags: dict[str, str]) -> None:
+    def _tags(self, number: str, tags: Mapping[str, str]) -> None:
         rows = [RunTag(name, value[:LONGEST]) for name, value in tags.items()]
         self._client.log_batch(number, tags=rows)
 
 
-def open_sink(folder: Path, study: str) -> MLflow:
+def _metrics(values: Mapping[str, float], at: int, step: int) -> list[Metric]:
+    return [Metric(name, value, at, step) for name, value in values.items()]
+
+
+def open_sink(folder: Path, study: str) -> Sink:
     """Return the sink of a study, which MLflow keeps elsewhere."""
     del folder
-    return MLflow(study)
+    return _MLflow(study)

@@ -11,19 +11,20 @@ that dies without a word where the disk is full.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 from tensorboardX.proto.api_pb2 import Status
-from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboardX.summary import hparams, text
 
 from raybench.loggers.sink import (
+    WINNERS,
     Run,
-    Value,
+    Sink,
     Winner,
     curve_values,
     params_of,
@@ -35,8 +36,6 @@ from raybench.stats.clock import unix_seconds
 from raybench.stats.record import Evaluation, RunRecord
 
 FOLDER = "tensorboard"
-WINNERS = "winners"
-EVENTS = "events.out.tfevents.*"
 AXES = {
     "by_train_ms": (1000.0, "train_s", "over milliseconds of training: 5k is 5 seconds"),
     "by_samples": (1.0, "samples", "over training samples"),
@@ -44,13 +43,12 @@ AXES = {
 """Beginnings of tags: what of a point is the step, times what, and that in words."""
 NOT_DRAWN = ("train_s", "samples")
 """What is an axis is no curve."""
-END_TAG = "_hparams_/session_end_info"
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 """Beginnings of keys that a table of configurations needs no column of."""
 
 
-class TensorBoard:
-    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`."""
+class _TensorBoard(Sink):
+    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`, in place of an earlier attempt."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
@@ -58,12 +56,9 @@ class TensorBoard:
         self._files: dict[str, _Events] = {}
 
     def has(self, name: str) -> bool:
-        """Whether a run's folder is there: it may be deleted to have all written anew."""
-        return (self._folder / name).is_dir()
+        return (self._folder / name).is_dir()  # it may be deleted to have all written anew
 
     def start(self, run: Run, earlier: str | None) -> str:
-        """Begin a run's file, in place of the one it had."""
-        del earlier  # lies where this one will
         name = folder_name(run.name)
         file = self._files[run.name] = _Events(self._folder / name)
         params = params_of(run.spec)
@@ -71,67 +66,54 @@ class TensorBoard:
         compared = {key: params[key] for key in params if not key.startswith(NOT_COMPARED)}
         metric = run.spec.objective.judged_by
         figures = ("time_to_target_s", "worker_seconds_to_target", metric.best_column)
-        tags = [f"run/{name}" for name in figures]
-        for part in _hparams({"role": run.role, **compared}, tags):
+        measured = {f"run/{name}": 0.0 for name in figures}
+        for part in hparams({"role": run.role, **compared}, measured)[:2]:  # without the end
             file.add(part, wall_s=run.began)
         return name
 
     def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        """Add evaluations to a run's curve, on both axes."""
         file, metric = self._files[run.name], run.spec.objective.judged_by.name
         for point in points:
             values = curve_values(point, metric)
             wall_s = run.began + values.get("train_s", 0.0)
             for axis, (factor, of, words) in AXES.items():
-                if of not in values:
-                    continue
-                step = round(factor * values[of])
-                for name, value in values.items():
-                    if name not in NOT_DRAWN:
-                        file.scalar(f"{axis}/{name}", value, step, wall_s=wall_s, words=words)
+                for name in values.keys() - NOT_DRAWN if of in values else ():
+                    step = round(factor * values[of])
+                    file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s, words=words)
 
     def end(self, run: Run, record: RunRecord) -> None:
-        """Write a run's figures, its end, and close its file."""
-        file = self._files.pop(run.name)
-        figures = run_figures(record)
+        file, figures = self._files.pop(run.name), run_figures(record)
         wall_s = run.began + figures["train_s"]
         for name, value in figures.items():
-            part = "ledger" if name.startswith("ledger.") else "run"
-            file.scalar(f"{part}/{name.removeprefix('ledger.')}", value, 0, wall_s=wall_s)
+            tag = name.replace(".", "/") if name.startswith("ledger.") else f"run/{name}"
+            file.scalar(tag, value, 0, wall_s=wall_s)
         words = "".join(f"- {key}: {_plain(value)}\n" for key, value in run_words(record).items())
         file.add(text("end", words), wall_s=wall_s)
         file.add(_session_end(is_well=record.failure is None), wall_s=wall_s)
         file.close()
 
     def cut_off(self, run: Run) -> None:
-        """Close a run's file."""
         file = self._files.pop(run.name)
         file.add(text("end", "- state: cut off"), wall_s=run.began)
         file.close()
 
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
-        """Write a run `winners`: a text, and a number for every figure."""
-        del earlier  # lies where this one will
         file, now_s = _Events(self._folder / WINNERS), unix_seconds()
         for winner in winners:
-            proof = "confirmed by new runs" if winner.is_confirmed else "one run, not confirmed"
+            words = f"**{_plain(winner.config)}** (trial {_plain(winner.trial)}; {winner.proof})"
             rows = "".join(f"| {key} | {value:.6g} |\n" for key, value in winner.figures.items())
-            table = f"**{_plain(winner.config)}** (trial {_plain(winner.trial)}; {proof})\n\n"
-            file.add(
-                text(winner.title, f"{table}| figure | value |\n|---|---|\n{rows}"), wall_s=now_s
-            )
+            table = f"{words}\n\n| figure | value |\n|---|---|\n{rows}"
+            file.add(text(winner.title, table), wall_s=now_s)
             for key, value in winner.figures.items():
                 file.scalar(f"{WINNERS}/{winner.title}/{key}", value, 0, wall_s=now_s)
         file.close()
         return WINNERS
 
     def flush(self) -> None:
-        """Write what is held back."""
         for file in self._files.values():
             file.flush()
 
     def close(self) -> str:
-        """Close all files; return the command that shows them."""
         for file in self._files.values():
             file.close()
         return f"tensorboard --logdir {self._folder}"
@@ -142,9 +124,10 @@ class _Events:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(EVENTS):
+        for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._writer = EventsWriter(str(folder.absolute() / "events"))
+        self.flush, self.close = self._writer.flush, self._writer.close
         self._described: set[str] = set()
         # A TensorBoard that has read the earlier file forgets what it held.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -165,19 +148,11 @@ class _Events:
         one = Summary.Value(tag=tag, simple_value=value, metadata=metadata)
         self.add(Summary(value=[one]), step, wall_s=wall_s)
 
-    def flush(self) -> None:
-        """Write what is held back."""
-        self._writer.flush()
 
-    def close(self) -> None:
-        """Write what is held back, and close."""
-        self._writer.close()
-
-
-def open_sink(folder: Path, study: str) -> TensorBoard:
-    """Return the sink of a study in `folder`."""
-    del study  # TensorBoard names runs by their folders
-    return TensorBoard(folder)
+def open_sink(folder: Path, study: str) -> Sink:
+    """Return the sink of a study in `folder`; TensorBoard names runs by their folders."""
+    del study
+    return _TensorBoard(folder)
 
 
 def folder_name(run: str) -> str:
@@ -188,21 +163,14 @@ def folder_name(run: str) -> str:
     return f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
-def _hparams(params: Mapping[str, Value], tags: Sequence[str]) -> list[Summary]:
-    """Return what TensorBoard's table of configurations is made of, but the end.
-
-    `tags` are those of its columns that are measured.
-    """
-    experiment, start, _ = hparams(dict(params), dict.fromkeys(tags, 0.0))
-    return [experiment, start]
-
-
 def _session_end(*, is_well: bool) -> Summary:
-    status = Status.Value("STATUS_SUCCESS" if is_well else "STATUS_FAILURE")
-    content = HParamsPluginData(session_end_info=SessionEndInfo(status=status), version=0)
-    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())
-    value = Summary.Value(tag=END_TAG, metadata=SummaryMetadata(plugin_data=plugin))
-    return Summary(value=[value])
+    """Return the end of a run in TensorBoard's table of configurations."""
+    end = hparams({}, {})[2]
+    data = end.value[0].metadata.plugin_data
+    content = HParamsPluginData.FromString(data.content)
+    content.session_end_info.status = Status.Value(f"STATUS_{'SUCCESS' if is_well else 'FAILURE'}")
+    data.content = content.SerializeToString()
+    return end
 
 
 def _plain(text: str) -> str:

@@ -15,7 +15,9 @@ from typing import Any
 import wandb
 
 from raybench.loggers.sink import (
+    WINNERS,
     Run,
+    Sink,
     Winner,
     curve_values,
     params_of,
@@ -31,7 +33,7 @@ SYNCED = ".synced"
 """End of the file's name that `wandb sync` leaves beside what it has uploaded."""
 
 
-class WeightsAndBiases:
+class _WeightsAndBiases(Sink):
     """Writes through W&B's own process; every attempt of a run has an id of its own."""
 
     def __init__(self, folder: Path, study: str) -> None:
@@ -43,63 +45,56 @@ class WeightsAndBiases:
         self.place = shown(f"{place} {os.environ.get('WANDB_ENTITY', '')} {self._project}")
         self._runs: dict[str, Any] = {}
 
-    def has(self, name: str) -> bool:
-        """Believe it: what the user has deleted there stays away."""
-        del name
-        return True
-
     def start(self, run: Run, earlier: str | None) -> str:
-        """Begin a run with its spec; what it had offline goes, if it was not uploaded."""
-        self._take_away(run.name, earlier)
         config = {"role": run.role, **params_of(run.spec)}
-        opened = self._open(run.name, role=run.role, config=config)
+        opened = self._open(run.name, earlier, role=run.role, config=config)
         opened.define_metric("train_s", hidden=True)
         opened.define_metric("*", step_metric="train_s")
         self._runs[run.name] = opened
         return str(opened.id)
 
     def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        """Add evaluations to a run's curve."""
         metric = run.spec.objective.judged_by.name
         for point in points:
             self._runs[run.name].log(curve_values(point, metric))
 
     def end(self, run: Run, record: RunRecord) -> None:
-        """End a run with its figures."""
-        opened = self._runs.pop(run.name)
-        opened.summary.update(run_figures(record) | run_words(record))
-        opened.finish(exit_code=0 if record.failure is None else 1)
+        is_well = record.failure is None
+        self._finish(run.name, run_figures(record) | run_words(record), is_well=is_well)
 
     def cut_off(self, run: Run) -> None:
-        """End a run that nobody trains any more."""
-        opened = self._runs.pop(run.name)
-        opened.summary.update({"state": "cut off"})
-        opened.finish(exit_code=1)
+        self._finish(run.name, {"state": "cut off"}, is_well=False)
 
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
-        """Write a run whose summary holds the winners."""
-        self._take_away("winners", earlier)
-        opened = self._open("winners", role="winners", config={})
+        opened = self._open(WINNERS, earlier, role="winners", config={})
         for winner in winners:
-            words = {"trial": winner.trial, "config": shown(winner.config)}
-            found = words | {"is_confirmed": winner.is_confirmed} | winner.figures
+            found = winner.figures | {"trial": winner.trial, "config": winner.config}
+            found |= {"is_confirmed": winner.is_confirmed}
             opened.summary.update({f"{winner.title}.{key}": one for key, one in found.items()})
             spec = params_of(winner.spec)
             opened.config.update({f"{winner.title}.{key}": one for key, one in spec.items()})
         opened.finish(exit_code=0)
         return str(opened.id)
 
-    def flush(self) -> None:
-        """Nothing is held back: W&B's own process has it."""
-
     def close(self) -> str:
-        """End W&B's process; return where to look."""
         wandb.teardown()
         if self._is_offline:
             return f"wandb sync {self._folder / 'wandb'}/offline-run-*"
         return f"project {self._project}, group {self._study}"
 
-    def _open(self, name: str, *, role: str, config: Mapping[str, Any]) -> Any:
+    def _finish(self, name: str, summary: Mapping[str, Any], *, is_well: bool) -> None:
+        opened = self._runs.pop(name)
+        opened.summary.update(summary)
+        opened.finish(exit_code=0 if is_well else 1)
+
+    def _open(self, name: str, earlier: str | None, *, role: str, config: Mapping[str, Any]) -> Any:
+        """Begin a run; what an `earlier` attempt wrote and nobody uploaded is deleted."""
+        if name in self._runs:
+            self._finish(name, {"state": "superseded"}, is_well=False)
+        if earlier is not None:
+            for folder in (self._folder / "wandb").glob(f"offline-run-*-{earlier}"):
+                if not any(folder.glob(f"*{SYNCED}")):
+                    shutil.rmtree(folder)
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -123,19 +118,7 @@ class WeightsAndBiases:
             reinit="create_new",
         )
 
-    def _take_away(self, name: str, earlier: str | None) -> None:
-        """Delete what an earlier attempt wrote and nobody uploaded; mark one that still runs."""
-        opened = self._runs.pop(name, None)
-        if opened is not None:
-            opened.summary.update({"state": "superseded"})
-            opened.finish(exit_code=1)
-        if earlier is None:
-            return
-        for folder in (self._folder / "wandb").glob(f"offline-run-*-{earlier}"):
-            if not any(folder.glob(f"*{SYNCED}")):
-                shutil.rmtree(folder)
 
-
-def open_sink(folder: Path, study: str) -> WeightsAndBiases:
+def open_sink(folder: Path, study: str) -> Sink:
     """Return the sink of a study."""
-    return WeightsAndBiases(folder, study)
+    return _WeightsAndBiases(folder, study)

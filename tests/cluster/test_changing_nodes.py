@@ -176,7 +176,10 @@ def test_a_host_that_has_been_given_notice_takes_no_new_group(
         assert grant.nodes == (0, 0)
         grant, _ = await waiting.wait("0", ONE)
         notice.add("id-a")
-        await waiting.look()
+        assert not await waiting.any_leaves(["id-a", "id-b"]), "it was looked at a moment ago"
+        await asyncio.sleep(0.02)
+        assert await waiting.any_leaves(["id-a", "id-b"])
+        assert not await waiting.any_leaves(["id-b"])
         pool.release("busy")
         asking = asyncio.ensure_future(waiting.wait("1", TWO))
         await asyncio.sleep(0.05)

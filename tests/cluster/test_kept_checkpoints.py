@@ -23,13 +23,7 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import PoolOptions
-from raybench.cluster.worker_pool import (
-    LOOK_S,
-    URGENT_S,
-    DepartingNodes,
-    KeptCheckpoints,
-    WorkerPool,
-)
+from raybench.cluster.worker_pool import URGENT_S, KeptCheckpoints, WorkerPool
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation
@@ -77,9 +71,6 @@ def test_a_reply_keeps_the_index_alone() -> None:
     assert kept.state("a") == checkpoint(2).state
     assert kept.take("a", [progress(2)]) == [progress(2)]
     assert kept.get("a") == checkpoint(2), "the newest one stays"
-    assert kept.fill_in("a", Start(spec=SPEC)) == Start(spec=SPEC, resume=checkpoint(2))
-    assert kept.fill_in("a", Advance()) == Advance()
-    assert kept.fill_in("b", Start(spec=SPEC)) == Start(spec=SPEC)
     kept.take("a", [Finished(ledger={})])
     assert kept.get("a") is None
 
@@ -95,35 +86,17 @@ def test_a_reply_keeps_the_index_alone() -> None:
         (Crashed(failure="error", message="", traceback=""), False),
     ],
 )
-def test_what_is_saved_out_of_turn(reply: Reply, may: bool) -> None:
+def test_what_is_saved_out_of_turn(
+    reply: Reply, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
-    kept = KeptCheckpoints(clock=lambda: now[0])
-    assert kept.may_save("a", [reply]) == may
+    monkeypatch.setattr(worker_pool.time, "monotonic", lambda: now[0])
+    kept = KeptCheckpoints()
+    assert kept.may_save("a", reply) == may
     kept.put("a", checkpoint(1))
-    assert not kept.may_save("a", [reply]), "it was saved a moment ago"
+    assert not kept.may_save("a", reply), "it was saved a moment ago"
     now[0] += URGENT_S
-    assert kept.may_save("a", [reply]) == may
-
-
-def test_nodes_that_go_are_asked_for_now_and_then() -> None:
-    now, asked = [0.0], [0]
-
-    def ask() -> frozenset[str]:
-        asked[0] += 1
-        return frozenset({"b"})
-
-    async def story() -> None:
-        nodes = DepartingNodes(is_local=False, ask=ask, clock=lambda: now[0])
-        assert await nodes.any_of(["a", "b"])
-        assert not await nodes.any_of(["a"])
-        assert asked == [1]
-        now[0] += LOOK_S
-        assert await nodes.any_of(["b"])
-        assert asked == [2]
-        assert not await DepartingNodes(is_local=True, ask=ask).any_of(["b"])
-        assert asked == [2], "a Ray of our own goes with us"
-
-    asyncio.run(story())
+    assert kept.may_save("a", reply) == may
 
 
 def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +163,12 @@ def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
     node = Node(2, 0, "node")
     options = PoolOptions(scratch="", search_path="", nodes=(node,), is_local=True)
     pool = worker_pool.WorkerPool(Admission([node]), options)
-    going = frozenset({"node"} if goes else ())
-    pool._departing = DepartingNodes(is_local=False, ask=lambda: going)
+
+    async def any_leaves(nodes: list[str]) -> bool:
+        assert nodes == ["node"] * 2
+        return goes
+
+    monkeypatch.setattr(pool._queue, "any_leaves", any_leaves)
 
     async def story() -> None:
         allocation = await pool.acquire("a", Placement("torch", 2))

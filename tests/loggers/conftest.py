@@ -51,6 +51,6 @@ def session(tmp_path):
             if close:
                 feed.close()
             sink.close()
-        return feed.num_told
+        return feed.num_ended
 
     return run

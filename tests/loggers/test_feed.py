@@ -8,8 +8,8 @@ import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
 from raybench.loggers.feed import Ledger
-from raybench.loggers.sink import winners_of
-from raybench.loggers.to_tensorboard import WINNERS, folder_name
+from raybench.loggers.sink import WINNERS, winners_of
+from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
 from raybench.results.records import read_lines
 from raybench.results.store import RECORDS_FILE
