@@ -20,17 +20,17 @@ from raybench.spec.run import Placement
 from raybench.training.machine import num_visible, nvml_sees
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Grant:
     """A trial may run: in which group, whether that is new, and what must close first."""
 
     trial: str
     group: int
     placement: Placement
-    is_new: bool
-    evict: tuple[int, ...] = ()
-    nodes: tuple[int, ...] = ()
+    nodes: tuple[int, ...]
     """Node of every worker."""
+    is_new: bool = False
+    evict: tuple[int, ...] = ()
 
 
 @dataclass
@@ -131,13 +131,18 @@ class Admission:
 
     def held(self) -> list[tuple[float, float]]:
         """Return the (CPU cores, GPUs) of every node that groups have reserved, idle ones too."""
-        held = [[0.0, 0.0] for _ in self.nodes]
+        held = [(0.0, 0.0)] * len(self.nodes)
         for group in self.groups.values():
-            holds_cpus = group.trial is not None or self.idle_holds_cpus
+            cpus, gpus = self._each(group)
             for node in group.nodes:
-                held[node][0] += group.placement.cpus_per_worker if holds_cpus else 0
-                held[node][1] += group.placement.gpus_per_worker
-        return [(cpus, gpus) for cpus, gpus in held]
+                held[node] = held[node][0] + cpus, held[node][1] + gpus
+        return held
+
+    def _each(self, group: Group) -> tuple[float, float]:
+        """Return the CPU cores and GPUs that each worker of a group holds."""
+        holds_cpus = group.trial is not None or self.idle_holds_cpus
+        cpus = group.placement.cpus_per_worker if holds_cpus else 0
+        return cpus, group.placement.gpus_per_worker
 
     def settle(self, group: int, nodes: Sequence[int]) -> None:
         """Correct where the workers of a group are: Ray chose, and may have chosen otherwise."""
@@ -157,10 +162,6 @@ class Admission:
         """Forget a group that closed or crashed."""
         self.groups.pop(group, None)
 
-    def busy(self) -> list[str]:
-        """Trials that hold a group now."""
-        return [group.trial for group in self.groups.values() if group.trial is not None]
-
     def _place(self, trial: str, placement: Placement) -> Grant | None:
         idle = sorted(
             (number for number, group in self.groups.items() if group.trial is None),
@@ -173,9 +174,7 @@ class Admission:
                 if not self._can_wake(number):
                     return None
                 own.trial = trial
-                return Grant(
-                    trial=trial, group=number, placement=placement, is_new=False, nodes=own.nodes
-                )
+                return Grant(trial, number, placement, own.nodes)
         evict: list[int] = []
         nodes = self._find_room(placement, evict)
         while nodes is None:
@@ -186,33 +185,24 @@ class Admission:
         # Oldest first may have named groups whose end frees nothing that was missing.
         for number in list(evict):
             others = [other for other in evict if other != number]
-            found = self._find_room(placement, others)
-            if found is not None:
+            if (found := self._find_room(placement, others)) is not None:
                 evict, nodes = others, found
         for number in evict:
             del self.groups[number]
         number = self._next_group
         self._next_group += 1
         self.groups[number] = Group(placement, trial, nodes)
-        return Grant(
-            trial=trial,
-            group=number,
-            placement=placement,
-            is_new=True,
-            evict=tuple(evict),
-            nodes=nodes,
-        )
+        return Grant(trial, number, placement, nodes, is_new=True, evict=tuple(evict))
 
     def _can_wake(self, number: int) -> bool:
         """Whether the nodes of an idle group have its cores free."""
         group = self.groups[number]
         if self.idle_holds_cpus:
             return True  # it has them
-        free = list(self.free(without=(number,)))
+        free = self.free(without=(number,))
+        each = group.placement.cpus_per_worker, group.placement.gpus_per_worker
         for node in group.nodes:
-            free[node] = free[node].without(
-                group.placement.cpus_per_worker, group.placement.gpus_per_worker
-            )
+            free[node] = free[node].without(*each)
         return all(free[node].cpus >= 0 and free[node].gpus >= 0 for node in group.nodes)
 
     def _find_room(self, placement: Placement, evicted: list[int]) -> tuple[int, ...] | None:
@@ -235,15 +225,9 @@ class Admission:
         for node, (cpus, gpus) in enumerate(self.taken):
             if not free[node].is_gone:
                 free[node] = free[node].without(cpus, gpus)
-        for number, group in self.groups.items():
-            if number in without:
-                continue
-            holds_cpus = group.trial is not None or self.idle_holds_cpus
+        for group in (one for number, one in self.groups.items() if number not in without):
             for node in group.nodes:
-                free[node] = free[node].without(
-                    group.placement.cpus_per_worker if holds_cpus else 0,
-                    group.placement.gpus_per_worker,
-                )
+                free[node] = free[node].without(*self._each(group))
         return free
 
 
@@ -322,44 +306,37 @@ class Capacity:
                 f"accelerator_type: the cluster has no {kind}, {has}; leave the key out to take "
                 "any, or connect another cluster with --address."
             )
-        needs = f"{placement.cpus_per_worker} CPU" + (
-            f" and {placement.gpus_per_worker:g} {f'{kind} ' if kind else ''}GPU"
-            if placement.gpus_per_worker
-            else ""
-        )
+        needs = f"{placement.cpus_per_worker} CPU"
+        if placement.gpus_per_worker:
+            needs += f" and {placement.gpus_per_worker:g} {f'{kind} ' if kind else ''}GPU"
         if placement.replicas_per_process > 1:
             raise UserError(
                 f"num_workers: the one process of {placement.replicas_per_process} replicas needs "
-                f"{needs} of one node, and none has them ({self._words()}){self._driver_words()}; "
-                "ask for fewer workers or set strategy: distributed."
+                f"{needs} of one node, and none has them ({self._words()}; ask for fewer workers "
+                "or set strategy: distributed."
             )
         raise UserError(
             f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
-            f"room for {self.num_fitting(placement)} ({self._words()}){self._driver_words()}; ask "
-            "for fewer workers or connect a larger cluster with --address."
-        )
-
-    def _driver_words(self) -> str:
-        """Return what the driver keeps from the workers, where it does."""
-        if self.driver is None:
-            return ""
-        amounts = ((self.driver.cpus, "CPU"), (self.driver.gpus, "GPU"))
-        held = " and ".join(f"{amount:g} {unit}" for amount, unit in amounts if amount)
-        return (
-            f", without {held} that the search itself holds on host {self.driver.host} "
-            "(--entrypoint-num-cpus of the job)"
+            f"room for {self.num_fitting(placement)} ({self._words()}; ask for fewer workers or "
+            "connect a larger cluster with --address."
         )
 
     def _words(self) -> str:
-        """Return what there is, host by host where there are a few."""
-        cpus = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}"
-        sums = f"{cpus}, {self.gpus} GPUs on {len(self.nodes)} host"
-        if len(self.nodes) == 1 or len(self.nodes) > MOST_NAMED:
-            return sums + ("s" if len(self.nodes) != 1 else "")
-        each = [
-            f"{node.name or node.id[:8]} {node.cpus:g} and {node.gpus:g}" for node in self.nodes
-        ]
-        return f"{sums}s: {', '.join(sorted(each))}"
+        """Return what there is, host by host where there are a few, and what the driver holds."""
+        hosts = len(self.nodes)
+        said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"
+        said += "s" if hosts != 1 else ""
+        if 1 < hosts <= MOST_NAMED:
+            each = (f"{one.name or one.id[:8]} {one.cpus:g} and {one.gpus:g}" for one in self.nodes)
+            said += f": {', '.join(sorted(each))}"
+        if self.driver is None:
+            return f"{said})"
+        amounts = ((self.driver.cpus, "CPU"), (self.driver.gpus, "GPU"))
+        held = " and ".join(f"{amount:g} {unit}" for amount, unit in amounts if amount)
+        return (
+            f"{said}), without {held} that the search itself holds on host {self.driver.host} "
+            "(--entrypoint-num-cpus of the job)"
+        )
 
 
 def num_local_cores() -> int:

@@ -90,10 +90,8 @@ def place_of(rank_0: str, named: str | None) -> Place:
 def environment(place: Place, *, is_named: bool) -> dict[str, str]:
     """Return what tells Gloo and NCCL of the interface; what the host's own says stays, unless
     our user named one."""
-    wanted = {
-        "GLOO_SOCKET_IFNAME": place.interface,
-        "NCCL_SOCKET_IFNAME": f"={place.interface}",
-    }
+    name = place.interface
+    wanted = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
     return {name: value for name, value in wanted.items() if is_named or not os.environ.get(name)}
 
 
@@ -164,7 +162,12 @@ def sum_over_workers(
             except OSError:
                 problem = problem or DEAF
                 break
-    return unreached(own, problem) if problem else total
+    if not problem:
+        return total
+    return (
+        f"{UNREACHED}host {own.host} on interface {own.interface} ({own.address}) {problem}; open "
+        f"the hosts' ports to each other, or name another interface: {VARIABLE}=NAME."
+    )
 
 
 def misnamed(places: list[Place]) -> str | None:
@@ -177,15 +180,6 @@ def misnamed(places: list[Place]) -> str | None:
                 f"other host can reach; name one that leads to them: {VARIABLE}=NAME."
             )
     return None
-
-
-def unreached(place: Place, problem: str) -> str:
-    """Return the sentence for the user: the host, the interface, and what to set."""
-    return (
-        f"{UNREACHED}host {place.host} on interface {place.interface} ({place.address}) "
-        f"{problem}; open the hosts' ports to each other, or name another interface: "
-        f"{VARIABLE}=NAME."
-    )
 
 
 def worst(answers: list[int | str]) -> str | None:

@@ -125,10 +125,13 @@ def _unhide_gpus() -> None:
 
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     """Return every node's facts, or the sentence on why there are none; all at the same time."""
-    tasks = []
-    for entry in entries:
-        facts = _on(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU")))
-        tasks.append((facts, _on(entry["NodeID"], unix_seconds)))
+    tasks = [
+        (
+            _on(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU"))),
+            _on(entry["NodeID"], unix_seconds),
+        )
+        for entry in entries
+    ]
     found: list[Facts | str] = []
     for entry, (facts, clock) in zip(entries, tasks, strict=True):
         try:
@@ -188,7 +191,12 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
     """
     if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
         return None
-    works = [name for name in FRAMEWORKS if all(_works(one, name) for one in hosts)]
+    every = [one["gpus"] for one in hosts]
+    works = [
+        name
+        for name in FRAMEWORKS
+        if all(name in gpus and not gpus[name]["problem"] for gpus in every)
+    ]
     if not works:
         return None
     gpus = min(int(one["ray_gpus"]) for one in hosts)
@@ -199,10 +207,6 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
     each = 1 if gpus > 1 else 0
     number = min(room, int(hosts[0]["ray_cpus"]), MOST_WORKERS)
     return Placement(works[0], number, gpus_per_worker=each) if number > 1 else None
-
-
-def _works(facts: Facts, framework: str) -> bool:
-    return framework in facts["gpus"] and not facts["gpus"][framework]["problem"]
 
 
 def _network(

@@ -18,19 +18,7 @@ from raybench.cluster.admission import Admission, Capacity, num_local_cores
 from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.queue import Waiting
-from raybench.cluster.ray_internals.local_ray import (
-    Token,
-    driver_reservation,
-    is_running,
-    is_submitted_job,
-    job_environment,
-    niceness_warning,
-    on_loopback,
-    own_niceness,
-    own_processes,
-    own_signals,
-    warning,
-)
+from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
 from raybench.cluster.signals import without_hangup
@@ -68,14 +56,14 @@ class Session:
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
         self._scratch = Scratch()
         self.scratch = self._scratch.folder
-        self._token: Token | None = None
+        self._token: local_ray.Token | None = None
         self._started = False
         address = chosen_address(address)
         self.is_local = address is None
         try:
-            with own_signals(), without_hangup():
+            with local_ray.own_signals(), without_hangup():
                 if address is None:
-                    self._token = Token()
+                    self._token = local_ray.Token()
                     _start_local(log_level)
                 else:
                     _connect(address, log_level)
@@ -85,10 +73,13 @@ class Session:
         except BaseException:
             self.close()
             raise
-        self._processes = own_processes() if self.is_local else []
+        self._processes = local_ray.own_processes() if self.is_local else []
         self._head = None if self.is_local else Head(ray.get_runtime_context().gcs_address)
-        nice = None if self.is_local else ray.get(self.pool.niceness.remote())
-        self.warning = warning() if nice is None else niceness_warning(nice)
+        self.warning = (
+            local_ray.warning()
+            if self.is_local
+            else local_ray.niceness_warning(ray.get(self.pool.niceness.remote()))
+        )
         """A sentence for the user, where there is something to know of this Ray."""
         self.notes: list[str] = []
         """What `study.yaml` is to keep of how the session began, in sentences."""
@@ -102,7 +93,7 @@ class Session:
     def lost(self) -> str | None:
         """Return what of Ray is gone without which it does not answer, in words; None of what is
         there, or is not known. It may take some seconds."""
-        if not all(is_running(process) for process in self._processes):
+        if not all(local_ray.is_running(process) for process in self._processes):
             return "Ray's own processes were killed or have crashed (out of memory?)"
         return self._head.lost() if self._head is not None else None
 
@@ -112,15 +103,13 @@ class Session:
         Nothing, where the pool does not answer in time: it is asked again.
         """
         try:
-            found: dict[str, Waiting] = ray.get(self.pool.waiting.remote(), timeout=ANSWER_S)
+            return dict(ray.get(self.pool.waiting.remote(), timeout=ANSWER_S))
         except ray.exceptions.GetTimeoutError:
             return {}
-        return found
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""
-        found: tuple[Node, ...] = ray.get(self.pool.nodes.remote())
-        return found
+        return tuple(ray.get(self.pool.nodes.remote()))
 
     def stop_waiting(self) -> None:
         """Send away all trials that wait for workers at this moment."""
@@ -202,7 +191,7 @@ def chosen_address(address: str | None) -> str | None:
     RAY_ADDRESS counts in a job of `ray job submit` alone, where Ray itself has set it: one that was
     left in a shell by something else would take a study to a cluster that nobody has named.
     """
-    if address is None and is_submitted_job():
+    if address is None and local_ray.is_submitted_job():
         address = os.environ.get("RAY_ADDRESS")
     return None if address in (None, "", "local") else address
 
@@ -246,17 +235,13 @@ def _meanwhile(environment: dict[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        local_ray.put_back(before)
 
 
 def _start_local(log_level: str) -> None:
     # Ray's own processes read these too, so they are set before it starts.
     os.environ.update(WORKER_ENVIRONMENT)
-    with on_loopback(), own_niceness(), _meanwhile(LOCAL_ENVIRONMENT):
+    with local_ray.on_loopback(), local_ray.own_niceness(), _meanwhile(LOCAL_ENVIRONMENT):
         ray.init(
             address="local",
             num_cpus=num_local_cores(),
@@ -270,7 +255,8 @@ def _start_local(log_level: str) -> None:
 def _connect(address: str, log_level: str) -> None:
     # What the job's own --runtime-env sets, for this process and the workers alike, stays; Ray
     # refuses to be told the same name twice.
-    environment = {k: v for k, v in WORKER_ENVIRONMENT.items() if k not in job_environment()}
+    own = local_ray.job_environment()
+    environment = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in own}
     os.environ.update(environment)
     try:
         ray.init(
@@ -294,5 +280,5 @@ def _capacity(*, is_local: bool) -> Capacity:
     )
     if is_local:
         return Capacity(as_nodes(entries), memory_bytes)
-    driver = driver_reservation()
+    driver = local_ray.driver_reservation()
     return Capacity(as_nodes(entries, driver), memory_bytes, grows=has_autoscaler(), driver=driver)

@@ -22,22 +22,8 @@ from typing import Any, TextIO
 
 import ray
 
-from raybench.cluster.protocol import (
-    REFUSED,
-    Close,
-    Command,
-    Crashed,
-    Finish,
-    Finished,
-    Measure,
-    Measured,
-    Progress,
-    Ready,
-    Reply,
-    Save,
-    Saved,
-    Start,
-)
+from raybench.cluster import protocol
+from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.text import redact_text
@@ -145,11 +131,11 @@ def serve(config: dict[str, Any]) -> None:
     is_settled = False
     for turn in itertools.count(1):
         command = next_command(pool, group, world.rank, turn, reply)
-        if isinstance(command, Close):
+        if isinstance(command, protocol.Close):
             return
         heard = time.perf_counter()
         try:
-            if isinstance(command, Measure):
+            if isinstance(command, protocol.Measure):
                 reply = _measure(command, world)
                 continue
             if isinstance(command, Start):
@@ -208,19 +194,19 @@ class _Run:
             spec, self._dataset, self._trainer, world, self._ledger, resume=resume
         )
 
-    def obey(self, command: Command) -> Progress | Saved | Finished:
+    def obey(self, command: Command) -> protocol.Progress | protocol.Saved | protocol.Finished:
         if not isinstance(command, Start):
             self._ledger.enter("report")
         if isinstance(command, Finish):
             return self._finish(command)
-        if isinstance(command, Save):
+        if isinstance(command, protocol.Save):
             checkpoint = self._checkpoints.now(self._trainer, self._ledger)
             self._ledger.enter(AWAY)
-            return Saved(checkpoint=checkpoint)
+            return protocol.Saved(checkpoint=checkpoint)
         evaluation = next(self._evaluations)
         checkpoint = self._checkpoints.after(evaluation, self._trainer, self._ledger)
         self._ledger.enter(AWAY)
-        return Progress(
+        return protocol.Progress(
             evaluation=evaluation,
             num_parameters=self._trainer.num_parameters,
             batch_statistics=self._trainer.batch_statistics,
@@ -228,8 +214,8 @@ class _Run:
             checkpoint=checkpoint,
         )
 
-    def _finish(self, command: Finish) -> Finished:
-        test_value, weights = None, None
+    def _finish(self, command: Finish) -> protocol.Finished:
+        test_value = weights = None
         if command.test and len(self._dataset.test):
             self._ledger.enter("eval")
             test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
@@ -245,7 +231,7 @@ class _Run:
         give_back()
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
-        return Finished(ledger=ledger, weights=weights, test_value=test_value)
+        return protocol.Finished(ledger=ledger, weights=weights, test_value=test_value)
 
 
 def join_group(
@@ -299,10 +285,10 @@ def pin(cores: tuple[int, ...]) -> None:
             continue  # the thread ended between the listing and the call
 
 
-def _measure(command: Measure, world: World) -> Measured:
+def _measure(command: protocol.Measure, world: World) -> protocol.Measured:
     seconds = {size: world.time_all_reduce(size, command.rounds) for size in command.sizes}
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    return Measured(seconds=seconds, through=world.through, interface=interface)
+    return protocol.Measured(seconds=seconds, through=world.through, interface=interface)
 
 
 def _own_cores(world: World) -> set[int]:
@@ -311,9 +297,9 @@ def _own_cores(world: World) -> set[int]:
     return ALL_CORES & near or ALL_CORES
 
 
-def _introduce(world: World) -> Ready:
+def _introduce(world: World) -> protocol.Ready:
     context = ray.get_runtime_context()
-    return Ready(
+    return protocol.Ready(
         host=socket.gethostname(),
         node=context.get_node_id(),
         pid=os.getpid(),
@@ -325,7 +311,7 @@ def _introduce(world: World) -> Ready:
 
 def _report(error: Exception) -> Crashed:
     if isinstance(error, RefusedStateError):
-        return Crashed(failure=REFUSED, message=str(error), traceback="")
+        return Crashed(failure=protocol.REFUSED, message=str(error), traceback="")
     name = type(error).__name__
     is_memory = OUT_OF_MEMORY.search(f"{name}: {error}") is not None
     lines = str(error).strip().splitlines()

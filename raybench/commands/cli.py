@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import NoReturn
 
-from raybench.cluster.signals import SIGNALS
+from raybench.cluster.signals import SIGNALS, Interrupt
 from raybench.loggers.processes import LOGGERS
-from raybench.spec.errors import DONE as DONE
+from raybench.spec.errors import DONE as DONE  # the exit codes, as commands say them
 from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
@@ -109,6 +109,21 @@ def run_command(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("raybench: interrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+def run_interruptible(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    command: Callable[[argparse.Namespace, Interrupt], int],
+) -> int:
+    """Parse the arguments and run a command that can be interrupted; return its exit code.
+
+    Signals are taken before anything that takes long is imported: `command` imports it.
+    """
+    interrupt = Interrupt()
+    with interrupt.listening():
+        options = parser.parse_args(arguments)
+        return run_command(lambda: command(options, interrupt))
 
 
 def leave(code: int) -> NoReturn:

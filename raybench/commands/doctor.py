@@ -24,10 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 1 where something will not work."""
-    interrupt = Interrupt()
-    with interrupt.listening():
-        options = parser().parse_args(arguments)
-        return cli.run_command(lambda: doctor(options, interrupt))
+    return cli.run_interruptible(parser(), arguments, doctor)
 
 
 def doctor(options: argparse.Namespace, interrupt: Interrupt) -> int:
@@ -36,7 +33,8 @@ def doctor(options: argparse.Namespace, interrupt: Interrupt) -> int:
     from raybench.runs.wait_watch import live_session
 
     console = make_console(sys.stderr if options.json else sys.stdout)
-    with _nothing_else_on_stdout(), live_session(options.address, interrupt, console) as session:
+    libraries = contextlib.redirect_stdout(sys.stderr)
+    with libraries, live_session(options.address, interrupt, console) as session:
         found = examine(session, options.address)
     if options.json:
         print(json.dumps(found, indent=1))
@@ -44,13 +42,6 @@ def doctor(options: argparse.Namespace, interrupt: Interrupt) -> int:
         for line in lines_of(found):
             say(console, line)
     return cli.DONE if found["ok"] else cli.FAILED
-
-
-@contextlib.contextmanager
-def _nothing_else_on_stdout() -> Iterator[None]:
-    """Send what libraries print to standard error."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:

@@ -47,19 +47,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    interrupt = Interrupt()
+    return cli.run_interruptible(parser(), arguments, _run)
 
-    def run() -> int:
-        # Imported here: the signals are taken before anything that takes long.
-        if options.fit is not None:
-            return fit_file(options)
-        from raybench.runs.scale import scale
 
-        return scale(options, interrupt)
+def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    if options.fit is not None:
+        return fit_file(options)
+    from raybench.runs.scale import scale
 
-    with interrupt.listening():
-        options = parser().parse_args(arguments)
-        return cli.run_command(run)
+    return scale(options, interrupt)
 
 
 def fit_file(options: argparse.Namespace) -> int:
@@ -75,14 +71,9 @@ def fit_file(options: argparse.Namespace) -> int:
     ):
         if given:
             raise UserError(f"{name}: is of a study, and --fit runs none; leave one of them out.")
-    return fit(options.fit, options.predict, None if options.out is None else Path(options.out))
-
-
-def fit(file: Path, predict: str | None, out: Path | None) -> int:
-    """Fit each group, print how good it is and what it predicts, write the predictions."""
     from raybench.report.scaling_report import fit_to_files
 
-    fit_to_files(file, predict, out)
+    fit_to_files(options.fit, options.predict, None if options.out is None else Path(options.out))
     return cli.DONE
 
 

@@ -21,17 +21,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    interrupt = Interrupt()
+    return cli.run_interruptible(parser(), arguments, _run)
 
-    def run() -> int:
-        # Imported here: the signals are taken before anything that takes long.
-        from raybench.runs.train import train
 
-        return train(options, interrupt)
+def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    from raybench.runs.train import train
 
-    with interrupt.listening():
-        options = parser().parse_args(arguments)
-        return cli.run_command(run)
+    return train(options, interrupt)
 
 
 if __name__ == "__main__":

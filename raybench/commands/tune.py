@@ -65,17 +65,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    began, interrupt = time.perf_counter(), Interrupt()
+    began = time.perf_counter()
 
-    def run() -> int:
-        # Imported here: the signals are taken before anything that takes long.
+    def run(options: argparse.Namespace, interrupt: Interrupt) -> int:
         from raybench.search.tune import tune
 
         return tune(options, interrupt, began=began)
 
-    with interrupt.listening():
-        options = parser().parse_args(arguments)
-        return cli.run_command(run)
+    return cli.run_interruptible(parser(), arguments, run)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import check_address, check_task, first_values
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
-from raybench.runs.train import for_this_machine
+from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, read_mapping, validate
@@ -225,7 +225,7 @@ def _run(
 
     with live_session(options.address, interrupt, console) as session:
         for spec in compared.specs.values():
-            session.capacity.refuse_infeasible(spec.placement.group)
+            check_connected(session, spec, console)
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         store.write_yaml(

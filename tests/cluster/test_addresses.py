@@ -144,11 +144,7 @@ def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
 
 
 def test_of_all_sentences_the_one_with_the_cause_is_said() -> None:
-    place = Place("b", "eth0", "10.77.0.2")
-    deaf, cause = (
-        connectivity.unreached(place, connectivity.DEAF),
-        connectivity.unreached(place, "cannot connect"),
-    )
+    deaf, cause = f"host b {connectivity.DEAF}", "host b cannot connect"
     assert connectivity.worst([deaf, 6, cause]) == cause
     assert connectivity.worst([6, deaf, 6]) == deaf
     assert connectivity.worst([6, 6, 6]) is None

@@ -113,7 +113,8 @@ class Simulation:
 
     def check(self):
         busy = [grant.placement for grant in self.running.values()]
-        assert set(self.admission.busy()) == {str(number) for number in self.running}
+        at_work = {one.trial for one in self.admission.at_work()}
+        assert at_work == {str(number) for number in self.running}
         assert set(self.admission.groups) == set(self.alive)
         held = self.alive.values()
         for node, one in enumerate(self.admission.nodes):
@@ -138,7 +139,7 @@ def test_thousands_of_trials_never_overbook_and_all_finish(seed, gpus_per_worker
     simulation = Simulation(seed, gpus_per_worker=gpus_per_worker).run(250)
     finished = [int(grant.trial) for grant in simulation.grants]
     assert sorted(finished + simulation.cancelled) == list(range(250))
-    assert simulation.admission.busy() == simulation.admission.waiting == []
+    assert simulation.admission.at_work() == simulation.admission.waiting == []
 
 
 def test_the_simulation_reuses_and_evicts():
@@ -252,7 +253,9 @@ def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
     admission.cancel("wide")
     assert [grant.trial for grant in admission.admit()] == ["next"]
     admission.cancel("a")
-    assert set(admission.busy()) == {"a", "next"}, "cancel is for waiting trials"
+    assert {one.trial for one in admission.at_work()} == {"a", "next"}, (
+        "cancel is for waiting trials"
+    )
 
 
 def test_release_of_an_unknown_or_waiting_trial_is_nothing():
@@ -261,7 +264,7 @@ def test_release_of_an_unknown_or_waiting_trial_is_nothing():
     admission.submit("b", place(1))
     assert admission.release("nobody") is None
     assert admission.release("b") is None
-    assert admission.busy() == ["a"]
+    assert [one.trial for one in admission.at_work()] == ["a"]
 
 
 def test_a_crashed_group_gives_its_place_away_and_is_not_reused():

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from raybench.commands import cli, scale
+from raybench.report.scaling_report import fit_to_files
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import cells_asked
 from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
@@ -284,4 +285,4 @@ def test_mistakes_are_raised_before_any_fit(tmp_path: Path, monkeypatch) -> None
     file = tmp_path / "measured.csv"
     file.write_text(GOOD)
     with pytest.raises(UserError, match="no number of workers"):
-        scale.fit(file, "8,0,9", None)
+        fit_to_files(file, "8,0,9", None)

@@ -20,7 +20,6 @@ CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable in which Ray hands a submitted job its configuration."""
 SUBMISSION = "job_submission_id"
 ACTOR = "_ray_internal_job_actor_{}"
-"""Name of the actor below which a submitted job's driver runs; it holds what the driver needs."""
 ASK_S = 10.0
 
 
@@ -39,7 +38,8 @@ def is_submitted_job(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def driver_reservation() -> Reservation | None:
-    """Return what `--entrypoint-num-cpus` and the like hold for this driver.
+    """Return what `--entrypoint-num-cpus` and the like hold for this driver, in the actor below
+    which it runs.
 
     None outside a job, where nothing is held, and where Ray does not tell: what is held then
     counts as others'.
@@ -50,8 +50,8 @@ def driver_reservation() -> Reservation | None:
     try:
         from ray.util.state import list_actors
 
-        name = ACTOR.format(submission)
-        found = list_actors(filters=[("name", "=", name)], detail=True, timeout=ASK_S)
+        named = [("name", "=", ACTOR.format(submission))]
+        found = list_actors(filters=named, detail=True, timeout=ASK_S)
     except (ImportError, ray.exceptions.RayError, RuntimeError, OSError):
         return None
     held: Mapping[str, Any] = (getattr(found[0], "required_resources", None) or {}) if found else {}
@@ -95,12 +95,17 @@ class Token:
 
     def restore(self) -> None:
         """Give the environment back what it had, for a session on the user's own cluster."""
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        put_back(self._before)
         _reload_token()
+
+
+def put_back(environment: Mapping[str, str | None]) -> None:
+    """Give the environment these values; None is not set."""
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _reload_token() -> None:
