@@ -1,17 +1,30 @@
-"""A run seen by its owner: the ledger of what it took, and what becomes of it."""
+"""A run seen by the driver: what it took, what becomes of it, and what it goes on from where it
+loses its workers."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from raybench.cluster.protocol import STOPPED, Advance, Allocation, Finish, RunFailed, Start
-from raybench.cluster.run_client import RESTARTS, RunClient, release
+from raybench.cluster.protocol import (
+    STOPPED,
+    Advance,
+    Allocation,
+    Finish,
+    HostLeaves,
+    RunFailed,
+    Start,
+)
+from raybench.cluster.run_client import RESTARTS, RunClient, release, run_once
+from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
-from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool, time
+from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SAVING_S, SPEC, FakePool, time
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 
 
-def run(pool: FakePool) -> RunOutcome:
+def run_two(pool: FakePool) -> RunOutcome:
     client = RunClient(pool, "a", SPEC)
     client.step()
     time.sleep(0.04)  # the owner thinks
@@ -20,7 +33,7 @@ def run(pool: FakePool) -> RunOutcome:
 
 
 def test_travel_and_the_owner_s_own_time_are_report() -> None:
-    outcome = run(FakePool(travel_s=0.02, busy_s=0.05))
+    outcome = run_two(FakePool(travel_s=0.02, busy_s=0.05))
     ledger = outcome.ledger
     assert ledger["report"] == pytest.approx(3 * 0.02 + 0.04)
     assert ledger["train"] == pytest.approx(0.15)
@@ -32,7 +45,7 @@ def test_travel_and_the_owner_s_own_time_are_report() -> None:
 
 def test_what_no_phase_accounts_for_is_seen() -> None:
     """The ledger can fail: a phase that is not counted is not absorbed by another."""
-    outcome = run(FakePool(busy_s=0.05, unaccounted_s=0.02))
+    outcome = run_two(FakePool(busy_s=0.05, unaccounted_s=0.02))
     assert outcome.ledger["other"] == pytest.approx(3 * 0.02)
 
 
@@ -40,7 +53,7 @@ def test_how_long_a_worker_may_be_silent_follows_what_was_measured() -> None:
     """An evaluation may take hours; set-up and compilation are no part of what a run trains."""
     train_s = 3 * SPEC.objective.max_train_seconds
     pool = FakePool(busy_s=200.0)
-    run(pool)
+    run_two(pool)
     assert pool.waits_s == [3600 + train_s, 2000 + train_s, 2000 + train_s]
     RunClient(pool, "b", SPEC).step()
     pool.slowest_start_s = 90.0  # another run's
@@ -111,3 +124,276 @@ def test_a_run_ended_from_outside_gets_no_workers_any_more() -> None:
     pool = FakePool()
     assert release(pool, "a", keep=False) == 3
     assert pool.heard == [("a", {"keep": False, "for_good": True})]
+
+
+def once(
+    pool: FakePool, seen: list[Any], *, stopped_by: Callable[[], Any] = lambda: None
+) -> tuple[Any, bytes | None]:
+    return run_once(
+        pool,
+        SPEC,
+        "a",
+        role="confirm",
+        source="0001",
+        on_evaluation=lambda name, evaluation: seen.append((name, evaluation.index)),
+        stopped_by=stopped_by,
+        on_error=lambda name, message, traceback: f"{name}: {message} [{traceback}]",
+        save=True,
+        test=True,
+    )
+
+
+def test_run_once_trains_to_the_end_and_returns_record_and_weights() -> None:
+    seen: list[Any] = []
+    record, weights = once(FakePool(last=2), seen)
+    assert seen == [("a", 0), ("a", 1), ("a", 2)]
+    assert weights == b"weights"
+    assert (record.trial, record.role, record.source) == ("a", "confirm", "0001")
+    assert (record.state, record.stop, record.failure) == ("complete", "epochs", None)
+    assert (record.test_value, record.concurrent, record.hosts) == (0.5, 3, ["here"])
+    assert record.spec == SPEC
+    assert record.num_parameters == 1, "as the built model has, in every record"
+
+
+def test_run_once_ends_when_asked_to_with_the_reason() -> None:
+    reasons = iter([None, "time_budget"])
+    record, weights = once(FakePool(), [], stopped_by=lambda: next(reasons))
+    assert (record.state, record.stop, record.samples) == ("stopped", "time_budget", 1)
+    assert (record.test_value, weights) == (0.5, b"weights"), "it did not fail"
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_run_once_records_a_failure_and_keeps_its_error(at: int) -> None:
+    seen: list[Any] = []
+    record, weights = once(FakePool(faults={at: BROKEN}), seen)
+    assert len(seen) == at, "the last evaluation is not told twice"
+    assert (record.state, record.failure, record.stop) == ("failed", "error", None)
+    assert record.message == "a: ValueError: no [Traceback ...]"
+    assert weights is None
+
+
+def test_run_once_of_a_run_that_was_stopped_while_it_waited() -> None:
+    record, _ = once(FakePool(faults={Allocation: RunFailed(STOPPED, "the run was stopped")}), [])
+    assert (record.state, record.stop, record.message) == ("stopped", "interrupted", None)
+
+
+def test_run_once_of_a_run_that_is_no_number_any_more() -> None:
+    seen: list[Any] = []
+    record, weights = once(FakePool(last=1, is_finite=False), seen)
+    assert (record.state, record.failure, weights) == ("failed", "nan", None)
+    assert record.message == "the training loss is not finite"
+    assert seen == [("a", 0), ("a", 1)]
+
+
+def test_run_once_gives_the_workers_back_whatever_happens() -> None:
+    def full_disk(name: str, evaluation: Any) -> None:
+        raise OSError("no space left")
+
+    pool = FakePool()
+    with pytest.raises(OSError, match="no space"):
+        run_once(pool, SPEC, "a", role="trial", on_evaluation=full_disk, stopped_by=lambda: None)
+    assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
+
+
+def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
+    first = RunClient(FakePool(), "a", SPEC)
+    earlier = RunState.after(SPEC, [first.step().evaluation])  # type: ignore[list-item]
+    seen: list[Any] = []
+    record, _ = run_once(
+        FakePool(last=1, faults={1: [REFUSAL]}, resume=earlier),
+        SPEC,
+        "a",
+        role="trial",
+        on_evaluation=lambda name, evaluation: seen.append(evaluation.index),
+        on_refused=lambda *told: seen.append(told),
+        stopped_by=lambda: None,
+    )
+    assert seen == [("a", REFUSAL.message), 0, 1]
+    assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)
+
+
+def test_run_once_tells_of_lost_workers_where_the_run_goes_on() -> None:
+    told: list[Any] = []
+    pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Allocation: [LOST] * 9})]
+    records = [
+        run_once(
+            pool,
+            SPEC,
+            name,
+            role="race",
+            on_evaluation=lambda name, evaluation: None,
+            on_restart=lambda *given: told.append(given),
+            stopped_by=lambda: None,
+        )[0]
+        for name, pool in zip("ab", pools, strict=True)
+    ]
+    assert told == [("a", LOST.message)], "the other one was lost for good"
+    assert [one.failure for one in records] == [None, "worker_lost"]
+
+
+HUNG = RunFailed("timeout", "the workers did not answer within 600 s")
+ASKING_S, QUEUE_S, TRAVEL_S, BUSY_S = 0.03, 0.02, 0.1, 1.0
+
+
+def slow_pool(**options: object) -> FakePool:
+    return FakePool(travel_s=TRAVEL_S, busy_s=BUSY_S, **options)  # type: ignore[arg-type]
+
+
+def run(pool: FakePool, **wanted: bool) -> tuple[list[int], RunOutcome]:
+    """Train to the end; return the indices of its evaluations as they came, and the outcome."""
+    client = RunClient(pool, "a", SPEC)
+    came = []
+    while not (outcome := client.step()).is_over:
+        assert outcome.evaluation is not None
+        came.append(outcome.evaluation.index)
+    return came, client.finish(**wanted)
+
+
+def adds_up(outcome: RunOutcome) -> None:
+    total = sum(outcome.ledger[phase] for phase in PHASES)
+    assert outcome.ledger["other"] == pytest.approx(0.0, abs=1e-9)
+    assert total == pytest.approx(outcome.wall_s)
+
+
+@pytest.mark.parametrize("fault", [LOST, HUNG])
+def test_a_lost_run_goes_on_from_its_checkpoint_on_the_same_clock(fault: RunFailed) -> None:
+    pool = slow_pool(last=4, saves=(1,), faults={3: [fault]})
+    came, outcome = run(pool)
+    assert came == [0, 1, 2, 2, 3]
+    assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
+    assert outcome.restart_reason == fault.message
+    assert outcome.ledger["train"] == pytest.approx(6 * BUSY_S), "five evaluations and the end"
+    # One whole evaluation, and the one in which it was lost.
+    assert outcome.ledger["lost"] == pytest.approx(2 * (BUSY_S + TRAVEL_S))
+    assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
+    assert outcome.ledger["queue"] == pytest.approx(2 * QUEUE_S)
+    assert outcome.ledger["report"] == pytest.approx(6 * TRAVEL_S)
+    adds_up(outcome)
+    starts = [command for command in pool.heard if isinstance(command, Start)]
+    assert starts == [Start(spec=SPEC)] * 2, "what it goes on from is the pool's to fill in"
+
+
+def test_without_a_checkpoint_it_begins_again() -> None:
+    came, outcome = run(slow_pool(last=2, faults={2: [LOST]}))
+    assert came == [0, 1, 0, 1]
+    assert outcome.ledger["train"] == pytest.approx(4 * BUSY_S)
+    # All of it but the wait for workers, which was none of its work.
+    lost = ASKING_S - QUEUE_S + 3 * (BUSY_S + TRAVEL_S)
+    assert outcome.ledger["lost"] == pytest.approx(lost)
+    adds_up(outcome)
+
+
+def test_a_group_that_does_not_start_is_asked_for_again() -> None:
+    pool = slow_pool(last=0, faults={Allocation: [HUNG, LOST]})
+    _, outcome = run(pool)
+    assert (outcome.failure, outcome.restarts) == (None, 2)
+    assert outcome.ledger["lost"] == pytest.approx(2 * ASKING_S)
+    adds_up(outcome)
+
+
+def test_the_number_of_restarts_is_bounded_and_said() -> None:
+    pool = slow_pool(faults={1: LOST})
+    came, outcome = run(pool)
+    assert came == [0] * (1 + RESTARTS)
+    assert (outcome.failure, outcome.restarts) == ("worker_lost", RESTARTS)
+    assert outcome.message == f"{LOST.message} (given new workers {RESTARTS} times)"
+    assert outcome.evaluation is not None, "what was measured is kept"
+    assert outcome.ledger["train"] == outcome.evaluation.train_s
+    assert pool.heard.count(SPEC.placement) == 1 + RESTARTS
+
+
+def test_starts_on_hosts_that_leave_are_not_counted() -> None:
+    leaves: list[RunFailed] = [HostLeaves("worker_lost", "host a is leaving the cluster")]
+    pool = slow_pool(last=0, faults={Allocation: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
+    _, outcome = run(pool)
+    assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
+
+
+def test_a_run_that_gets_on_may_be_restarted_as_often_as_it_takes() -> None:
+    last = 3 * RESTARTS
+    faults = {index: [LOST] for index in range(1, last)}
+    came, outcome = run(slow_pool(last=last, saves=tuple(range(last)), faults=faults))
+    assert came == list(range(last)), "none twice: each was saved"
+    assert (outcome.failure, outcome.restarts) == (None, last - 1)
+    assert outcome.ledger["lost"] == pytest.approx((last - 1) * (BUSY_S + TRAVEL_S))
+    adds_up(outcome)
+
+
+def test_the_run_s_own_faults_are_not_tried_again() -> None:
+    _, outcome = run(slow_pool(faults={1: RunFailed("error", "ValueError: no")}))
+    assert (outcome.failure, outcome.restarts) == ("error", 0)
+
+
+def test_a_study_that_is_over_starts_nothing_again() -> None:
+    pool = slow_pool(faults={1: LOST})
+    client = RunClient(pool, "a", SPEC, goes_on=lambda: False)
+    client.step()
+    outcome = client.step()
+    assert (outcome.failure, outcome.message, outcome.restarts) == (*LOST.args[:2], 0)
+
+
+@pytest.mark.parametrize("wanted", ["save", "test"])
+def test_workers_lost_at_the_end_are_replaced_where_something_is_wanted(wanted: str) -> None:
+    pool = slow_pool(last=3, saves=(1,), faults={Finish: [LOST]})
+    _, outcome = run(pool, **{wanted: True})
+    assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
+    assert (outcome.test_value is not None) == (wanted == "test")
+    again = pool.heard[pool.heard.index(Finish(**{wanted: True})) + 1 :]
+    assert again[1:4] == [Start(spec=SPEC), Advance(), Finish(**{wanted: True})]
+    assert outcome.ledger["lost"] == pytest.approx(3 * (BUSY_S + TRAVEL_S))
+    adds_up(outcome)
+
+
+def test_workers_lost_at_the_end_are_a_failure_after_so_many_times() -> None:
+    _, outcome = run(slow_pool(last=0, faults={Finish: LOST}), save=True)
+    assert (outcome.failure, outcome.stop, outcome.restarts) == ("worker_lost", "epochs", RESTARTS)
+
+
+def test_workers_lost_at_the_end_take_nothing_where_nothing_is_wanted() -> None:
+    _, outcome = run(slow_pool(last=0, faults={Finish: LOST}))
+    assert (outcome.failure, outcome.restarts) == (None, 0)
+
+
+def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:
+    first = slow_pool(saves=(1,))
+    begun = RunClient(first, "a", SPEC)
+    for _ in range(3):
+        begun.step()
+    time.sleep(1000.0)  # the driver is gone
+    second = slow_pool(last=4, faults={3: [LOST]}, resume=first.resume)
+    came, outcome = run(second)
+    assert came == [2, 2, 3]
+    assert outcome.ledger["train"] == pytest.approx(6 * BUSY_S)
+    assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + 2 * (BUSY_S + TRAVEL_S))
+    assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
+    assert outcome.wall_s < 100
+    adds_up(outcome)
+
+
+def refusing_pool(**options: object) -> FakePool:
+    """Its workers refuse the checkpoint of an earlier session, of two evaluations."""
+    first = slow_pool(saves=(1,))
+    begun = RunClient(first, "a", SPEC)
+    for _ in range(2):
+        begun.step()
+    return slow_pool(faults={2: [REFUSAL]}, resume=first.resume, **options)
+
+
+def test_a_run_whose_checkpoint_is_refused_begins_anew() -> None:
+    pool = refusing_pool(last=3)
+    came, outcome = run(pool)
+    assert came == [0, 1, 2], "and 3 is the last"
+    assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
+    assert outcome.refused == outcome.restart_reason == REFUSAL.message
+    assert pool.heard.count("forget") == 1
+    assert outcome.ledger["train"] == pytest.approx(5 * BUSY_S), "four evaluations and the end"
+    assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + BUSY_S + TRAVEL_S)
+    assert outcome.ledger["checkpoint"] == 0
+    adds_up(outcome)
+
+
+def test_a_refused_checkpoint_stays_where_the_study_is_over() -> None:
+    pool = refusing_pool()
+    outcome = RunClient(pool, "a", SPEC, goes_on=lambda: False).step()
+    assert (outcome.is_over, outcome.failure, outcome.refused) == (True, None, None)
+    assert "forget" not in pool.heard

@@ -1,0 +1,252 @@
+"""A worker: its folders, cores, GPUs and errors, and how it talks to the pool."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from raybench.cluster import worker, worker_group
+from raybench.cluster import worker as module
+from raybench.cluster.protocol import (
+    REFUSED,
+    Advance,
+    Close,
+    Command,
+    Finished,
+    Ready,
+    Reply,
+    RunFailed,
+)
+from raybench.cluster.worker import Scratch, on_this_host, sweep
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
+from raybench.spec.errors import UserError
+from raybench.spec.run import Placement
+from raybench.training.saved import check_same_model
+from tests.training.fake_gpus import FakeNvml
+
+HOLDER = """
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[1]
+from raybench.cluster.worker import Scratch
+scratch = Scratch()
+print(scratch.folder, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, "_held", {})
+
+
+def test_what_a_killed_session_left_goes_when_the_next_one_starts(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    left = Path(holder.stdout.readline().strip())
+    (left / "data").mkdir()
+    own = Scratch()
+    assert left.is_dir(), "its session lives"
+    holder.kill()
+    holder.wait()
+    deadline = time.monotonic() + 120
+    while left.exists():
+        assert time.monotonic() < deadline
+        sweep()
+    assert own.folder.is_dir()
+    own.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "raybench-mine").mkdir()  # no file that says whether somebody uses it
+    (tmp_path / "other").mkdir()
+    Scratch().remove()
+    assert {path.name for path in tmp_path.iterdir()} == {"raybench-mine", "other"}
+
+
+def test_a_worker_of_another_host_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    own = Scratch()
+    assert on_this_host(str(own.folder)) == own.folder
+    elsewhere = on_this_host("/not/on/this/host/raybench-abc")
+    assert elsewhere == tmp_path / "raybench-abc"
+    sweep()
+    assert elsewhere.is_dir(), "it is in use"
+    assert on_this_host("/not/on/this/host/raybench-abc") == elsewhere
+    module._held.pop(elsewhere).close()
+    sweep()
+    assert not elsewhere.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_a_run_without_cores_of_its_own_is_free_of_the_last_one_s() -> None:
+    every = os.sched_getaffinity(0)
+    try:
+        worker.pin((min(every),))
+        assert os.sched_getaffinity(0) == {min(every)}
+        worker.pin(())
+        assert os.sched_getaffinity(0) == worker.ALL_CORES
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores"), [((), {0, 1, 2, 3}), ((1,), {2, 3}), ((9,), {0, 1, 2, 3})]
+)
+def test_a_worker_of_a_gpu_has_the_cores_next_to_it(
+    gpus: tuple[int, ...], cores: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(worker, "ALL_CORES", {0, 1, 2, 3})
+    assert worker._own_cores(SimpleNamespace(gpus=gpus)) == cores  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("gpus", "cores"), [(0, [(0,), (1,)]), (1, [(0, 1, 2, 3), (2, 3)])])
+def test_workers_of_gpus_share_cores_and_others_have_their_own(
+    gpus: int, cores: list[tuple[int, ...]]
+) -> None:
+    """Each used to be pinned to one core, however many there were."""
+    group = WorkerGroup.__new__(WorkerGroup)
+    group.placement = Placement("torch", 2, gpus_per_worker=gpus)
+    group._members = {
+        rank: Ready(host="a", node="id-a", pid=rank, device="", cores=own)
+        for rank, own in enumerate([(0, 1, 2, 3), (2, 3) if gpus else (0, 1, 2, 3)])
+    }
+    assert group.choose_cores(set()) == cores
+
+
+class AcceleratorError(RuntimeError):
+    """torch's."""
+
+
+class DistBackendError(RuntimeError):
+    """torch's."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        AcceleratorError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        DistBackendError("NCCL error\nLast error:\nCuda failure 2 'out of memory'"),
+        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    ],
+)
+def test_a_lack_of_memory_is_known_by_whoever_says_it(error: Exception) -> None:
+    assert worker._report(error).failure == "oom"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AcceleratorError("CUDA error: device-side assert triggered"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
+        ValueError("shapes do not fit"),
+    ],
+)
+def test_other_errors_are_not_taken_for_it(error: Exception) -> None:
+    assert worker._report(error).failure == "error"
+
+
+OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
+FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})
+
+
+def test_a_turn_that_is_asked_twice_gets_the_same_and_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_group, "POLL_S", 0.01)
+
+    async def story() -> None:
+        group = WorkerGroup(0, Placement("torch", 1, 1, 0), OPTIONS)
+        assert await group.exchange(0, 1, FIRST) is None, "there is no command yet"
+        asking = asyncio.ensure_future(group.ask([Advance()], 5))
+        await asyncio.sleep(0)
+        assert await group.exchange(0, 1, None) == Advance()
+        assert await group.exchange(0, 1, FIRST) == Advance(), "the answer was lost on its way"
+        assert not asking.done(), "an old reply is not the answer to a new command"
+        assert await group.exchange(0, 2, SECOND) is None
+        assert await asking == [SECOND]
+
+    asyncio.run(story())
+
+
+def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two ranks one introduces itself, the other hangs: both are ended."""
+    killed: list[object] = []
+    is_gone = threading.Event()
+    groups = [SimpleNamespace(end=is_gone.set)]
+    trainer = SimpleNamespace(fit=is_gone.wait, raybench_groups=groups)
+    monkeypatch.setattr(worker_group, "build_trainer", lambda *of: trainer)
+    monkeypatch.setattr(worker_group, "START_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(worker_group, "POLL_S", 0.01)
+    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
+    ready = Ready(host="a", node="n", pid=1, device="cuda:0", cores=(), actor="rank 0")
+
+    async def story() -> None:
+        group = WorkerGroup(0, Placement("torch", 2, 1, 1), OPTIONS)
+        starting = asyncio.ensure_future(group.start())
+        await asyncio.sleep(0)
+        await group.exchange(0, 1, ready)
+        with pytest.raises(RunFailed, match="did not start within"):
+            await starting
+        assert not group.has_ended
+        await group.close(force=True)
+        assert group.has_ended
+
+    asyncio.run(story())
+    assert killed == ["rank 0"]
+
+
+class Pool:
+    """Answers as it is told to: by what is raised, or returned."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.heard = list(answers), list[tuple[int, Reply | None]]()
+        self.exchange = self
+
+    def remote(self, group: int, rank: int, turn: int, reply: Reply | None) -> Any:
+        self.heard.append((turn, reply))
+        return self.answers.pop(0)
+
+
+def test_a_worker_asks_again_and_hands_in_what_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def get(answer: Any, *, timeout: float) -> Command | None:
+        if isinstance(answer, type):
+            raise answer("lost")
+        return answer  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(worker.ray, "get", get)  # type: ignore[attr-defined]
+    monkeypatch.setattr(worker, "ASK_AGAIN_S", 0.0)
+    pool = Pool(ray.exceptions.GetTimeoutError, None, None, Close())
+    assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()
+    assert pool.heard == [(7, FIRST), (7, FIRST), (7, None), (7, None)]
+
+
+def test_a_refused_checkpoint_is_no_error_of_the_run() -> None:
+    with pytest.raises(UserError) as refused:
+        check_same_model({"0.weight": (2, 3)}, {"0.weight": (2, 4)})
+    told = worker._report(refused.value)
+    assert (told.failure, told.message) == (REFUSED, str(refused.value))
+    assert told.message.startswith("the checkpoint holds another model (0.weight: (2, 3) there")
+    assert worker._report(UserError("a mistake of another kind")).failure == "error"
