@@ -7,10 +7,9 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.asha import DEFAULT, SearchPolicy, first_best
+from raybench.search.asha import SearchPolicy, first_best
 
 LUCKIEST = SearchPolicy(reference=first_best)
-ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
 OURS, RACED = "raybench", "raybench, then its race"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
@@ -40,7 +39,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
     "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
     "raybench, repetitions": ("contestant:Raybench", {"policy": SearchPolicy(resolution=0.0)}),
-    "raybench, no neighbours": ("contestant:Raybench", {"policy": SearchPolicy(draws=ALONE)}),
     "raybench, usual rates": ("contestant:Raybench", {"policy": SearchPolicy(haste=1.0)}),
     "raybench, random": ("contestant:Raybench", {"sampler": "random"}),
 }

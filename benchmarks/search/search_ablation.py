@@ -32,7 +32,6 @@ WITHOUT = (
     "raybench, no cap",
     "raybench, no rungs",
     "raybench, repetitions",
-    "raybench, no neighbours",
     "raybench, usual rates",
     "raybench, random",
 )

@@ -163,7 +163,6 @@ class Feedback:
         self._journal, self._infeasible, self._placer = journal, infeasible, placer
         self._is_pareto = len(journal.directions) > 1
         self._untold: list[_Ended] = []
-        self._told: list[tuple[int, float]] = []
         self._courses: dict[int, dict[int, float]] = {}
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
@@ -186,16 +185,7 @@ class Feedback:
     def scores(self, trials: list[FrozenTrial]) -> dict[int, float]:
         """Return the score of every one of `trials` that ended, by number, told or not."""
         told = {one.number: score for one in trials if (score := told_score(one)) is not None}
-        return told | self.waiting()
-
-    def waiting(self) -> dict[int, float]:
-        """Return the scores of the trials that ended and are not told yet, by number."""
-        return {one.trial.number: one.record.score for one in self._untold}
-
-    def newly_told(self) -> list[tuple[int, float]]:
-        """Return number and score of every trial that was told since the last call."""
-        told, self._told = self._told, []
-        return told
+        return told | {one.trial.number: one.record.score for one in self._untold}
 
     def report(self, trial: optuna.Trial, spec: RunSpec, *, score: float, train_s: float) -> None:
         """Note a running trial's score, at the time on its fastest placement.
@@ -247,9 +237,6 @@ class Feedback:
             self._journal.tell(trial, state=TrialState.PRUNED)
         else:
             self._journal.tell(trial, answer.values, state=answer.state)
-        told = told_score(self._journal.get_trials(deepcopy=False)[trial.number])
-        if told is not None:
-            self._told.append((trial.number, told))
 
     def _milliseconds(self, spec: RunSpec, train_s: float) -> int:
         factor = 1.0 if self._placer is None else self._placer.to_fastest(spec)

@@ -3,22 +3,21 @@
 `Tried` keeps what a search has proposed so far, so that nothing walks through all of it.
 """
 
-import bisect
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import grid, priors, rate_factor
-from raybench.search.sampling.feedback import Feedback, Infeasible, told_score
+from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_space import build_sampler, encode, propose
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
@@ -39,6 +38,9 @@ from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Space, num_configurations
 from raybench.spec.study import StudySpec
 
+NUM_SAMPLED, NUM_RANDOM = 2, 20
+"""Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
+or accepted where the space has no end."""
 NUM_SPLIT = 3
 """Ranges by which near proposals are looked up; each of them triples the places to look at."""
 MARGIN = 1.001
@@ -90,9 +92,8 @@ class NearIndex:
 class Tried:
     """The trials of a search and its rejected draws, taken one at a time as they are proposed."""
 
-    def __init__(self, journal: optuna.Study, feedback: Feedback, policy: SearchPolicy) -> None:
-        self._journal, self._feedback, self._num_best = journal, feedback, policy.num_best
-        self.ran, self._failing = NearIndex(policy), NearIndex(policy)
+    def __init__(self, journal: optuna.Study, policy: SearchPolicy) -> None:
+        self.ran = NearIndex(policy)
         self.num_ran = 0
         """Trials of the study, those included that run."""
         self.known: set[str] = set()
@@ -101,61 +102,31 @@ class Tried:
         """Parameters that were proposed, rejected ones included."""
         self._names = names_in_use(journal)
         self._lowest = itertools.count()
-        self._best: list[tuple[float, int]] = []
-        """Score and number of the best trials that Optuna was told of."""
         for trial in proposed_trials(journal):
             reason = trial.user_attrs.get(NOT_RUN)
             if reason == NO_TIME:
                 continue  # an earlier session had none
-            self.drawn.add(key_of(trial.params))
-            if reason in (WOULD_FAIL, NO_ROOM):
-                self.rejected(trial, would_fail=True)
-            elif reason is None and trial.state != TrialState.WAITING:
+            if reason is None and trial.state != TrialState.WAITING:
                 self.accepted(trial, str(trial.user_attrs.get(TRIAL)))
-                score = told_score(trial)
-                self._rank([] if score is None else [(trial.number, score)])
-        feedback.newly_told()  # they are ranked already
+            else:
+                self.drew(trial, is_known=reason in (WOULD_FAIL, NO_ROOM))
 
     def accepted(self, trial: FrozenTrial, name: str) -> None:
         """Take a trial that runs."""
         self.num_ran += 1
         self.ran.add(trial)
         self._names.add(name)
-        self.known.add(key_of(trial.params))
-        self.drawn.add(key_of(trial.params))
+        self.drew(trial, is_known=True)
 
-    def rejected(self, trial: FrozenTrial, *, would_fail: bool) -> None:
-        """Take a draw that is not run."""
+    def drew(self, trial: FrozenTrial, *, is_known: bool) -> None:
+        """Take a draw; it `is_known` if it runs, or would fail."""
         self.drawn.add(key_of(trial.params))
-        if would_fail:
-            self._failing.add(trial)
+        if is_known:
             self.known.add(key_of(trial.params))
 
     def free_name(self) -> str:
         """Return the lowest one that no trial has."""
         return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
-
-    def best(self) -> list[FrozenTrial]:
-        """Return the best of the trials that have ended, best first."""
-        self._rank(self._feedback.newly_told())
-        waiting = ((score, number) for number, score in self._feedback.waiting().items())
-        every = sorted([*self._best, *waiting])[: self._num_best]
-        trials = self._journal.get_trials(deepcopy=False)
-        return [trials[number] for _, number in every]
-
-    def is_tried(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> bool:
-        """Whether parameters are near to those of a trial, or of one that would fail."""
-        near = (self.ran, self._failing)
-        return any(index.holds(params, distributions) for index in near)
-
-    def _rank(self, told: list[tuple[int, float]]) -> None:
-        for number, score in told:
-            bisect.insort(self._best, (score, number))
-        del self._best[self._num_best :]
-
-
-IsTried = Callable[[dict[str, Any], dict[str, BaseDistribution]], bool]
-"""Whether parameters with these distributions are near to those of a trial."""
 
 
 def is_near(
@@ -166,6 +137,7 @@ def is_near(
 ) -> bool:
     """Whether two proposals differ by less than the policy's resolution in every range, and by
     nothing else."""
+    near = policy.resolution
     if params.keys() != other.params.keys():
         return False
     for name, value in params.items():
@@ -173,43 +145,9 @@ def is_near(
         if not isinstance(distribution, FloatDistribution):
             if value != earlier:
                 return False
-        elif _distance(distribution, value, earlier) >= policy.resolution:
+        elif abs(position(distribution, value) - position(distribution, earlier)) >= near:
             return False
     return True
-
-
-def new_neighbour(
-    best: Iterable[FrozenTrial], is_tried: IsTried, policy: SearchPolicy = DEFAULT
-) -> dict[str, Any] | None:
-    """Return the parameters of a neighbour of the best trials, best first, that is not tried.
-
-    None if all of them were.
-    """
-    for trial in best:
-        for params in neighbours(trial, policy):
-            if not is_tried(params, trial.distributions):
-                return params
-    return None
-
-
-def neighbours(trial: FrozenTrial, policy: SearchPolicy = DEFAULT) -> Iterator[dict[str, Any]]:
-    """Yield the trial's parameters with one number after the other a step higher, and lower."""
-    for name, distribution in trial.distributions.items():
-        if not isinstance(distribution, FloatDistribution | IntDistribution):
-            continue
-        for sign in (1, -1):
-            value = _shift(distribution, trial.params[name], sign * policy.step)
-            if distribution.low <= value <= distribution.high:
-                yield trial.params | {name: value}
-
-
-def _shift(distribution: FloatDistribution | IntDistribution, value: float, by: float) -> float:
-    """Return the value moved by a share of its range; an integer by at least 1."""
-    low, high = distribution.low, distribution.high
-    shifted = value * (high / low) ** by if distribution.log else value + by * (high - low)
-    if isinstance(distribution, FloatDistribution):
-        return shifted
-    return int(value) + int(math.copysign(max(1, abs(round(shifted - value))), by))
 
 
 def position(distribution: FloatDistribution, value: float) -> float:
@@ -217,13 +155,6 @@ def position(distribution: FloatDistribution, value: float) -> float:
     scale = math.log if distribution.log else float
     width = scale(distribution.high) - scale(distribution.low)
     return (scale(value) - scale(distribution.low)) / width if width else 0.0
-
-
-def _distance(distribution: FloatDistribution, one: float, other: float) -> float:
-    """Return how far two values are apart, as a share of their range."""
-    scale = math.log if distribution.log else float
-    width = scale(distribution.high) - scale(distribution.low)
-    return abs(scale(one) - scale(other)) / width if width else 0.0
 
 
 MOST_LISTED = 200_000
@@ -267,24 +198,21 @@ class Proposer:
 
         That is at the end of the grid, or of a space of lists of which every configuration was
         run on all its placements or would fail. A draw that repeats an earlier one or nearly so
-        (TPE draws what is best ever closer, far below what runs can tell apart) is drawn again,
-        as the policy's `draws` say; one that would fail as an earlier one has is never taken.
+        (TPE draws what is best ever closer, far below what runs can distinguish) is drawn
+        again; one that would fail as an earlier one has is never taken.
         """
-        draws, tried = self._policy.draws, self.tried
+        tried, num_draws = self.tried, NUM_SAMPLED + NUM_RANDOM
         is_last_round = self._is_exhausted()
         if is_last_round and not self._enqueue_other_placement():
             return None
-        for attempt, source in enumerate(itertools.chain(draws, itertools.repeat(draws[-1])), 1):
-            is_listed = attempt > len(draws) and self._size is not None
+        for attempt in itertools.count(1):
+            is_listed = attempt > num_draws and self._size is not None
             if not (self._enqueue_listed() if is_listed else self._enqueue()):
                 return None
-            if source == "neighbour":
-                self._enqueue_neighbour()
-            trial, values = self._ask(at_random=source != "sampler")
-            params = trial.params
+            trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
-            is_new = bool(options) and not tried.ran.holds(params, trial.distributions)
-            may_repeat = attempt >= len(draws) and not self._is_grid and self._size is None
+            is_new = bool(options) and not tried.ran.holds(trial.params, trial.distributions)
+            may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
             reason = DUPLICATE if options else self._reason(values)
@@ -293,7 +221,7 @@ class Proposer:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # the sampler learns it as if it had
                 self._feedback.tell_would_fail(trial)
-            tried.rejected(self._frozen(trial), would_fail=not options)
+            tried.drew(self._frozen(trial), is_known=not options)
             if self._is_exhausted() or (attempt >= self._policy.patience and not options):
                 return None
         # A trial that was interrupted comes back under its own name.
@@ -308,7 +236,7 @@ class Proposer:
     def tried(self) -> Tried:
         """What was proposed so far, by earlier sessions too."""
         if self._tried is None:
-            self._tried = Tried(self._journal, self._feedback, self._policy)
+            self._tried = Tried(self._journal, self._policy)
         return self._tried
 
     def _frozen(self, trial: optuna.Trial) -> FrozenTrial:
@@ -388,14 +316,6 @@ class Proposer:
         if num_used < len(known) and not _in_bottom_half(ran, self._feedback.scores(earlier)):
             params = encode(self._space, self._study.fixed, known[num_used])
             self._journal.enqueue_trial(params, user_attrs={PRIOR: True})
-
-    def _enqueue_neighbour(self) -> None:
-        """Let the next draw be a new neighbour of the best trials, if there is one."""
-        if self._study.search.sampler != "tpe":  # the other samplers are left as they are
-            return
-        params = new_neighbour(self.tried.best(), self.tried.is_tried, self._policy)
-        if params is not None:
-            self._journal.enqueue_trial(params)
 
     def _combinations(self) -> list[dict[str, Any]]:
         factors = self._placer.factors if self._placer else None
