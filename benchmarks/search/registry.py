@@ -7,9 +7,9 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.asha import SearchPolicy, first_best
+from raybench.search.asha import SearchPolicy
 
-LUCKIEST = SearchPolicy(reference=first_best)
+LUCKIEST = SearchPolicy(compared_with=1)
 OURS, RACED = "raybench", "raybench, then its race"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),

@@ -7,7 +7,7 @@ Pure bookkeeping over run specs and evaluations; `ask_tell.py` asks it after eve
 
 import bisect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -18,9 +18,6 @@ from raybench.spec.objective import small_difference
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord, StopReason
-
-Reference = Callable[[Sequence[float]], float]
-"""Of times to the target in order, at least one: the time that others are compared with."""
 
 BASE_RATES: Mapping[str, float] = MappingProxyType(
     {
@@ -40,16 +37,6 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
         "muon": 1e-3,
     }
 )
-
-
-def first_best(times: Sequence[float]) -> float:
-    """Return the first of times in order."""
-    return times[0]
-
-
-def third_best(times: Sequence[float]) -> float:
-    """Return the third of times in order; of fewer, the last."""
-    return times[min(3, len(times)) - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +68,12 @@ class SearchPolicy:
     num_compared: int = 8
     """Finished trials that the cap compares with: the fastest and the cheapest by what is known of
     them."""
-    reference: Reference = third_best
-    """Which of their times the cap stands on. On the best one, which was lucky, it stops a fifth of
-    the configurations truly within 10 % of the best, on the third one a thirtieth, for 3 % more
-    seconds of search. Winners of a race of 24 are within 5 / 10 % then in 55 / 64 of 100 searches
-    instead of 51 / 57, without a cap in 60 / 67 for 6 % more (120 searches each,
-    recorded grids). In 20 whole searches of `mnist_mlp` by chance it is no gain: 16
-    instead of 17."""
+    compared_with: int = 3
+    """Which of their times the cutoff stands on, in order; of fewer, the last. On the best, which
+    was lucky, it stops a fifth of the configurations truly within 10 % of the best, on the third
+    one a thirtieth, for 3 % more seconds of search. Winners of a race of 24 are within 5 / 10 %
+    then in 55 / 64 of 100 searches instead of 51 / 57, without a cutoff in 60 / 67 for 6 % more
+    (120 searches each, recorded grids)."""
     efficient: float = 0.5
     """A trial runs on more workers while these do at least this share of the work per worker
     that those of the most economical placement do."""
@@ -133,17 +119,9 @@ class Rungs:
         earlier = self._values[passed - 1]
         if value is None:
             return not earlier
-        is_good = not earlier or value >= quantile(earlier, 1 - 1 / self._factor)
+        is_good = not earlier or value >= float(np.quantile(earlier, 1 - 1 / self._factor))
         bisect.insort(earlier, value)
         return is_good
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of numbers that are in order, as `np.quantile` does of any."""
-    at = (len(ordered) - 1) * share
-    low = int(at)
-    around = ordered[low : low + 2]
-    return float(np.quantile(around, at - low)) if len(around) > 1 else float(around[0])
 
 
 class Cap:
@@ -152,7 +130,7 @@ class Cap:
     That is one whose next evaluation will come later than `beta` times the reference of the times
     to target so far, and after more than `beta` times that of the worker-seconds (Zeus, arXiv
     2208.06102, stops batch sizes so, with 2 and the best one). Its score is censored. The policy's
-    `reference` says which of the times that is: single runs differ by their seeds, the best one
+    `compared_with` says which of the times that is: single runs differ by their seeds, the best one
     was lucky, and what it stops may be as good.
 
     Kept is what was measured, of the best trials of both kinds. What it stands for on other
@@ -185,7 +163,8 @@ class Cap:
             return True
         costs = [self._costs(*one) for one in self._measured]
         own = self._costs(spec, seconds)
-        references = [self._policy.reference(sorted(one[axis] for one in costs)) for axis in (0, 1)]
+        place = min(self._policy.compared_with, len(costs)) - 1
+        references = [sorted(one[axis] for one in costs)[place] for axis in (0, 1)]
         return any(own[axis] < self._beta * references[axis] for axis in (0, 1))
 
 
@@ -253,8 +232,8 @@ class EarlyStopping:
         is_grid = study.search.sampler == "grid"
         self._cap: Cap | None = None
         if beta is not None and self._target is not None:
-            reference = first_best if is_grid else policy.reference
-            self._cap = Cap(beta, self._costs, replace(policy, reference=reference))
+            place = 1 if is_grid else policy.compared_with
+            self._cap = Cap(beta, self._costs, replace(policy, compared_with=place))
         self._has_rungs = policy.rungs and not is_grid
         self._rungs: dict[int, Rungs] = {}
         self._plateau = Plateau(study, self._costs)

@@ -23,7 +23,7 @@ from raybench.search.sampling.optuna_study import (
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.search.sampling.transfer import Told, tell_earlier
+from raybench.search.sampling.transfer import tell_earlier
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec
@@ -150,8 +150,8 @@ class Search:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
         self._feedback.tell_known(is_early=False)
 
-    def learn_from(self, earlier: Study) -> Told | None:
-        """Learn an earlier study's trials, once; None in a session that goes on."""
+    def learn_from(self, earlier: Study) -> str | None:
+        """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
         return tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
 
     @property

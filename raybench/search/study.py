@@ -37,7 +37,7 @@ from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import Factors, study_factors
 from raybench.search.live_trials import LiveTrials
-from raybench.search.race_stage import KEY, OVER, Confirmation, More, num_raced
+from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
 from raybench.search.ray_tune import run_trials
 from raybench.search.reference import FEW_S, set_by_reference, uncount
 from raybench.search.verify import verify
@@ -152,14 +152,16 @@ class StudyPipeline:
     def _run_more(self) -> None:
         """Run what is left of `--more`; an ended one is finished by the same command."""
         raced = num_raced(read_records(self.store.folder))
-        begun = More.of(self.num_more, self.earlier, raced)
-        if (sentence := begun.sentence(raced)) is not None:
-            say(self.console, sentence)
-        self.more = begun.document()
+        until = more_until(self.num_more, self.earlier, raced)
+        left = max(until - raced, 0)
+        if left < self.num_more:
+            done = self.num_more - left
+            say(self.console, f"continuing --more {self.num_more}: {done} of its runs are done")
+        self.more = {"asked": self.num_more, "until": until}
         self._write_study()
         progress = self._progress(self.num_more)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
-            is_over = self._confirmation(progress).more(begun.left(raced))
+            is_over = self._confirmation(progress).more(left)
         if is_over:
             self.more = None
             self._write_study()
@@ -206,9 +208,8 @@ class StudyPipeline:
             has_room=self._has_room,
             is_in_time=self._is_in_time,
         )
-        told = search.learn_from(earlier) if earlier is not None else None
-        if earlier is not None and told is not None:
-            say(self.console, told.sentence(earlier.place))
+        if earlier is not None and (learnt := search.learn_from(earlier)) is not None:
+            say(self.console, learnt)
         if self.earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
         at_once = partial(num_at_once, capacity=self.session.capacity, slots=self.concurrency)

@@ -92,7 +92,7 @@ def test_of_many_finished_trials_the_best_decide() -> None:
 
 
 def test_a_policy_says_what_is_compared_with() -> None:
-    cap = Cap(1.5, costs, SearchPolicy(reference=lambda times: times[0]))
+    cap = Cap(1.5, costs, SearchPolicy(compared_with=1))
     for seconds in (4, 10, 10):
         cap.reached(ONE, seconds)
     assert cap.allows(ONE, 5.9)

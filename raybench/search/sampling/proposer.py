@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
@@ -41,52 +42,46 @@ from raybench.spec.study import StudySpec
 NUM_SAMPLED, NUM_RANDOM = 2, 20
 """Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
 or accepted where the space has no end."""
-NUM_SPLIT = 3
-"""Ranges by which near proposals are looked up; each of them triples the places to look at."""
-MARGIN = 1.001
-"""Cells are a little wider than the resolution, for what rounding makes of it."""
-Place = tuple[tuple[Any, ...], tuple[int, ...]]
 
 
 class NearIndex:
-    """Finds the trials near to a proposal (`neighbourhood.is_near`) without asking all.
-
-    Trials lie in places: equal in all that is no range, and in ranges by cells as wide as the
-    resolution. What is near lies in a proposal's own place, or in one beside it.
-    """
+    """The trials that ran: by all that is no range, and then by the shares of their ranges."""
 
     def __init__(self, policy: SearchPolicy) -> None:
-        self._policy = policy
-        self._places: dict[Place, list[FrozenTrial]] = {}
+        self._resolution = policy.resolution
+        self._alike: dict[tuple[Any, ...], list[list[float]]] = {}
 
-    def add(self, trial: FrozenTrial) -> None:
-        """Take a trial, whose parameters are set."""
-        kind, cells = self._place(trial.params, trial.distributions)
-        self._places.setdefault((kind, cells), []).append(trial)
+    def add(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> None:
+        """Take a trial's parameters."""
+        kind, shares = _place(params, distributions)
+        self._alike.setdefault(kind, []).append(shares)
 
     def holds(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> bool:
-        """Whether some trial is near."""
-        kind, cells = self._place(params, distributions)
-        for steps in itertools.product((0, -1, 1), repeat=len(cells)):
-            beside = tuple(cell + step for cell, step in zip(cells, steps, strict=True))
-            for other in self._places.get((kind, beside), ()):
-                if is_near(params, distributions, other, self._policy):
-                    return True
-        return False
+        """Whether some trial differs by less than the resolution in every range, and by nothing
+        else."""
+        kind, shares = _place(params, distributions)
+        if kind not in self._alike:
+            return False
+        apart = np.abs(np.array(self._alike[kind]) - shares)
+        return bool((apart < self._resolution).all(axis=1).any())
 
-    def _place(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> Place:
-        kind: list[Any] = []
-        cells: list[int] = []
-        for name in sorted(params):
-            distribution = distributions[name]
-            if not isinstance(distribution, FloatDistribution):
-                kind.append((name, params[name]))
-                continue
-            kind.append(name)
-            if len(cells) < NUM_SPLIT:
-                share = position(distribution, params[name])
-                cells.append(int(share // max(MARGIN * self._policy.resolution, 1e-9)))
-        return tuple(kind), tuple(cells)
+
+def _place(
+    params: dict[str, Any], distributions: dict[str, BaseDistribution]
+) -> tuple[tuple[Any, ...], list[float]]:
+    """Return all that is no range, and where the others lie in their ranges, by name."""
+    kind: list[Any] = []
+    shares: list[float] = []
+    for name in sorted(params):
+        distribution = distributions[name]
+        if not isinstance(distribution, FloatDistribution):
+            kind.append((name, params[name]))
+            continue
+        kind.append(name)
+        scale = math.log if distribution.log else float
+        low, width = scale(distribution.low), scale(distribution.high) - scale(distribution.low)
+        shares.append((scale(params[name]) - low) / width if width else 0.0)
+    return tuple(kind), shares
 
 
 class Tried:
@@ -114,7 +109,7 @@ class Tried:
     def accepted(self, trial: FrozenTrial, name: str) -> None:
         """Take a trial that runs."""
         self.num_ran += 1
-        self.ran.add(trial)
+        self.ran.add(trial.params, trial.distributions)
         self._names.add(name)
         self.drew(trial, is_known=True)
 
@@ -127,34 +122,6 @@ class Tried:
     def free_name(self) -> str:
         """Return the lowest one that no trial has."""
         return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
-
-
-def is_near(
-    params: dict[str, Any],
-    distributions: dict[str, BaseDistribution],
-    other: FrozenTrial,
-    policy: SearchPolicy = DEFAULT,
-) -> bool:
-    """Whether two proposals differ by less than the policy's resolution in every range, and by
-    nothing else."""
-    near = policy.resolution
-    if params.keys() != other.params.keys():
-        return False
-    for name, value in params.items():
-        distribution, earlier = distributions[name], other.params[name]
-        if not isinstance(distribution, FloatDistribution):
-            if value != earlier:
-                return False
-        elif abs(position(distribution, value) - position(distribution, earlier)) >= near:
-            return False
-    return True
-
-
-def position(distribution: FloatDistribution, value: float) -> float:
-    """Return where a value lies in its range, as a share of it."""
-    scale = math.log if distribution.log else float
-    width = scale(distribution.high) - scale(distribution.low)
-    return (scale(value) - scale(distribution.low)) / width if width else 0.0
 
 
 MOST_LISTED = 200_000

@@ -5,7 +5,6 @@ tables, and nothing is capped by their times.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +24,6 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What came of it, for the user."""
-
-    num_told: int
-    num_outside: int
-    """Trials whose configuration the new space does not hold."""
-    is_other_machine: bool
-
-    def sentence(self, folder: str | Path) -> str:
-        """Return it in one sentence."""
-        text = f"the sampler knows {self.num_told} trials of {folder}"
-        if self.num_outside:
-            text += f"; {self.num_outside} lie outside the space and were left out"
-        if self.is_other_machine:
-            text += "; they were timed on another machine, so their seconds are a rough guide"
-        return f"{text}."
 
 
 def load_earlier(folder: str | Path, study: StudySpec) -> Study:
@@ -107,8 +87,8 @@ def tell_earlier(
     study: StudySpec,
     space: Space,
     feedback: Feedback,
-) -> Told | None:
-    """Add the earlier trials to Optuna's study, whose `space` is taken apart or not.
+) -> str | None:
+    """Add the earlier trials to Optuna's study, whose `space` is taken apart or not; say so.
 
     Once: None in a session that goes on.
     """
@@ -126,8 +106,12 @@ def tell_earlier(
         answer = feedback.answer(record, fastest_s=fastest.get(record.trial))
         add_answer(journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
         num_told += 1
-    other = earlier.study.get("machine", {}).get("processor") != machine()["processor"]
-    return Told(num_told, num_outside, other)
+    text = f"the sampler knows {num_told} trials of {earlier.place}"
+    if num_outside:
+        text += f"; {num_outside} lie outside the space and were left out"
+    if earlier.study.get("machine", {}).get("processor") != machine()["processor"]:
+        text += "; they were timed on another machine, so their seconds are a rough guide"
+    return f"{text}."
 
 
 def _fastest(earlier: Study) -> dict[str, float]:

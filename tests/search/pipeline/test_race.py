@@ -22,7 +22,7 @@ from raybench.runs import single_run as module
 from raybench.runs.deadline import Deadline
 from raybench.runs.single_run import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.race_stage import KEY, Confirmation, LiveRace, More
+from raybench.search.race_stage import KEY, Confirmation, LiveRace, more_until
 from raybench.search.tune import check_finished
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import StudyError, UserError
@@ -402,18 +402,20 @@ def test_more_waits_for_the_end_of_the_race(
     check_finished(4, "there", tmp_path)
 
 
-def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once() -> None:
-    begun = More.of(8, {}, raced=12)
-    assert (begun.left(12), begun.sentence(12)) == (8, None)
-    held = {KEY: begun.document()}
-    again = More.of(8, held, raced=15)
-    assert again == begun
-    assert (again.left(15), again.left(20)) == (5, 0)
-    assert again.sentence(15) == "continuing --more 8: 3 of its runs are done"
-    assert More.of(4, held, raced=15).left(15) == 4, "another command"
-    damaged: list[Any] = [None, 3, {"asked": 8}, {"asked": 8, "until": "x"}]
-    assert {More.of(8, {KEY: one}, raced=1).until for one in damaged} == {9}
-    assert More.of(8, {KEY: {"asked": 8, "until": 10**9}}, raced=1).until == 9
+@pytest.mark.parametrize(
+    ("held", "asked", "raced", "until"),
+    [
+        ({}, 8, 12, 20),
+        ({KEY: {"asked": 8, "until": 20}}, 8, 15, 20),
+        ({KEY: {"asked": 8, "until": 20}}, 4, 15, 19),  # another command
+        *(({KEY: one}, 8, 1, 9) for one in (None, 3, {"asked": 8}, {"asked": 8, "until": "x"})),
+        ({KEY: {"asked": 8, "until": 10**9}}, 8, 1, 9),
+    ],
+)
+def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once(
+    held: dict[str, Any], asked: int, raced: int, until: int
+) -> None:
+    assert more_until(asked, held, raced) == until
 
 
 def test_the_note_counts_the_runs_that_there_are_candidates_for(

@@ -9,9 +9,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from raybench.search.asha import SearchPolicy, quantile
 from raybench.search.sampling.optuna_study import NUM_BEST, Journal
-from raybench.search.sampling.proposer import NearIndex, is_near
 
 
 def played(path: Path, *, num_modelled: int = 1000) -> optuna.Study:
@@ -60,31 +58,3 @@ def test_a_model_is_of_the_best_the_latest_and_those_that_run(tmp_path: Path) ->
     best = {number for _, number in by_value[:NUM_BEST]} | set(sorted(pruned)[-NUM_BEST:])
     assert shown == running | best | {54, 55, 57, 58}
     assert len(journal.get_all_trials(study_id, deepcopy=False)) == len(every)
-
-
-def test_near_trials_are_found_by_their_place(tmp_path: Path) -> None:
-    policy, draw = SearchPolicy(resolution=0.1), random.Random(1)
-    ranges = {
-        "a": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True),
-        "b": optuna.distributions.FloatDistribution(-1.0, 1.0),
-        "c": optuna.distributions.CategoricalDistribution(("x", "y")),
-    }
-    index, trials, num_near = NearIndex(policy), [], 0
-    for number in range(300):
-        params = {"a": 10 ** draw.uniform(-4, 0), "b": draw.uniform(-1, 1), "c": draw.choice("xy")}
-        near = any(is_near(params, ranges, other, policy) for other in trials)
-        assert index.holds(params, ranges) == near, number
-        num_near += near
-        trials.append(optuna.trial.create_trial(params=params, distributions=ranges, value=0.0))
-        index.add(trials[-1])
-    assert 50 < num_near < 250
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 200])
-def test_a_rung_in_order_has_numpys_quantile(count: int) -> None:
-    import numpy as np
-
-    draw = random.Random(count)
-    for share in (0.75, 0.5, 1 - 1 / 3):
-        numbers = [draw.random() for _ in range(count)]
-        assert quantile(sorted(numbers), share) == np.quantile(numbers, share)

@@ -1,15 +1,13 @@
 """Proposals that are nearly those of before are drawn again."""
 
-import itertools
 from pathlib import Path
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.trial import create_trial
 
 from raybench.search.asha import SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
-from raybench.search.sampling.proposer import is_near
+from raybench.search.sampling.proposer import NearIndex
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunRecord
 from tests.search.made_up import RATES, journal_of, make_search, record, run_all
@@ -29,16 +27,25 @@ CHOICES = CategoricalDistribution(("adam", "lars"))
 )
 def test_near_is_a_small_share_of_the_range(rate: float, optimizer: str, near: bool) -> None:
     known = {"rate": LOGARITHMIC, "optimizer": CHOICES}
-    other = create_trial(params={"rate": 1e-3, "optimizer": "adam"}, distributions=known, value=0.0)
-    assert is_near({"rate": rate, "optimizer": optimizer}, known, other) == near
-    assert not is_near({"rate": rate}, known, other)
+    index = NearIndex(SearchPolicy())
+    index.add({"rate": 1e-3, "optimizer": "adam"}, known)
+    assert index.holds({"rate": rate, "optimizer": optimizer}, known) == near
+    assert not index.holds({"rate": rate}, known)
+
+
+def test_what_has_no_range_is_near_where_it_is_equal() -> None:
+    index = NearIndex(SearchPolicy())
+    index.add({"optimizer": "adam"}, {"optimizer": CHOICES})
+    held = [index.holds({"optimizer": one}, {"optimizer": CHOICES}) for one in ("adam", "lars")]
+    assert held == [True, False]
 
 
 def test_the_resolution_is_the_policy_s() -> None:
     known = {"x": FloatDistribution(0.0, 1.0)}
-    middle = create_trial(params={"x": 0.5}, distributions=known, value=0.0)
-    assert is_near({"x": 0.65}, known, middle, SearchPolicy(resolution=0.2))
-    assert not is_near({"x": 0.65}, known, middle)
+    for resolution, near in ((0.2, True), (0.04, False)):
+        index = NearIndex(SearchPolicy(resolution=resolution))
+        index.add({"x": 0.5}, known)
+        assert index.holds({"x": 0.65}, known) == near
 
 
 def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:
@@ -51,5 +58,7 @@ def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:
     search = make_search(tmp_path, RATES)
     assert len(run_all(search, narrow)) == 18
     trials = real_trials(journal_of(search))
-    near = [is_near(a.params, a.distributions, b) for a, b in itertools.combinations(trials, 2)]
-    assert not any(near)
+    index = NearIndex(SearchPolicy())
+    for trial in trials:
+        assert not index.holds(trial.params, trial.distributions)
+        index.add(trial.params, trial.distributions)
