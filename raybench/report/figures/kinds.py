@@ -4,7 +4,6 @@ words, with their units."""
 import pandas as pd
 
 from raybench.report.figures.batches import (
-    Outcome,
     batch_rows,
     batches_figure,
     outcome,
@@ -30,111 +29,81 @@ from raybench.results.verdict import reached_target
 
 MOST_ROWS = 50
 """Rows of a table; the best come first, and `trials.csv` has all."""
+NAMES = {"config": "configuration", "num_workers": "workers"}
+"""Columns that have another name in words."""
+
+
+def _named(table: pd.DataFrame, *keys: str, **names: str) -> pd.DataFrame:
+    """Return the columns `keys` of the first rows, by their names in words."""
+    found = table[list(keys)].rename(columns=NAMES | names).head(MOST_ROWS)
+    for column in found.select_dtypes("bool"):
+        found[column] = found[column].map({True: "yes", False: "no"})
+    return found.reset_index(drop=True)
 
 
 def curves_table(results: Study) -> pd.DataFrame:
     """Return the best at every budget of seconds, of the search's runs."""
     metric, trials = results.metric, results.trials
     search = set(trials["trial"][trials["phase"] == "search"])
-    curves = results.curves[results.curves["trial"].isin(search)]
-    best = best_at_every_budget(curves, metric)
-    labels = trials.set_index("trial")["config"]
-    table = pd.DataFrame(
-        {
-            "seconds of training": best["train_s"],
-            f"best {metric.axis_words}": drawn(metric, best[metric.name]),
-            "trial": best["trial"],
-            "configuration": best["trial"].map(labels),
-        }
-    )
-    return table.tail(MOST_ROWS).reset_index(drop=True)
+    best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
+    best[metric.name] = drawn(metric, best[metric.name])
+    names = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
+    table = _with_configs(results, best).rename(columns=names).tail(MOST_ROWS)
+    return _named(table, *names.values(), "trial", "config")
+
+
+def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
+    labels = results.trials.set_index("trial")["config"]
+    return table.assign(config=table["trial"].map(labels))
 
 
 def race_table(results: Study) -> pd.DataFrame:
     """Return every run of the configurations that were trained again."""
-    rows = race_rows(results)
-    what = "seconds to the target" if results.is_timed else f"best {results.metric.axis_words}"
-    labels = results.trials.set_index("trial")["config"]
-    return pd.DataFrame(
-        {
-            "trial": rows["trial"],
-            "configuration": rows["trial"].map(labels),
-            "run": rows["run"],
-            "what for": rows["role"].replace({"trial": "search", "placement_check": "search"}),
-            what: rows["value"],
-            "reached the target" if results.is_timed else "finished": _yes(rows["is_hit"]),
-        }
-    )
+    rows = _with_configs(results, race_rows(results)).reset_index(drop=True)
+    rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
+    names = {"role": "what for", "value": f"best {results.metric.axis_words}", "is_hit": "finished"}
+    if results.is_timed:
+        names |= {"value": "seconds to the target", "is_hit": "reached the target"}
+    rows["is_hit"] = rows["is_hit"].map({True: "yes", False: "no"})
+    return rows[["trial", "config", "run", *names]].rename(columns=NAMES | names)
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return seconds and worker-seconds of the configurations that reached the target."""
-    points = reached_target(results)
+    """Return seconds and worker-seconds of the configurations that reached the target, else values
+    of the metric."""
+    points, metric = reached_target(results), results.metric
     if points.empty:
-        return _metric_costs(results)
-    front = set(pareto_front(points)["trial"])
-    table = pd.DataFrame(
-        {
-            "trial": points["trial"],
-            "configuration": points["config"],
-            "workers": points["num_workers"],
-            "expected seconds": points["time_to_target_s"],
-            "from [s]": points["low_s"],
-            "to [s] (90 %)": points["high_s"],
-            "worker-seconds": points["worker_seconds_to_target"],
-            "runs": points["runs"],
-            "on the Pareto front": _yes(points["trial"].isin(front)),
-        }
-    )
-    return table.head(MOST_ROWS)
-
-
-def _metric_costs(results: Study) -> pd.DataFrame:
-    rows, metric = ranked(results.trials), results.metric
-    table = pd.DataFrame(
-        {
-            "trial": rows["trial"],
-            "configuration": rows["config"],
-            "workers": rows["num_workers"],
-            f"best {metric.axis_words}": drawn(metric, rows[metric.best_column]),
-            "worker-seconds of training": rows["worker_seconds"],
-        }
-    )
-    return table.head(MOST_ROWS).reset_index(drop=True)
+        rows = ranked(results.trials)
+        rows = rows.assign(best=drawn(metric, rows[metric.best_column]))
+        names = {"best": f"best {metric.axis_words}"}
+        names |= {"worker_seconds": "worker-seconds of training"}
+    else:
+        front = set(pareto_front(points)["trial"])
+        rows = points.assign(is_front=points["trial"].isin(front))
+        names = {"time_to_target_s": "expected seconds", "low_s": "from [s]"}
+        names |= {"high_s": "to [s] (90 %)", "worker_seconds_to_target": "worker-seconds"}
+        names |= {"runs": "runs", "is_front": "on the Pareto front"}
+    return _named(rows, "trial", "config", "num_workers", *names, **names)
 
 
 def batches_table(results: Study) -> pd.DataFrame:
     """Return the outcome at every batch size, measured and predicted."""
-    measured, words = batch_rows(results), _words(outcome(results))
+    found = outcome(results)
+    words = found.words.replace(" [s]", "") if found.is_seconds else found.words.replace("\\$", "$")
+    tables = {"measured": batch_rows(results), "~ predicted": predicted_rows(results)}
     both = pd.concat(
-        [measured.assign(known="measured"), predicted_rows(results).assign(known="~ predicted")],
-        ignore_index=True,
+        [table.assign(known=known) for known, table in tables.items()], ignore_index=True
     )
-    both = both[both["outcome"].notna()].head(MOST_ROWS)
-    return pd.DataFrame(
-        {
-            "trial": both["trial"],
-            "framework": both["framework"],
-            "workers": both["num_workers"],
-            "optimizer": both["optimizer"],
-            "global batch": both["batch"],
-            words: both["outcome"],
-            "known by": both["known"],
-        }
-    )
+    names = {"batch": "global batch", "outcome": words, "known": "known by"}
+    keys = ("trial", "framework", "num_workers", "optimizer", *names)
+    return _named(both[both["outcome"].notna()], *keys, **names)
 
 
 def importance_table(results: Study) -> pd.DataFrame:
-    """Return what each key tells of the result."""
+    """Return how much of the result each key explains."""
     table = importance_of(results)
-    return pd.DataFrame(
-        {
-            "key": table["key"],
-            "share [%]": 100 * table["importance"],
-            "from [%]": 100 * table["low"],
-            "to [%]": 100 * table["high"],
-        }
-    )
+    names = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
+    return _named(table.assign(**{key: 100 * table[key] for key in names}), "key", *names, **names)
 
 
 def slices_table(results: Study) -> pd.DataFrame:
@@ -147,68 +116,46 @@ def timeline_table(results: Study) -> pd.DataFrame:
     """Return when each phase ran, how many runs it had, and how many of them ran at once."""
     runs = spans(results).runs
     found = phases(runs)
-    return pd.DataFrame(
-        {
-            "phase": found["role"].replace({"trial": "search"}),
-            "runs": found["runs"],
-            "from second": found["begin"],
-            "to second": found["end"],
-            "most at once": [_most_at_once(runs[runs["role"] == role]) for role in found["role"]],
-        }
-    )
+    most = [_most_at_once(runs[runs["role"] == role]) for role in found["role"]]
+    found = found.assign(role=found["role"].replace({"trial": "search"}), most=most)
+    names = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
+    return _named(found, *names, "most", **names, most="most at once")
 
 
 def _most_at_once(runs: pd.DataFrame) -> int:
     """Return the most lanes in use at a time."""
-    begins = runs[["begin"]].assign(change=1).rename(columns={"begin": "at"})
-    ends = runs[["end"]].assign(change=-1).rename(columns={"end": "at"})
-    every = pd.concat([begins, ends]).sort_values(["at", "change"])
-    return int(min(every["change"].cumsum().max(), runs["lane"].nunique()))
+    moments = pd.concat([runs["begin"], runs["end"]])
+    changes = pd.DataFrame({"at": moments, "change": [1] * len(runs) + [-1] * len(runs)})
+    in_use = changes.sort_values(["at", "change"])["change"].cumsum()
+    return int(min(in_use.max(), runs["lane"].nunique()))
 
 
 def repeats_table(results: Study) -> pd.DataFrame:
     """Return what the confirmed configurations are printed with."""
     table, metric = confirmed(results), results.metric
-    found = {
-        "trial": table["trial"],
-        "configuration": table["config"],
-        "new runs": table["new_runs"],
-    }
+    names = {"new_runs": "new runs"}
     if results.is_timed:
-        found |= {
-            "reached the target": table["new_hits"],
-            "seconds": table["printed_s"],
-            "fastest [s]": table["low_s"],
-            "slowest [s]": table["high_s"],
-        }
+        names |= {"new_hits": "reached the target", "printed_s": "seconds"}
+        names |= {"low_s": "fastest [s]", "high_s": "slowest [s]"}
     else:
         for end, words in (("median", "median"), ("low", "least"), ("high", "most")):
-            found[f"{words} {metric.axis_words}"] = drawn(metric, table[f"{end}_{metric.name}"])
-    return pd.DataFrame(found)
+            column = f"{end}_{metric.name}"
+            table = table.assign(**{column: drawn(metric, table[column])})
+            names[column] = f"{words} {metric.axis_words}"
+    return _named(table, "trial", "config", *names, **names)
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
     """Return the seconds of each phase and their share."""
     table = ledger_totals(results.trials)
-    share = 100 * table["share"]
-    return pd.DataFrame({"phase": table["phase"], "seconds": table["seconds"], "share [%]": share})
-
-
-def _words(found: Outcome) -> str:
-    return found.words.replace(" [s]", "") if found.is_seconds else found.words.replace("\\$", "$")
-
-
-def _yes(values: "pd.Series[bool]") -> "pd.Series[str]":
-    return values.map({True: "yes", False: "no"})
-
-
-def _has_curves(results: Study) -> bool:
-    return bool((results.trials["phase"] == "search").any())
+    return _named(
+        table.assign(share=100 * table["share"]), "phase", "seconds", "share", share="share [%]"
+    )
 
 
 def _has_times(results: Study) -> bool:
-    told = results.trials["finished_at"].notna() & results.trials["wall_s"].notna()
-    return bool(told.sum() > 1)
+    known = results.trials["finished_at"].notna() & results.trials["wall_s"].notna()
+    return bool(known.sum() > 1)
 
 
 def _has_costs(results: Study) -> bool:
@@ -218,25 +165,8 @@ def _has_costs(results: Study) -> bool:
 
 
 def _has_batches(results: Study) -> bool:
-    rows = configurations(results)
-    sizes = results.trials.set_index("trial")["global_batch_size"].reindex(rows["trial"])
-    return len(set(sizes.dropna())) > 1 and bool(rows["num_workers"].notna().any())
-
-
-def _has_importance(results: Study) -> bool:
-    return len(importance_of(results)) > 0
-
-
-def _has_keys(results: Study) -> bool:
-    return len(configurations(results)) > 2 and len(keys_by_importance(results)) > 0
-
-
-def _is_repeated(results: Study) -> bool:
-    return bool(repeated(results))
-
-
-def _has_ledger(results: Study) -> bool:
-    return bool(results.trials["wall_s"].notna().any())
+    rows = batch_rows(results)
+    return len(set(rows["batch"])) > 1
 
 
 FIGURES: dict[str, FigureKind] = {
@@ -246,15 +176,15 @@ FIGURES: dict[str, FigureKind] = {
         "any run had reached by then: what a budget of so many seconds buys.",
         curves_figure,
         curves_table,
-        _has_curves,
+        lambda results: bool((results.trials["phase"] == "search").any()),
     ),
     "race": FigureKind(
-        "The contenders, trained again",
+        "The candidates, trained again",
         "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', a "
         "lucky seed may be all that is between it and the first.",
         race_figure,
         race_table,
-        _is_repeated,
+        lambda results: bool(repeated(results)),
     ),
     "pareto": FigureKind(
         "Seconds against worker-seconds",
@@ -277,7 +207,7 @@ FIGURES: dict[str, FigureKind] = {
         "line that reaches 0 says that the key may not matter.",
         importance_figure,
         importance_table,
-        _has_importance,
+        lambda results: len(importance_of(results)) > 0,
     ),
     "slices": FigureKind(
         "Each setting by itself",
@@ -285,7 +215,7 @@ FIGURES: dict[str, FigureKind] = {
         "it is, the less that setting needs to be tuned.",
         slices_figure,
         slices_table,
-        _has_keys,
+        lambda results: len(configurations(results)) > 2 and bool(keys_by_importance(results)),
     ),
     "timeline": FigureKind(
         "The search over its wall-clock",
@@ -300,14 +230,14 @@ FIGURES: dict[str, FigureKind] = {
         "How alike the runs of one configuration are: they differ in nothing but the seed.",
         repeats_figure,
         repeats_table,
-        _is_repeated,
+        lambda results: bool(repeated(results)),
     ),
     "ledger": FigureKind(
         "Where the seconds went",
         "Only train counts for the target; everything else is what a study costs beside it.",
         ledger_figure,
         ledger_table,
-        _has_ledger,
+        lambda results: bool(results.trials["wall_s"].notna().any()),
     ),
 }
 

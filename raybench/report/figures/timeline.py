@@ -1,7 +1,6 @@
 """The study over its wall-clock: the best so far, what ran beside what, when which phase; and where
 the seconds of its runs went."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,7 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, PathPatch, Rectangle
-from matplotlib.path import Path
+from matplotlib.patches import Patch, Rectangle
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
@@ -72,19 +70,13 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
     if table.empty:
         return table, {}
     ordered = table.sort_values("begin")
-    busy_until = ordered["end"].cummax().shift()
-    gaps = (ordered["begin"] - busy_until).clip(lower=0.0).fillna(0.0)
-    busy = float(ordered["end"].max() - gaps.sum())
-    pauses: dict[float, float] = {}
-    begin, end, cut = table["begin"].copy(), table["end"].copy(), 0.0
-    is_long = gaps > max(LEAST_PAUSE_S, PAUSE_SHARE * busy)
-    for at, gap in zip(ordered["begin"][is_long], gaps[is_long], strict=True):
-        later = table["begin"] >= at
-        begin[later] -= gap
-        end[later] -= gap
-        pauses[at - gap - cut] = gap
-        cut += gap
-    return table.assign(begin=begin, end=end), pauses
+    gaps = (ordered["begin"] - ordered["end"].cummax().shift()).clip(lower=0.0).fillna(0.0)
+    busy_s = float(ordered["end"].max() - gaps.sum())
+    gaps = gaps.where(gaps > max(LEAST_PAUSE_S, PAUSE_SHARE * busy_s), 0.0)
+    cut = gaps.cumsum()
+    at = (ordered["begin"] - cut)[gaps > 0]
+    pauses = dict(zip(at, gaps[gaps > 0], strict=True))
+    return table.assign(begin=table["begin"] - cut, end=table["end"] - cut), pauses
 
 
 def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
@@ -142,13 +134,12 @@ ROLE_STYLE = {
 """Colour and words of what a run is for."""
 MOST_BARS, MOST_DOTS = 250, 250
 """Runs up to which each is a bar of its own; dots of the upper panel."""
-MOST_MERGED = 1200
-"""Bars of more runs, which are drawn together where they are narrower than this leaves room for."""
+MOST_MERGED = 700
+"""Bars of more runs; those that follow each other are one where they are narrower than this."""
 MOST_LANES = 24
 FAR = 30.0
 """Seconds so many times those of the best are beyond the figure."""
 UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
-DAY_S = 86400.0
 
 
 def timeline_figure(results: Study) -> Figure:
@@ -168,11 +159,8 @@ def timeline_figure(results: Study) -> Figure:
         return parts.say(figure, above, "no run tells when it finished")
     for axes in (above, below):
         parts.dress(axes)
-    scale, unit = next(
-        ((scale, unit) for most, scale, unit in UNITS if found.total_s <= most), (DAY_S, "d")
-    )
-    keys = _best(above, results, found, scale)
-    keys = [*_bars(below, found, scale), *keys]
+    scale, unit = _unit(found.total_s)
+    keys = [*_bars(below, found, scale), *_best(above, results, found, scale)]
     _bands(above, below, found, scale)
     _lanes(below, found)
     for at, seconds in found.pauses.items():
@@ -188,10 +176,13 @@ def timeline_figure(results: Study) -> Figure:
 
 
 def _span(seconds: float) -> str:
-    for most, scale, unit in UNITS:
-        if seconds <= most:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / DAY_S:.3g} d"
+    scale, unit = _unit(seconds)
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    found = ((scale, unit) for most, scale, unit in UNITS if seconds <= most)
+    return next(found, (86400.0, "d"))
 
 
 def _best(axes: Axes, results: Study, found: Spans, scale: float) -> list[Artist]:
@@ -217,7 +208,7 @@ def _best(axes: Axes, results: Study, found: Spans, scale: float) -> list[Artist
     dots: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": parts.PAPER}
     for row in shown:
         x, gid = table["end"][row] / scale, str(table["trial"][row])
-        axes.plot(x, values[row], color=colour, linestyle="none", gid=gid, **dots)
+        parts.mark(axes, x, values[row], gid, color=colour, **dots)
     steps = best.ne(best.shift())
     x = [*(table["end"][steps] / scale), found.total_s / scale]
     y = [*best[steps], best.iloc[-1]]
@@ -233,19 +224,16 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     keys: list[Artist] = []
     for role, own in bars.groupby("role", sort=False):
         colour, words = ROLE_STYLE[str(role)]
-        for is_hollow, some in own.groupby(own["state"] == "stopped"):
-            face, edge = ("none", colour) if is_hollow else (colour, parts.PAPER)
-            style: dict[str, Any] = {"facecolor": face, "edgecolor": edge, "linewidth": 0.7}
-            if is_many:
-                axes.add_patch(PathPatch(_boxes(some, scale), **style))
-                continue
-            for row in parts.tuples(some):
-                corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
-                axes.add_patch(Rectangle(corner, width, 0.72, gid=str(row.trial), **style))
+        for row in parts.tuples(own):
+            is_hollow = row.state == "stopped"
+            style: dict[str, Any] = {"facecolor": "none" if is_hollow else colour, "linewidth": 0.7}
+            style |= {"edgecolor": colour if is_hollow else parts.PAPER}
+            corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
+            gid = None if is_many else str(row.trial)
+            axes.add_patch(Rectangle(corner, width, 0.72, gid=gid, **style))
         count = int(own["number"].sum())
         keys.append(Patch(facecolor=colour, edgecolor=colour, label=f"{words} ({count:,})"))
-    stopped = int((runs["state"] == "stopped").sum())
-    if stopped:
+    if stopped := int((runs["state"] == "stopped").sum()):
         words = f"hollow: stopped early ({stopped:,})"
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
     failed = runs[runs["state"] == "failed"]
@@ -260,34 +248,17 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
 
 
 def _merged(runs: pd.DataFrame, found: Spans) -> pd.DataFrame:
-    """Draw runs that follow each other in a lane as one bar where each is too narrow to see."""
+    """Return bars of runs that follow each other in a lane, where each is too narrow to see."""
     least = found.total_s * min(len(found.lanes), MOST_LANES) / MOST_MERGED
-    bars: list[dict[str, Any]] = []
-    for found_row in runs.to_dict("records"):
-        row = {str(key): value for key, value in found_row.items()}
-        last = bars[-1] if bars else None
-        is_next = last is not None and (last["lane"], last["role"]) == (row["lane"], row["role"])
-        if last is not None and is_next and _is_narrow(last, row, least):
-            last |= {"end": max(last["end"], row["end"]), "number": last["number"] + 1}
-            last["state"] = row["state"] if last["state"] == row["state"] else "complete"
-            continue
-        bars.append(row | {"number": 1})
-    return pd.DataFrame(bars)
-
-
-def _is_narrow(last: Mapping[str, Any], row: Mapping[str, Any], least: float) -> bool:
-    shorter = min(row["end"] - row["begin"], last["end"] - last["begin"])
-    return bool(row["begin"] - last["end"] < least and shorter < least)
-
-
-def _boxes(bars: pd.DataFrame, scale: float) -> Path:
-    corners: list[tuple[float, float]] = []
-    codes: list[Any] = []
-    for begin, end, lane in zip(bars["begin"], bars["end"], bars["lane"], strict=True):
-        low, high, left, right = lane - 0.36, lane + 0.36, begin / scale, end / scale
-        corners += [(left, low), (right, low), (right, high), (left, high), (left, low)]
-        codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-    return Path(corners, codes)
+    before = runs.shift()
+    is_wide = (runs["end"] - runs["begin"]).combine(before["end"] - before["begin"], min) >= least
+    is_own = (runs["lane"] != before["lane"]) | (runs["role"] != before["role"])
+    is_own |= is_wide | (runs["begin"] - before["end"] >= least)
+    bars = runs.groupby(is_own.cumsum())
+    every = bars.agg({"role": "first", "lane": "first", "begin": "min", "end": "max"})
+    is_stopped = (runs["state"] == "stopped").groupby(is_own.cumsum()).all()
+    states = is_stopped.map({True: "stopped", False: "complete"})
+    return every.assign(number=bars.size(), state=states)
 
 
 def _bands(above: Axes, below: Axes, found: Spans, scale: float) -> None:
