@@ -38,7 +38,6 @@ from raybench.results.verdict import (
     judge_each,
     judged_on,
     new_value,
-    winner_of,
 )
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
@@ -210,13 +209,16 @@ def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
 
 def _outcome(results: Study, facts: VerdictFacts) -> list[str]:
     """Name the winners with their numbers."""
-    if not results.is_timed:
-        return [_best_value(results, facts)]
     billed = as_billed(results)
     winners = [("Fastest", facts.fastest), (f"Cheapest{billed}", facts.cheapest)]
-    if facts.is_one:
+    if not results.is_timed:
+        winners = [(_capital(results.metric.superlative), facts.fastest)]
+    elif facts.is_one:
         winners = [(f"Fastest and cheapest{billed}", facts.fastest)]
-    lines = [f"{what}: {_reaches(results, one, facts)}" for what, one in winners]
+    lines = [
+        f"{what}: {one.label} (trial {one.trial}) {_reaches(results, one, facts)}"
+        for what, one in winners
+    ]
     return [*lines, *_other_way_round(results, facts)]
 
 
@@ -245,7 +247,7 @@ def _other_way_round(results: Study, facts: VerdictFacts) -> list[str]:
 
     They are chosen by the race, and printed by runs alone, which had no part in that.
     """
-    if not facts.is_confirmed or facts.is_one:
+    if not facts.is_confirmed or facts.is_one or not results.is_timed:
         return []
     fast, cheap = facts.fastest, facts.cheapest
     turned: list[tuple[str, float, float, str]] = []
@@ -264,13 +266,16 @@ def _other_way_round(results: Study, facts: VerdictFacts) -> list[str]:
 
 
 def _reaches(results: Study, one: Winner, facts: VerdictFacts) -> str:
-    name, aim = f"{one.label} (trial {one.trial})", target_of(results)
+    """Return what a winner reaches, what that costs and what it stands on."""
+    if not results.is_timed:
+        return _best_value(results, facts)
+    aim = target_of(results)
     if not facts.is_confirmed:
         reaches = f"reaches {aim} after {one.search_s:.2f} s{one.search_mark}"
         proof = "unconfirmed: one search trial"
     elif not one.hits:
         return (
-            f"{name} reached {aim} after {one.search_s:.2f} s in the search, but in none of "
+            f"reached {aim} after {one.search_s:.2f} s in the search, but in none of "
             f"{one.seeds}, {one.how_run}: not confirmed."
         )
     else:
@@ -290,16 +295,15 @@ def _reaches(results: Study, one: Winner, facts: VerdictFacts) -> str:
     if workers > 1 and facts.is_confirmed and one is facts.cheapest and not facts.is_one:
         within = f" ({workers * one.ends_s[0]:.2f} to {workers * one.ends_s[1]:.2f})"
     price = price_of(results, one.cost, one.trial)
-    return f"{name} {reaches}, {one.cost:.2f} worker-seconds{within}{price}; {proof}."
+    return f"{reaches}, {one.cost:.2f} worker-seconds{within}{price}; {proof}."
 
 
 def _best_value(results: Study, facts: VerdictFacts) -> str:
     one, metric = facts.fastest, results.metric
-    name = f"{_capital(metric.superlative)}: {one.label} (trial {one.trial})"
     if not facts.is_confirmed:
         run = results.runs[one.trial]
         return (
-            f"{name} with {metric.shown(run.best_value)} within {run.ledger['train']:.2f} s of "
+            f"with {metric.shown(run.best_value)} within {run.ledger['train']:.2f} s of "
             "training; unconfirmed: one search trial."
         )
     budget = _budget(results)
@@ -307,7 +311,7 @@ def _best_value(results: Study, facts: VerdictFacts) -> str:
     over = "" if metric.is_share else " over seeds"
     interval = "" if one.ends is None else f", 90 % interval{over}: {between(metric, one.ends)}"
     return (
-        f"{name} reaches {metric.shown(one.value)} {within} (median of {one.seeds} {one.how_run}"
+        f"reaches {metric.shown(one.value)} {within} (median of {one.seeds} {one.how_run}"
         f"{interval}); confirmed{_tested(results, one)}."
     )
 
@@ -335,55 +339,18 @@ def _tested(results: Study, one: Winner) -> str:
 
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
     """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
-    is_confirmed = verdict is not None and verdict.is_confirmed
-    one, run = winner_of(results, trial, is_confirmed=is_confirmed), results.runs[trial]
-    if is_confirmed:
-        proof = _proof(results, one)
-    elif run.time_to_target_s is None or not results.is_timed:
-        value = _in_file(results.metric, run.best_value)
-        proof = (
-            f"unconfirmed: {results.metric.words} {value} after {run.ledger['train']:.3f} s in one "
-            "search trial"
-        )
+    run, metric = results.runs[trial], results.metric
+    name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
+    if verdict is not None:
+        facts = facts_of(results, verdict)
+        one = facts.fastest if trial == facts.fastest.trial else facts.cheapest
+        proof = _reaches(results, one, facts)
     elif refuted := refuted_words(results, trial):
-        proof = f"refuted: {refuted} (after {one.search_s:.3f} s{one.search_mark})"
+        proof = f"refuted: {refuted}"
     else:
-        searched = f"{one.search_s:.3f} s{one.search_mark}"
-        proof = f"unconfirmed: target after {searched} in one search trial"
-    name = f"{what} of {clean(results.name)}: trial {trial}, {one.label}"
+        value, seconds = metric.shown(run.best_value), run.ledger["train"]
+        proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one search trial"
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
-
-
-def _proof(results: Study, one: Winner) -> str:
-    metric, seeds = results.metric, f"{one.seeds} {one.how_run}"
-    if not one.hits:
-        return (
-            f"not confirmed: target after {one.search_s:.3f} s{one.search_mark} in one search "
-            f"trial, reached by 0 of {seeds}"
-        )
-    tested = ""
-    if not math.isnan(one.test_value):
-        tested = f", test {metric.words} {_in_file(metric, one.test_value)}"
-    if not results.is_timed:
-        ends = [_in_file(metric, end) for end in one.ends or ()]
-        within = f", 90 % interval: {' to '.join(ends)}" if ends else ""
-        value = f"{metric.words} {_in_file(metric, one.value)}"
-        return f"confirmed: {value} at the budget (median of {seeds}{within}){tested}"
-    ends_s = f"90 % interval: {one.ends_s[0]:.3f} to {one.ends_s[1]:.3f}{one.mark}"
-    hits = f"reached by {one.hits} of {one.runs}{tested}"
-    if one.hits < one.runs:
-        return (
-            f"confirmed: expect {one.seconds:.3f} s to the target, what misses cost counted "
-            f"({seeds}, {ends_s}), {hits}"
-        )
-    return f"confirmed: target after {one.seconds:.3f} s (median of {seeds}, {ends_s}), {hits}"
-
-
-def _in_file(metric: Metric, value: float | None) -> str:
-    """Return a value as it stands in files: shares as fractions."""
-    if value is None:
-        return "not known"
-    return f"{value:.4f}" if metric.is_share else f"{value:.6g}"
 
 
 def guessing_lines(results: Study) -> list[str]:

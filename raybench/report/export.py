@@ -19,7 +19,6 @@ from raybench.report.answer import guessing_lines, spec_comment
 from raybench.results.ranking import nearest
 from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.study import Study
-from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
 from raybench.results.verdict import judge
 
 if TYPE_CHECKING:
@@ -75,26 +74,6 @@ def to_csv(table: pd.DataFrame) -> str:
     return str(safe.to_csv(index=False))
 
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """Read trials.csv or curves.csv back: the columns, types and values of `raybench.load`.
-
-    Columns of metrics other than accuracy hold numbers, and are told by that.
-    """
-    types = TRIAL_TYPES | EXTRA_TYPES | CURVE_TYPES
-    head = pd.read_csv(path, nrows=0).columns
-    known = {name: types[name] for name in head if name in types and types[name] != TIME}
-    times = [name for name in head if types.get(name) == TIME]
-    table = pd.read_csv(path, dtype=known, keep_default_na=False, na_values=[""])
-    for name in times:
-        table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
-    table = table.astype(dict.fromkeys(times, TIME))
-    for name in head:
-        if types.get(name, TEXT) == TEXT and not pd.api.types.is_numeric_dtype(table[name]):
-            column = [_unquoted(value) for value in table[name]]
-            table[name] = pd.Series(column, dtype=object)
-    return table
-
-
 def _is_plain(column: "pd.Series[Any]") -> bool:
     """Whether a column holds numbers that are no objects, or texts alone."""
     if column.dtype == "object":
@@ -105,14 +84,6 @@ def _is_plain(column: "pd.Series[Any]") -> bool:
 def _quoted(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip(" '").startswith(FORMULA):
         return f"'{value}"
-    return value
-
-
-def _unquoted(value: Any) -> Any:
-    if not isinstance(value, str):
-        return None  # missing
-    if value.startswith("'") and value.lstrip(" '").startswith(FORMULA):
-        return value[1:]
     return value
 
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from raybench.report.answer import answer_of, table_html
 from raybench.report.study import StudyResults, load
-from raybench.results.analyses import TIED
 from raybench.results.place import LONGEST_NAME, is_url, local_path
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.verdict import TIED
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, shorten
 

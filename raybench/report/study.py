@@ -195,11 +195,6 @@ class StudyResults(Study):
         return verdict.winners(self)
 
     @property
-    def repeats(self) -> pd.DataFrame:
-        """The runs by which configurations are compared; see `results.verdict.repeats`."""
-        return verdict.repeats(self)
-
-    @property
     def runs_needed(self) -> int | None:
         """Runs of `--more` that distinguish all from the winners in 8 of 10 cases, as far as the
         runs that there are can say; None where too many would be needed, or nobody won."""
@@ -259,6 +254,20 @@ class StudyResults(Study):
         Columns: target, trial, seconds, reached, trials; see `analyses`.
         """
         return analyses.around_target(*self._asked(target), **self._crossing())
+
+    def by_workers(self) -> pd.DataFrame:
+        """Return the best configuration of each number of workers, fewest first.
+
+        Columns: num_workers, tried, reached, trial, config, seconds, ...; see `analyses`.
+        """
+        return analyses.by_workers(self.configurations, self.metric)
+
+    def speed_ups(self) -> pd.DataFrame:
+        """Return the speed-up curves of a scaling study, one row per number of workers.
+
+        Columns: scaling, curve, num_workers, speedup, ideal, efficiency, ...; see `analyses`.
+        """
+        return analyses.speed_ups(self.scaling)
 
     def _search_curves(self) -> pd.DataFrame:
         roles = self.trials["role"]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raybench.results.analyses import BEST, ONCE, TIED, WORSE
 from raybench.results.ranking import (
     Repeated,
     best_first,
@@ -29,6 +28,9 @@ from raybench.spec.run import RunSpec
 from raybench.spec.text import counted
 from raybench.stats.replicates import Replicate, Ties, tied
 from raybench.stats.standing import Axis, is_informative, on_axis
+
+BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
+"""Standings: `ran once` is what cannot be excluded either, but was never repeated."""
 
 
 @dataclass(frozen=True)
@@ -293,11 +295,6 @@ class VerdictFacts:
         """How many ran once and cannot be excluded, on either axis."""
         return len({*self.once, *self.cheapest_once})
 
-    @property
-    def every_tied(self) -> int:
-        """How many are tied with a winner."""
-        return len({*self.tied, *self.cheapest_tied})
-
 
 def facts_of(results: Study, verdict: Verdict) -> VerdictFacts:
     """Return the facts of a verdict."""
@@ -401,21 +398,6 @@ def winners(results: Study) -> pd.DataFrame:
     for end in ("low", "high"):
         table[f"{end}_{metric.name}"] = proof[f"interval_{end}_{metric.name}"].astype(float)
     return table.reset_index()[columns]
-
-
-@once
-def repeats(results: Study) -> pd.DataFrame:
-    """Return the runs by which configurations are compared: for `analyses.standings`.
-
-    Columns: trial (the configuration), run (its name), seconds, is_hit. With best_at_budget
-    `seconds` holds the value, less is better.
-    """
-    rows = []
-    for trial, one in repeated(results).items():
-        for name in one.chosen_runs:
-            own = repeat(results, name)
-            rows.append((trial, name, own.seconds, own.is_hit))
-    return pd.DataFrame(rows, columns=["trial", "run", "seconds", "is_hit"])
 
 
 def reached_target(results: Study) -> pd.DataFrame:

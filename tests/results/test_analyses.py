@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import raybench
 from raybench.results.analyses import (
     around_target,
     best_at_every_budget,
@@ -16,7 +15,6 @@ from raybench.results.analyses import (
     not_dominated,
     pareto_front,
     speed_ups,
-    standings,
     time_to_target,
 )
 from raybench.spec.errors import UserError
@@ -161,32 +159,6 @@ def test_around_a_target_another_may_be_first():
     none = around_target(curves, ACCURACY, 0.99)
     assert list(none["reached"]) == [0, 0, 0]
     assert none["trial"].isna().all()
-
-
-def test_standings_are_the_verdict():
-    study = raybench.load(FIXTURE)
-    table = standings(study.repeats)
-    assert table["trial"][0] == study.verdict.fastest
-    assert table["standing"][0] == "best"
-    tied = table["trial"][table["standing"] == "statistically tied"]
-    assert set(tied) == set(study.verdict.ties[1:])
-    confirmed = study.confirmed.set_index("trial")
-    for row in table.to_dict("records"):
-        assert row["expected"] == confirmed["expected_s"][row["trial"]]
-        assert (row["low"], row["high"]) == tuple(
-            confirmed.loc[row["trial"], ["expected_low_s", "expected_high_s"]]
-        )
-
-
-def test_standings_tell_the_worse_and_what_never_hit():
-    rows = [("a", s, True) for s in (1.0, 1.1, 0.9)] + [("b", s, True) for s in (9.0, 9.5, 8.8)]
-    rows += [("c", 5.0, False), ("d", 1.05, True)]
-    runs = pd.DataFrame(rows, columns=["trial", "seconds", "is_hit"])
-    table = standings(runs).set_index("trial")
-    assert dict(table["standing"]) == {"a": "best", "d": "ran once", "b": "worse", "c": "worse"}
-    assert np.isinf(table["expected"]["c"])
-    with pytest.raises(UserError, match="'seconds' must be known"):
-        standings(runs.assign(seconds=[np.nan] * len(runs)))
 
 
 def test_speed_ups_have_the_ideal_beside_them():

@@ -119,7 +119,7 @@ def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
         html = parsed(study._repr_html_())
         assert html.text.startswith(ANSWERS[name]), name
         assert "script" not in html.tags
-        for what in ("winners", "repeats", "confirmed", "configurations", "verdict", "importance"):
+        for what in ("winners", "confirmed", "configurations", "verdict", "importance"):
             getattr(study, what)
         for what in analyses:
             if name == "budget" and "target" in what.replace("time_to", "target"):

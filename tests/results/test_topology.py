@@ -3,7 +3,6 @@
 import pytest
 from test_tables import shown
 
-from raybench.report.export import export, read_csv
 from raybench.report.study import load
 from raybench.report.tables import top
 from raybench.results.ranking import kinds, ranked
@@ -94,10 +93,6 @@ def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tm
     assert rows.loc["0001"].tolist()[0] == 2
     assert rows.loc["0001", "waited_for"] == "2 CPUs: 1 free on a, 1 on b"
     assert rows["num_nodes"].isna().tolist() == [False, False, False, True]
-    with Store(tmp_path / "mixed") as store:
-        export(results, store)
-    written = read_csv(tmp_path / "mixed" / "trials.csv")
-    assert written.set_index("trial")[columns].equals(rows)
     assert "hosts" in heads(results)
     same = results_folder(tmp_path / "same", [PACKED, on(run_line("0005", 4.0), 1)])
     assert set(columns) <= set(same.trials.columns)

@@ -214,15 +214,12 @@ def test_the_comment_tells_the_figures_and_the_command(tmp_path):
     results, verdict = judged(tmp_path / "digits", again("0000", [4.0, 5.0, None]))
     text = spec_comment(results, "0000", verdict, "fastest")
     assert text.startswith("fastest of digits: trial 0000, torch 1x64 adam 0.001")
-    assert "confirmed: expect 37.000 s to the target, what misses cost counted (3 new" in text
-    assert "reached by 2 of 3" in text
+    assert "reaches 90 % in 2 of 3 runs: expect 37.00 s (90 % interval: " in text
+    assert "counting what misses cost, 37.00 worker-seconds; confirmed by 2 of 3 new seeds" in text
     results, verdict = judged(tmp_path / "mnist", again("0000", [4.0, 5.0, 7.0]))
     text = spec_comment(results, "0000", verdict, "fastest")
-    assert (
-        "confirmed: target after 5.000 s (median of 3 new seeds run alone, 90 % interval: 3."
-        in text
-    )
-    assert "), reached by 3 of 3, test accuracy 0.91" in text
+    assert "reaches 90 % after 5.00 s (90 % interval: 3." in text
+    assert "; confirmed by 3 of 3 new seeds, run alone; test accuracy 91.0 %." in text
     assert "python -m raybench.train" in text
 
 
@@ -330,7 +327,7 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
         "accuracy 80.0 %."
     ]
     comment = spec_comment(results, "0001", verdict, "most accurate")
-    assert "confirmed: accuracy 0.9200 at the budget (median of 3 new seeds run alone," in comment
+    assert "reaches 92.0 % within 60 s of training (median of 3 new seeds run alone," in comment
     assert "inf" not in comment
     assert list(results.configurations["trial"]) == ["0001", "0000"]
     assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
@@ -368,7 +365,7 @@ def test_a_budget_study_is_shown_with_its_confirmed_table_and_its_best_yaml(tmp_
         export(results, store)
     best = (tmp_path / "best.yaml").read_text()
     assert best.startswith(f"# most accurate of {tmp_path.name}: trial 0000")
-    assert "# confirmed: accuracy 0.9200 at the budget (median of 3 new seeds run alone" in best
+    assert "# reaches 92.0 % within 60 s of training (median of 3 new seeds run alone" in best
 
 
 def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
