@@ -1,13 +1,54 @@
-"""A user's model that cannot be trained is refused with what is wrong, in both frameworks."""
+"""A user's model that is tried on a few samples: refused with what is wrong, or warned of."""
 
+import importlib
 import os
 
 import numpy as np
 import pytest
 from framework_models import backend
-from probed import Own, probe, refused
 
+from raybench.models.base import Workload
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY, METRICS, Metric
 from raybench.training.probe import DIFFERENT
+
+INPUTS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+LABELS = np.arange(8, dtype=np.int64) % 10
+
+
+def probe(framework, workload, inputs=INPUTS, labels=LABELS, metric=ACCURACY, several=False):
+    module = importlib.import_module(f"raybench.training.{framework}.probe")
+    given = {"metric": metric, "gpu": False, "several": several}
+    return module.probe_model(workload, inputs, labels, **given).warnings
+
+
+def refused(framework, workload, *data, **settings):
+    with pytest.raises(UserError) as caught:
+        probe(framework, workload, *data, **settings)
+    assert "orkload own" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+class Own(Workload):
+    """Ten classes of four features; the subclasses break one thing each."""
+
+    name, input_shape, num_classes = "own", (4,), 10
+    units = 10
+
+    def build_torch(self):
+        import torch
+
+        return torch.nn.Sequential(torch.nn.Linear(4, self.units), *self.end("torch"))
+
+    def build_keras(self):
+        import keras
+
+        ends = self.end("tensorflow")
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(self.units), *ends])
+
+    def end(self, framework):
+        return []
 
 
 def test_a_whole_model_passes_without_a_word(framework):
@@ -224,3 +265,192 @@ def test_keras_code_that_needs_values_while_it_is_traced_is_refused():
             return outputs[:, 0] * float(outputs.numpy().sum())
 
     assert "the way back" in str(refused("tensorflow", Values()))
+
+
+class OfTheBatch(Own):
+    """Normalised by the batch in evaluations too."""
+
+    def build_torch(self):
+        import torch
+
+        class Model(torch.nn.Linear):
+            def forward(self, inputs):
+                outputs = super().forward(inputs)
+                return outputs / outputs.std(dim=0, keepdim=True)
+
+        return Model(4, 10)
+
+    def build_keras(self):
+        import keras
+
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(10)(inputs)
+        return keras.Model(inputs, outputs / keras.ops.std(outputs, axis=0, keepdims=True))
+
+
+def test_outputs_that_depend_on_the_batch_are_a_warning(framework):
+    (warning,) = probe(framework, OfTheBatch())
+    assert "depend on the other samples of the batch" in warning
+
+
+class Softmax(Own):
+    def end(self, framework):
+        if framework == "torch":
+            import torch
+
+            return [torch.nn.Softmax(dim=1)]
+        import keras
+
+        return [keras.layers.Softmax()]
+
+
+class SoftmaxWithLoss(Softmax):
+    """Probabilities are right where the user's own loss takes them."""
+
+    def torch_loss(self, outputs, labels):
+        return -outputs[:, 0].log()
+
+    def keras_loss(self, outputs, labels):
+        import tensorflow as tf
+
+        return -tf.math.log(outputs[:, 0])
+
+
+def test_a_softmax_at_the_end_is_a_warning(framework):
+    (warning,) = probe(framework, Softmax())
+    assert "look like probabilities" in warning
+    assert probe(framework, SoftmaxWithLoss()) == []
+
+
+class Unused(Own):
+    def build_torch(self):
+        import torch
+
+        model = super().build_torch()
+        model.spare = torch.nn.Parameter(torch.zeros(3))
+        model.forward = lambda inputs: model[0](inputs)
+        return model
+
+    def build_keras(self):
+        import keras
+
+        inputs = keras.Input((4,))
+        kept, cut = keras.layers.Dense(10)(inputs), keras.layers.Dense(10, name="spare")(inputs)
+        return keras.Model(inputs, keras.layers.Lambda(lambda both: both[0])([kept, cut]))
+
+
+def test_parameters_without_a_gradient_are_a_warning(framework):
+    (warning,) = probe(framework, Unused())
+    assert "parameters get no gradient (the first: " in warning
+    assert "spare" in warning
+
+
+def test_several_workers_in_torch_need_a_gradient_of_every_parameter(framework):
+    if framework == "torch":  # TensorFlow takes 0 for it
+        error = refused(framework, Unused(), several=True)
+        assert "1 of 3 parameters get no gradient (the first: spare), and several" in str(error)
+    else:
+        assert len(probe(framework, Unused(), several=True)) == 1
+
+
+class OwnJudge(Own):
+    """Any outputs are right where both hooks are the user's."""
+
+    units = 1
+
+    def torch_loss(self, outputs, labels):
+        return (outputs[:, 0] - labels.float()) ** 2
+
+    def torch_correct(self, outputs, labels):
+        return (outputs[:, 0] - labels.float()).abs() < 1
+
+    def keras_loss(self, outputs, labels):
+        import tensorflow as tf
+
+        return (outputs[:, 0] - tf.cast(labels, tf.float32)) ** 2
+
+    def keras_correct(self, outputs, labels):
+        import tensorflow as tf
+
+        return tf.abs(outputs[:, 0] - tf.cast(labels, tf.float32)) < 1
+
+
+def test_outputs_are_the_users_where_both_hooks_are(framework):
+    assert probe(framework, OwnJudge()) == []
+
+
+PAIRS = np.linspace(0, 1, 16, dtype=np.float32).reshape(8, 2)
+TOKENS = np.arange(24, dtype=np.int64).reshape(8, 3) % 10
+RMSE, LOSS = METRICS["rmse"], METRICS["loss"]
+
+
+class Regressed(Own):
+    """One number too many: ten in place of two."""
+
+    task = "regression"
+
+
+class Spoken(Own):
+    """No outputs for each token."""
+
+    task = "language_modelling"
+
+
+class OwnMetric(Own):
+    metric = Metric(name="half", direction="max")
+
+    def torch_metric(self, outputs, labels):
+        return labels[: len(labels) // 2] * 1.0
+
+    def keras_metric(self, outputs, labels):
+        import tensorflow as tf
+
+        return tf.cast(labels[: len(labels) // 2], tf.float32)
+
+
+class NoHook(Own):
+    metric = OwnMetric.metric
+
+
+class Whole(Own):
+    """Answers in place of numbers that have a slope."""
+
+    def build_torch(self):
+        import torch
+
+        class Answers(torch.nn.Linear):
+            def forward(self, inputs):
+                return super().forward(inputs).argmax(dim=1)
+
+        return Answers(4, 10)
+
+    def build_keras(self):
+        import keras
+
+        inputs = keras.Input((4,))
+        scores = keras.layers.Dense(10)(inputs)
+        return keras.Model(inputs, keras.ops.argmax(scores, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("workload", "data", "words"),
+    [
+        (
+            Regressed,
+            (INPUTS, PAIRS, RMSE),
+            "(8, 10) for 8 samples with labels of shape (8, 2); end",
+        ),
+        (Regressed, (INPUTS, PAIRS[:, 0], RMSE), "so that they are (8,)."),
+        (
+            Spoken,
+            (INPUTS, TOKENS, LOSS),
+            "of 3 tokens out of 10; end it so that they are (8, 3, 10)",
+        ),
+        (Spoken, ({"a": INPUTS, "b": TOKENS}, TOKENS, LOSS), "on inputs a (8, 4), b (8, 3)"),
+        (OwnMetric, (INPUTS, LABELS, OwnMetric.metric), "its half in "),
+        (NoHook, (INPUTS, LABELS, OwnMetric.metric), "has the metric half and no "),
+        (Whole, (), "must return a tensor of floating point numbers, not "),
+    ],
+)
+def test_what_other_tasks_and_metrics_need(framework, workload, data, words):
+    assert words in str(refused(framework, workload(), *data))

@@ -6,6 +6,7 @@ import pytest
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
+from raybench.training.base import Step
 from raybench.training.steps import (
     make_step,
     take_until,
@@ -13,6 +14,8 @@ from raybench.training.steps import (
     warm_up_step,
     warm_up_steps,
 )
+
+SIZES = [1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48]
 
 
 @dataclass
@@ -89,7 +92,7 @@ def test_rounds_count_how_often_a_sample_stood_before():
     assert {number for _, number in seen[:60]} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("workers", "per_worker", "accumulate"),
     [(1, 48, 1), (2, 24, 1), (3, 8, 2), (4, 12, 1), (4, 3, 4)],
@@ -127,14 +130,6 @@ def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumula
         assert np.count_nonzero(step.weights, axis=1).min() > 1
 
 
-@pytest.mark.parametrize(("workers", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3)])
-def test_a_full_batch_has_no_padding(workers, accumulate):
-    size = 8 * workers * accumulate
-    for step in steps_of(range(size), workers=workers, accumulate=accumulate):
-        assert step.indices.shape == (accumulate, 8)
-        assert (step.weights > 0).all()
-
-
 @pytest.mark.parametrize("size", range(1, 65))
 def test_padding_is_less_than_one_sample_a_pass(size):
     for step in steps_of(range(size), workers=2, per_worker=8, accumulate=4):
@@ -153,25 +148,15 @@ def test_an_empty_share_is_one_sample_of_no_weight():
 
 
 @pytest.mark.parametrize("num_samples", [96, 100, 101, 7])
-def test_two_workers_see_the_samples_of_one_with_twice_the_batch(num_samples):
+@pytest.mark.parametrize("parts", [{"num_workers": 2}, {"accumulate": 2}])
+def test_workers_and_passes_see_the_samples_of_one_large_batch(num_samples, parts):
     data = dataset(num_samples)
     one = epoch(RunSpec(num_workers=1, batch_size_per_worker=16, seed=3), data)
-    two = epoch(RunSpec(num_workers=2, batch_size_per_worker=8, seed=3), data)
-    assert len(one[0]) == len(two[0]) == len(two[1])
+    two = epoch(RunSpec(batch_size_per_worker=8, seed=3, **parts), data)
+    assert {len(one[0])} == set(map(len, two))
     for single, *pair in zip(one[0], *two, strict=True):
         np.testing.assert_array_equal(counted([single]), counted(pair))
         assert {step.learning_rate for step in pair} == {single.learning_rate}
-
-
-@pytest.mark.parametrize("num_samples", [96, 100])
-def test_accumulating_sees_the_samples_of_one_large_batch(num_samples):
-    data = dataset(num_samples)
-    whole = epoch(RunSpec(batch_size_per_worker=32), data)[0]
-    parts = epoch(RunSpec(batch_size_per_worker=8, accumulate=4), data)[0]
-    for large, small in zip(whole, parts, strict=True):
-        np.testing.assert_array_equal(counted([large]), counted([small]))
-        assert large.weights.sum() == pytest.approx(small.weights.sum())
-    assert parts[0].indices.shape == (4, 8)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -183,13 +168,6 @@ def test_an_epoch_holds_every_sample_once_and_the_next_in_another_order(workers)
     np.testing.assert_array_equal(np.sort(seen[:50]), np.arange(50))
     np.testing.assert_array_equal(np.sort(seen[50:]), np.arange(50))
     assert (seen[:50] != seen[50:]).any()
-
-
-def test_repeats_are_the_same_rows_again():
-    data = dataset(20, repeat=3)
-    (steps,) = epoch(RunSpec(batch_size_per_worker=16), data)
-    assert np.bincount(counted(steps)).tolist() == [3] * 20
-    assert [len(counted([step])) for step in steps] == [16, 16, 16, 12]
 
 
 def test_seeds_give_orders_of_their_own():
@@ -220,13 +198,6 @@ def test_take_until_takes_whole_steps_and_goes_on_where_it_stopped():
     assert sizes == [[16], [16, 8], [16], [16, 8, 16]]
 
 
-def test_take_until_never_takes_more_than_it_must():
-    for wanted in range(1, 60):
-        steps = training_steps(RunSpec(batch_size_per_worker=16), dataset(40), FakeWorld(0, 1))
-        chunk, seen = take_until(steps, wanted)
-        assert seen - len(counted(chunk[-1:])) < wanted <= seen
-
-
 @pytest.mark.parametrize("num_samples", [5, 100])
 def test_warm_up_has_the_shape_of_the_first_step(num_samples):
     spec = RunSpec(num_workers=2, batch_size_per_worker=8, accumulate=2)
@@ -254,6 +225,63 @@ def test_warm_up_on_gpus_has_every_shape_of_an_epoch(num_samples):
         assert len(warm_up_steps(cores, data, world)) == 1
 
 
-def test_steps_never_end():
-    steps = training_steps(RunSpec(batch_size_per_worker=64), dataset(10), FakeWorld(0, 1))
-    assert [size for _, size in itertools.islice(steps, 5)] == [10] * 5
+def replicas_spec(replicas: int, per_worker: int = 8, accumulate: int = 1) -> RunSpec:
+    return RunSpec(
+        framework="tensorflow",
+        strategy="single_process",
+        num_workers=replicas,
+        batch_size_per_worker=per_worker,
+        accumulate=accumulate,
+    )
+
+
+def parts_of(step: Step, replicas: int) -> list[Step]:
+    """What each replica takes of a step: an equal part of its columns."""
+    columns = zip(
+        np.split(step.indices, replicas, axis=1),
+        np.split(step.weights, replicas, axis=1),
+        strict=True,
+    )
+    return [
+        Step(indices=i, weights=w, learning_rate=step.learning_rate, num_samples=i.size)
+        for i, w in columns
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("replicas", "per_worker", "accumulate"), [(2, 24, 1), (3, 8, 2), (4, 12, 1), (4, 3, 4)]
+)
+def test_each_replica_has_its_workers_samples(
+    size: int, replicas: int, per_worker: int, accumulate: int
+) -> None:
+    batch = np.arange(100, 100 + size)
+    spec = replicas_spec(replicas, per_worker, accumulate)
+    step = make_step(spec, batch, FakeWorld(0, 1), lambda samples: samples, 40)
+    assert step.indices.shape == step.weights.shape
+    assert step.weights.sum() == pytest.approx(1)
+    assert step.indices.shape[1] <= replicas * per_worker
+    workers = steps_of(batch, workers=replicas, per_worker=per_worker, accumulate=accumulate)
+    for own, worker in zip(parts_of(step, replicas), workers, strict=True):
+        np.testing.assert_array_equal(counted([own]), counted([worker]))
+        assert own.learning_rate == worker.learning_rate
+        if size == replicas * per_worker * accumulate:  # full: pass by pass
+            np.testing.assert_array_equal(own.indices, worker.indices)
+            np.testing.assert_array_equal(own.weights, worker.weights)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_data_parallel_cuts_a_pass_where_replicas_meet(size: int) -> None:
+    """It scatters a batch as `chunk` does."""
+    torch = pytest.importorskip("torch")
+    batch = np.arange(100, 100 + size)
+    step = make_step(replicas_spec(4), batch, FakeWorld(0, 1), lambda _: 0.0, 0)
+    for number, rows in enumerate(step.indices):
+        chunks = torch.from_numpy(rows).chunk(4)
+        expected = [part.indices[number] for part in parts_of(step, 4)]
+        assert [chunk.tolist() for chunk in chunks] == [part.tolist() for part in expected]
+
+
+def test_the_warm_up_has_the_shape_of_a_full_step() -> None:
+    spec = replicas_spec(2, per_worker=8, accumulate=2)
+    assert warm_up_step(spec, dataset(), FakeWorld(0, 1)).indices.shape == (2, 16)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from local import FRAMEWORKS, small_spec, train
+from on_demand_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
@@ -16,7 +17,7 @@ from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.training.base import find_backend
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
-from raybench.training.steps import Step
+from raybench.training.steps import Step, training_steps, warm_up_step
 
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
@@ -228,3 +229,26 @@ def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> 
     else:
         logits = np.asarray(model(inputs, training=False))
     assert float((logits.argmax(axis=1) == dataset.test.labels).mean()) == accuracy
+
+
+def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str) -> None:
+    spec = small_spec(framework, batch_size_per_worker=32)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    dataset = on_demand(dataset)
+    backend = find_backend(framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = backend.Trainer(spec, workload, dataset, world)
+    full, smaller = (warm_up_step(spec, dataset, world, num_samples=size) for size in (32, 5))
+    trained: list[int] = []
+    train = trainer.train
+    trainer.train = lambda steps: trained.append(steps[0].indices.size) or train(steps)
+    trainer.warm_up(full, smaller)
+    assert trained == [32, 32, 5, 5]
+    trainer.train = train
+    inputs = dataset.train.inputs
+    assert isinstance(inputs, Kept)
+    assert inputs.asked == []
+    step, _ = next(training_steps(spec, dataset, world))
+    trainer.train([step])
+    assert [list(rows) for rows in inputs.asked] == [list(step.indices[0])]
+    trainer.close()

@@ -1,0 +1,387 @@
+"""Optimizers of both frameworks against the papers, on every path that each has.
+
+On several workers test_worker_equality.py holds Keras's to the papers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import numpy as np
+import pytest
+from framework_models import backend
+from local import FRAMEWORKS, small_spec, train
+from optim_reference import (
+    CHANGED,
+    NAMES,
+    TOLERANCE,
+    Reference,
+    gradients,
+    initial_weights,
+    rates,
+)
+
+import raybench.training.tensorflow  # noqa: F401  sets what must be set before tensorflow
+from raybench.models.shipped import shipped_workload
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from raybench.spec.run import OPTIMIZERS  # noqa: E402
+from raybench.training.optimizers import DEFAULTS  # noqa: E402
+from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
+from raybench.training.tensorflow.optim import kernels as keras_kernels  # noqa: E402
+from raybench.training.torch import optim as torch_optim  # noqa: E402
+
+TORCHS_OWN = ("adam", "sgd")
+WITHOUT_KERNELS = ("lamb", "lion", "schedule_free_adamw")
+FORMS = [("torch", name, None) for name in NAMES]
+FORMS += [
+    ("torch", name, path)
+    for name in NAMES
+    if name not in TORCHS_OWN
+    for path in ("fused", "foreach")
+]
+FORMS += [("tensorflow", name, "fused") for name in NAMES]
+FORMS += [("tensorflow", name, "plain") for name in NAMES if name not in WITHOUT_KERNELS]
+EACH = pytest.mark.parametrize(("framework", "name", "path"), FORMS)
+
+
+class InTorch:
+    """An optimizer with the weights of the reference."""
+
+    def __init__(self, name, path=None, *, dtype="float32", weights=None, **settings):
+        kind = getattr(torch, dtype)
+        self.params = [
+            torch.nn.Parameter(torch.tensor(w).to(kind)) for w in weights or initial_weights()
+        ]
+        named = [(str(i), p) for i, p in enumerate(self.params)]
+        excluded = settings.pop("exclude_1d", True)
+        self.optimizer = torch_optim.build_optimizer(
+            name, named, **{"learning_rate": 1e-2, **settings}
+        )
+        if not excluded and name in TORCHS_OWN:
+            pytest.skip("torch's own")
+        self.set(exclude_1d=excluded, path=path)
+
+    def set(self, **options):
+        for group in self.optimizer.param_groups:
+            group.update(options)
+
+    def step(self, grads, rate):
+        self.set(lr=rate)
+        for p, grad in zip(self.params, grads, strict=True):
+            p.grad = None if grad is None else torch.tensor(grad).to(p.dtype)
+        self.optimizer.step()
+
+    def weights(self):
+        return [p.detach().double().numpy() for p in self.params]
+
+    def saved(self):
+        return self.optimizer.state_dict()
+
+    def load(self, state):
+        self.optimizer.load_state_dict(state)
+
+
+class InKeras:
+    """The same in Keras, traced."""
+
+    def __init__(self, name, path=None, *, dtype="float32", weights=None, **settings):
+        self.variables = [keras.Variable(w, dtype=dtype) for w in weights or initial_weights()]
+        excluded = settings.pop("exclude_1d", True)
+        self.optimizer = keras_optim.build_optimizer(name, **{"learning_rate": 1e-2, **settings})
+        self.optimizer.exclude_1d = excluded
+        self.optimizer.build(self.variables)
+        self._apply = tf.function(self.optimizer.apply)
+
+    def step(self, grads, rate):
+        self.optimizer.learning_rate.assign(rate)
+        if any(grad is None for grad in grads):
+            self.optimizer.apply(grads)
+        else:
+            self._apply([tf.constant(g) for g in grads])
+
+    def weights(self):
+        return [np.asarray(v.numpy(), np.float64) for v in self.variables]
+
+    def saved(self):
+        state: dict[str, np.ndarray] = {}
+        self.optimizer.save_own_variables(state)
+        return state
+
+    def load(self, state):
+        self.optimizer.load_own_variables(state)
+
+
+IN = {"torch": InTorch, "tensorflow": InKeras}
+
+
+def new(framework, name, path=None, **settings):
+    return IN[framework](name, path, weight_decay=settings.pop("weight_decay", 0.05), **settings)
+
+
+def run(mine, name, *, first=0, last=40, scale=1.0):
+    for i, (grads, rate) in enumerate(zip(gradients(scale), rates(name), strict=True)):
+        if first <= i < last:
+            mine.step(grads, rate)
+
+
+def assert_follows(mine, framework, name, *, tolerance=TOLERANCE, **settings):
+    settings = {"weight_decay": 0.05, "outputs_last": framework == "tensorflow", **settings}
+    reference = Reference(name, initial_weights(), **settings)
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        expected = reference.step(grads, rate)
+    for w, e in zip(mine.weights(), expected, strict=True):
+        np.testing.assert_allclose(w, e, **tolerance)
+
+
+@pytest.fixture(autouse=True)
+def of_path(request, monkeypatch):
+    """Keras's way without kernels, where a test is of it."""
+    given = getattr(request.node, "callspec", None)
+    if given and given.params.get("path") == "plain":
+        monkeypatch.setattr(keras_kernels, "FUSED_DTYPES", ())
+
+
+@EACH
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+def test_follows_the_paper(framework, name, path, weight_decay):
+    mine = new(framework, name, path, weight_decay=weight_decay)
+    run(mine, name)
+    assert_follows(mine, framework, name, weight_decay=weight_decay)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "path", "settings"),
+    [
+        (framework, name, path, settings)
+        for name, settings in CHANGED
+        for framework, of, path in FORMS
+        if of == name and path != "plain"
+    ],
+)
+def test_settings_reach_the_update(framework, name, path, settings):
+    mine = new(framework, name, path, **settings)
+    run(mine, name)
+    assert_follows(mine, framework, name, **settings)
+
+
+@EACH
+def test_a_diverged_tensor_stays_alone(framework, name, path):
+    mine = new(framework, name, path)
+    reference = Reference(
+        name, initial_weights(), weight_decay=0.05, outputs_last=framework == "tensorflow"
+    )
+    for _, grads in zip(range(7), gradients(), strict=False):
+        expected = reference.step(grads, 1e-2)
+        first = grads[0].copy()
+        first[0, 0] = np.nan
+        mine.step([first, *grads[1:]], 1e-2)
+    weights = mine.weights()
+    assert np.isnan(weights[0]).any()
+    for w, e in list(zip(weights, expected, strict=True))[1:]:
+        np.testing.assert_allclose(w, e, **TOLERANCE)
+
+
+@EACH
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_weights_without_gradient_are_skipped(framework, name, path):
+    mine = new(framework, name, path)
+    grads = [np.ones_like(w) if i == 1 else None for i, w in enumerate(initial_weights())]
+    if framework == "tensorflow":
+        grads = [None if g is None else tf.constant(g) for g in grads]
+    else:
+        mine.optimizer.step()
+    mine.step(grads, 1e-2)
+    for i, (w, initial) in enumerate(zip(mine.weights(), initial_weights(), strict=True)):
+        assert np.array_equal(w, initial) == (i != 1)
+
+
+@EACH
+def test_saved_state_continues_the_run(framework, name, path, tmp_path):
+    whole, first = (new(framework, name, path) for _ in range(2))
+    run(whole, name, last=20)
+    run(first, name, last=13)
+    state = first.saved()
+    if framework == "torch":
+        torch.save(state, tmp_path / "optimizer.pt")
+        state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
+    second = new(framework, name, weights=[w.astype(np.float32) for w in first.weights()])
+    second.load(state)
+    run(second, name, first=13, last=20)
+    for w, v in zip(whole.weights(), second.weights(), strict=True):
+        np.testing.assert_array_equal(w, v)
+
+
+@pytest.mark.parametrize("framework", IN)
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_stays_near(framework, name):
+    mine = new(framework, name, dtype="bfloat16")
+    run(mine, name)
+    assert_follows(mine, framework, name, tolerance={"rtol": 0.1, "atol": 0.1})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float64_is_exact_in_torch(name):
+    mine = new("torch", name, dtype="float64")
+    run(mine, name)
+    assert_follows(mine, "torch", name, tolerance={"rtol": 1e-12, "atol": 1e-12})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_gradients_same_weights(name):
+    """Of gradients as small as epsilon, whose place in the formula decides the step then."""
+
+    def of_keras(array):
+        return array.transpose(3, 2, 0, 1).copy() if array.ndim == 4 else array
+
+    ours = InTorch(
+        name, learning_rate=0.1, weight_decay=0.05, weights=list(map(of_keras, initial_weights()))
+    )
+    theirs = InKeras(name, learning_rate=0.1, weight_decay=0.05)
+    for grads, rate in zip(gradients(1e-7), rates(name), strict=True):
+        ours.step([of_keras(grad) for grad in grads], rate)
+        theirs.step(grads, rate)
+    pairs = zip(theirs.weights(), initial_weights(), strict=True)
+    assert max(np.abs(w - v).max() for w, v in pairs) > 1e-8
+    for w, v in zip(ours.weights(), theirs.weights(), strict=True):
+        np.testing.assert_allclose(w, of_keras(v), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keras_computes_scalars_once_a_step(name):
+    """As the loop calls it: equal updates, and no float64 operation more for more variables."""
+    mine = InKeras(name, weight_decay=0.05)
+    mine._apply = tf.function(lambda grads: mine.optimizer.apply_exchanged(grads, mine.variables))
+    run(mine, name)
+    assert_follows(mine, "tensorflow", name)
+    assert num_float64_operations(name, 2) == num_float64_operations(name, 12)
+
+
+def num_float64_operations(name, number):
+    mine = InKeras(name, weight_decay=0.05, weights=[np.ones((3, 2), "float32")] * number)
+    take = tf.function(lambda grads: mine.optimizer.apply_exchanged(grads, mine.variables))
+    graph = take.get_concrete_function([tf.ones((3, 2))] * number).graph
+    return sum(any(one.dtype == tf.float64 for one in op.outputs) for op in graph.get_operations())
+
+
+@pytest.mark.parametrize("path", ["fused", "plain"])
+def test_bias_correction_is_exact(path):
+    """Adam's first step is the sign; in float32, 1 - 0.999 would make it 6e-6 too long."""
+    mine = InKeras("adam", path, weights=[np.zeros(3, "float32")])
+    mine.step([np.array([1.0, -2.0, 3.0], np.float32)], 1.0)
+    np.testing.assert_allclose(mine.weights()[0], [-1.0, 1.0, -1.0], rtol=3e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_embeddings_rows_are_a_gradient_in_keras(name):
+    rows = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 2]), tf.constant([4, 3]))
+    found = []
+    for gradient in (tf.convert_to_tensor(rows), rows):
+        mine = new("tensorflow", name, weights=[np.ones((4, 3), "float32")])
+        mine.optimizer.apply([gradient])
+        found.append(mine.weights()[0])
+    np.testing.assert_array_equal(*found)
+
+
+def test_same_names_and_defaults():
+    assert list(torch_optim.OPTIMIZERS) == list(keras_optim.OPTIMIZERS) == list(OPTIMIZERS)
+    assert list(DEFAULTS) == list(OPTIMIZERS)
+    assert set(NAMES) == set(OPTIMIZERS) - {"adamw"}
+    builds = torch_optim.build_optimizer, keras_optim.build_optimizer
+    for optimizers in (torch_optim.OPTIMIZERS, keras_optim.OPTIMIZERS):
+        assert optimizers["adamw"] is optimizers["adam"]
+    ours, theirs = (
+        {p.name: p.default for p in inspect.signature(build).parameters.values()}
+        for build in builds
+    )
+    assert (ours.pop("model"), theirs.pop("model")) == (inspect.Parameter.empty, None)
+    assert ours == theirs
+    for build in builds:
+        with pytest.raises(ValueError, match="optimizer 'adamx'; choose one of adam, radam"):
+            build("adamx", torch.nn.Linear(1, 1), learning_rate=0.1)
+        with pytest.raises(ValueError, match="unknown setting 'moment'"):
+            build("sgd", torch.nn.Linear(1, 1), learning_rate=0.1, moment=0.9)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
+def test_curves_agree(optimizer: str) -> None:
+    rate = {"sgd": 0.01, "lars": 1.0}.get(optimizer, 1e-3)
+    changes = {
+        "optimizer": optimizer,
+        "learning_rate": rate,
+        "weight_decay": 1e-3,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    }
+    torch_curve, _ = train(small_spec("torch", **changes))
+    keras_curve, _ = train(small_spec("tensorflow", **changes))
+    for one, other in zip(torch_curve, keras_curve, strict=True):
+        assert one.samples == other.samples
+        assert one.learning_rate == pytest.approx(other.learning_rate, rel=1e-6)
+        # Float32 in another order of summation, over 15 steps.
+        assert one.train_loss == pytest.approx(other.train_loss, rel=2e-3)
+        assert one.value == pytest.approx(other.value, abs=0.01)
+    assert torch_curve[-1].train_loss < torch_curve[0].train_loss
+
+
+def shapes_of(framework: str, model) -> list[tuple[int, int]]:
+    """The matrices' shapes, small side first: one framework has them as the other's transposes."""
+    module = importlib.import_module(f"raybench.training.{framework}.optim.methods")
+    if framework == "torch":
+        found = [(one.shape[0], one[0].numel()) for one in module.hidden_matrices(model)]
+    else:
+        found = list(module.hidden_matrices(model, model.trainable_variables).values())
+    return sorted((min(shape), max(shape)) for shape in found)
+
+
+SQUARE, FOURFOLD, JOINED = [(128, 128)] * 2, [(128, 512)] * 4, [(128, 384)] * 2
+# Not the head; nor embeddings, positions and filters of one channel each.
+EXPECTED = {
+    "mnist_small": [(9, 32), (64, 6272)],
+    "mnist_large": [(9, 128), (512, 512), (512, 4608)],
+    "text_bag": [(64, 128)],
+    "char_lm": SQUARE + JOINED + FOURFOLD,
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_shipped_workloads(framework, name):
+    module = backend(framework)
+    assert shapes_of(framework, module.build_model(shipped_workload(name), 0)) == EXPECTED[name]
+
+
+def test_a_torch_model_of_ones_own():
+    nn = pytest.importorskip("torch").nn
+    tied = nn.Embedding(9, 6)
+    head = nn.Linear(6, 9, bias=False)
+    head.weight = tied.weight
+    attention = nn.MultiheadAttention(6, 3)
+    convolutions = nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 6, 3, groups=2), nn.Conv1d(6, 1, 3)
+    model = nn.Sequential(tied, *convolutions, attention, head)
+    model.pos_embed = nn.Parameter(head.weight.new_zeros(5, 6))
+    model.extra = nn.Linear(6, 2)
+    # Of the attention what joins queries, keys and values, and what comes after it.
+    assert shapes_of("torch", model) == [(6, 6), (6, 18), (6, 27)]
+
+
+def test_a_keras_model_of_ones_own():
+    backend("tensorflow")
+    layers = pytest.importorskip("keras").layers
+    keras = pytest.importorskip("keras")
+    inputs = keras.Input((5,))
+    tokens = layers.Embedding(9, 6)(inputs)
+    tokens = layers.MultiHeadAttention(3, 4)(tokens, tokens)
+    image = layers.Reshape((5, 6, 1))(tokens)
+    image = layers.DepthwiseConv2D(3, depth_multiplier=2)(
+        layers.Conv2D(4, 3, padding="same")(image)
+    )
+    image = layers.SeparableConv2D(2, 3)(image)
+    outputs = layers.Dense(3)(layers.Flatten()(image))
+    # Queries, keys, values and outputs of the attention; two convolutions.
+    expected = [*[(6, 12)] * 4, (4, 9), (2, 8)]
+    assert shapes_of("tensorflow", keras.Model(inputs, outputs)) == sorted(expected)

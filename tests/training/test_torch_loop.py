@@ -1,0 +1,180 @@
+"""What is torch's alone: the order of images, the wait for data on a GPU, replicas in a process."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from local import small_spec
+
+from raybench.models.base import Workload
+from raybench.models.find import find_workload, load_workload_dataset
+from raybench.spec.errors import UserError
+from raybench.stats.clock import Ledger
+from raybench.training.base import find_backend
+from raybench.training.run import run
+from raybench.training.steps import take_until, training_steps
+
+torch = pytest.importorskip("torch")
+
+from raybench.training.torch.parts import InputClock  # noqa: E402
+from raybench.training.torch.state import (  # noqa: E402
+    random_state,
+    seed_replicas,
+    set_random_state,
+)
+from raybench.training.torch.world import Replica, join  # noqa: E402
+
+
+class Viewing(Workload):
+    """A user's network that needs what its convolution returns to be contiguous."""
+
+    name = "viewing"
+    input_shape = (28, 28, 1)
+    num_classes = 10
+
+    def build_torch(self) -> torch.nn.Module:
+        class Flat(torch.nn.Module):
+            def forward(self, images: torch.Tensor) -> torch.Tensor:
+                return images.view(len(images), -1)
+
+        conv = torch.nn.Conv2d(1, 4, 5, stride=4)
+        return torch.nn.Sequential(conv, Flat(), torch.nn.Linear(4 * 6 * 6, 10))
+
+
+def test_channels_last_changes_the_order_and_not_the_logits() -> None:
+    from raybench.training.torch.model import build_model, prepare_inputs
+
+    model = build_model(find_workload("mnist_small"), 0).eval()
+    images = torch.from_numpy(
+        np.random.default_rng(5).integers(0, 256, (8, 28, 28, 1), dtype=np.uint8)
+    )
+    usual, last = (prepare_inputs(images, channels_last=one) for one in (False, True))
+    assert model[0](usual).is_contiguous()
+    assert model[0](last).is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(model(last), model(usual))
+
+
+def test_a_users_model_may_view_what_its_convolutions_return() -> None:
+    spec = small_spec("torch", epochs=1.0)
+    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend("torch")
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = backend.Trainer(spec, Viewing(), dataset, world)
+    (last,) = run(spec, dataset, trainer, world, Ledger("setup"))
+    assert last.value > 0.15
+
+
+def test_rows_and_weights_of_an_interval_reach_the_device_at_once() -> None:
+    from raybench.training.torch.parts import InMemoryPart
+
+    spec = small_spec("torch", batch_size_per_worker=8, accumulate=3)
+    dataset = load_workload_dataset(spec.workload, spec.dataset)[1]
+    world = find_backend("torch").join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    steps = take_until(training_steps(spec, dataset, world), 400)[0]
+    part = InMemoryPart(torch.arange(len(dataset.train)), torch.from_numpy(dataset.train.labels))
+    batches = list(part.batches(steps))
+    passes = [rows for step in steps for rows in step.indices]
+    for batch, rows in zip(batches, passes, strict=True):
+        np.testing.assert_array_equal(batch.inputs, rows)
+        np.testing.assert_array_equal(batch.labels, dataset.train.labels[rows])
+    for batch, weights in zip(batches, [one for s in steps for one in s.weights], strict=True):
+        np.testing.assert_array_equal(batch.weights, weights)
+    assert len({batch.weights.untyped_storage().data_ptr() for batch in batches}) == 1
+
+
+def test_a_cpu_waits_as_long_as_its_host() -> None:
+    clock = InputClock(torch.device("cpu"))
+    assert clock.seconds() == 0
+    began = time.perf_counter()
+    for _ in range(2):
+        with clock.waiting():
+            time.sleep(0.02)
+    time.sleep(0.05)
+    assert 0.04 <= clock.seconds() <= time.perf_counter() - began - 0.05
+    assert clock.seconds() == clock.seconds()
+
+
+class Stream:
+    """A device of the test's own: work that is queued begins when all before it is done."""
+
+    def __init__(self) -> None:
+        self.host, self.free = 0.0, 0.0
+
+    def work(self, seconds: float) -> None:
+        self.free = max(self.free, self.host) + seconds
+
+
+def test_a_gpu_waits_only_when_it_has_nothing_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, on: Stream) -> None:
+            assert on is stream
+            self.at = max(stream.free, stream.host)
+
+        def synchronize(self) -> None:
+            stream.host = max(stream.host, self.at)
+
+        def elapsed_time(self, other: "Event") -> float:
+            return 1000 * (other.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    clock = InputClock(torch.device("cuda", 0))
+    stream.work(3.0)  # queued in no time
+    with clock.waiting():
+        stream.host += 2.0  # while the device computes
+    assert clock.seconds() == 0
+    stream.work(1.0)
+    with clock.waiting():
+        stream.host += 5.0  # one of these while it computes
+        stream.work(0.5)  # the copy of the batch
+    assert clock.seconds() == pytest.approx(4.5)
+    assert clock.seconds() == pytest.approx(4.5)
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_fewer_gpus_than_replicas_are_refused(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(UserError, match=f"2 replicas need as many GPUs, .* process sees {gpus};"):
+        join(rank=0, num_workers=1, device="cpu", num_threads=1, num_replicas=2)
+
+
+def test_a_replica_keeps_its_precision_in_another_thread() -> None:
+    """torch's own autocast does not: in a new thread its type is what it was at the start."""
+    replica = Replica(torch.nn.Linear(2, 2), lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+    found = []
+
+    def forward() -> None:
+        with torch.autocast("cpu", dtype=torch.float16):  # as DataParallel has it
+            found.append(replica(torch.ones(1, 2)).dtype)
+
+    thread = threading.Thread(target=forward)
+    thread.start()
+    thread.join()
+    assert found == [torch.bfloat16]
+
+
+def test_a_replica_adds_no_parameters_and_changes_no_names() -> None:
+    model = torch.nn.Linear(2, 2)
+    replica = Replica(model, torch.no_grad)
+    assert [id(one) for one in replica.parameters()] == [id(one) for one in model.parameters()]
+    assert list(model.state_dict()) == ["weight", "bias"]
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    with torch.random.fork_rng():
+        seed_replicas([CPU], 7)
+        state = random_state([CPU])
+        drawn = torch.rand(3)
+        set_random_state(state, [CPU])
+        assert torch.equal(torch.rand(3), drawn)
+        torch.manual_seed(7)
+        assert torch.equal(torch.rand(3), drawn), "one device is seeded as it always was"
