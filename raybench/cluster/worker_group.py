@@ -97,11 +97,10 @@ def build_trainer(
         ),
     }
     if options.is_local and placement.framework == "torch":
-        arguments |= internals.meeting_in_a_file(
-            str(Path(options.scratch) / f"group-{number}.store")
-        )
+        file = str(Path(options.scratch) / f"group-{number}.store")
+        arguments |= internals.meeting("torch", file=file)
     if not options.is_local:
-        arguments |= internals.meeting_over_network(placement.framework, options.interface)
+        arguments |= internals.meeting(placement.framework, interface=options.interface)
     trainer = trainer_class(placement.framework)(serve, **arguments)
     return internals.controlled_here(internals.without_unused_callbacks(trainer))
 

@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import json
 import os
-import pickle
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle as pickle
 import psutil
 import pytest
 import ray
@@ -245,15 +245,13 @@ class TestFileMeeting:
         from ray.train.torch.config import TorchConfig, _TorchBackend
         from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainGroup
 
-        from raybench.cluster.ray_internals.rendezvous import USED
-
         why = "then torch's store listens on a port of rank 0, as Ray has it"
         for name in ("on_start", "on_shutdown"):
             parameters = list(inspect.signature(getattr(_TorchBackend, name)).parameters)
             assert parameters == ["self", "worker_group", "backend_config"], why
         assert isinstance(TorchConfig.backend_cls, property), why
         assert isinstance(TorchConfig().timeout_s, int), why
-        for name in (*USED, "__len__"):
+        for name in (*rendezvous.USED, "__len__"):
             assert callable(getattr(TrainGroup, name, None)), why
         parameters = list(inspect.signature(TrainGroup.execute_single_async).parameters)
         assert parameters == ["self", "rank", "fn", "fn_args", "fn_kwargs"], why
@@ -266,9 +264,9 @@ class TestFileMeeting:
         torch_options: PoolOptions,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(ray, "get", lambda joining: joining)
+        monkeypatch.setattr(ray, "get", lambda joining, timeout=None: joining)
         trainer = build_trainer(7, Placement("torch", 2), torch_options)
-        config = pickle.loads(pickle.dumps(trainer.backend_config))  # it goes to the workers
+        config = pickle.loads(pickle.dumps(trainer.backend_config))  # it goes to the controller
         group = FakeGroup(2, gpus)
         config.backend_cls().on_start(group, config)
         told = [(rank, function.__name__) for rank, function, _ in group.told]
@@ -291,8 +289,7 @@ class TestFileMeeting:
         from ray.train.torch import config
 
         monkeypatch.delattr(config, "_TorchBackend")
-        monkeypatch.delitem(sys.modules, f"{INTERNALS}.network_torch", raising=False)
-        assert trainer_internals.meeting_in_a_file("file") == {}
+        assert trainer_internals.meeting("torch", file="file") == {}
 
     @pytest.mark.parametrize("name", ["execute_single_async", "get_resources_per_worker"])
     def test_in_a_group_that_is_otherwise_ranks_meet_as_ray_has_it(
@@ -303,7 +300,8 @@ class TestFileMeeting:
         asked: list[Any] = []
         monkeypatch.setattr(_TorchBackend, "on_start", lambda *given: asked.append(given[1:]))
         monkeypatch.delattr(FakeGroup, name)
-        group, (config,) = FakeGroup(2), trainer_internals.meeting_in_a_file("file").values()
+        group = FakeGroup(2)
+        (config,) = trainer_internals.meeting("torch", file="file").values()
         config.backend_cls().on_start(group, config)
         assert asked == [(group, config)]
 
@@ -324,12 +322,11 @@ class TestNetworkMeeting:
         scaling = trainer.scaling_config
         selectors = [{"ray.io/node-id": "id-b"}, {"ray.io/node-id": "id-a"}]
         assert scaling._label_selector_per_worker(2) == selectors
-        return pickle.loads(pickle.dumps(trainer.backend_config))
+        return trainer.backend_config
 
     def test_the_interface_is_tried_before_ray_connects(
         self, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        module = importlib.import_module(f"{INTERNALS}.network_{framework}")
         story: list[Any] = []
         places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
 
@@ -337,8 +334,9 @@ class TestNetworkMeeting:
             story.append(interface)
             return places
 
-        stock = module.__dict__[f"_{framework.capitalize()}Backend"]
-        monkeypatch.setattr(module, "connect", connect)
+        config = importlib.import_module(f"ray.train.{framework}.config")
+        stock = config.__dict__[f"_{framework.capitalize()}Backend"]
+        monkeypatch.setattr(rendezvous, "connect", connect)
         monkeypatch.setattr(stock, "on_start", lambda *given: story.append(len(group.told)))
         monkeypatch.setattr(ray, "get", lambda calls, timeout=None: calls)
         group, config = FakeGroup(2), self.config(framework, tmp_path)
@@ -351,12 +349,10 @@ class TestNetworkMeeting:
         assert len(story) == 3, "one worker alone talks to nobody"
 
     def test_tensorflow_then_meets_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from raybench.cluster.ray_internals import network_tensorflow
-
         config = {"cluster": {"worker": ["192.0.2.1:7", "192.0.2.1:8"]}, "task": {"index": 1}}
         monkeypatch.setenv("TF_CONFIG", json.dumps(config))
         places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
-        network_tensorflow._use_addresses(places)
+        rendezvous._use_addresses(places)
         now = json.loads(os.environ["TF_CONFIG"])
         assert now == {"cluster": {"worker": ["10.0.0.1:7", "10.0.0.2:8"]}, "task": {"index": 1}}
 
@@ -405,5 +401,4 @@ class TestNetworkMeeting:
     ) -> None:
         config = importlib.import_module(f"ray.train.{framework}.config")
         monkeypatch.delattr(config, f"_{framework.capitalize()}Backend")
-        monkeypatch.delitem(sys.modules, f"{INTERNALS}.network_{framework}", raising=False)
-        assert trainer_internals.meeting_over_network(framework, None) == {}
+        assert trainer_internals.meeting(framework) == {}

@@ -17,9 +17,8 @@ look whether the installed Ray still has all of it, and take each away to see th
 | trainer | `_initialize_and_run_controller` | one actor fewer | it starts |
 | controller | `TrainController`, `FixedScalingPolicy` | no autoscaler's actor | it starts |
 | controller | `WorkerGroup._start`, `worker_group_cls` | nothing held after a failure | it is |
-| network_torch | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
-| network_torch | the same | interface set and tried first | torch guesses |
-| network_tensorflow | `_TensorflowBackend`, the same | the same | TensorFlow guesses |
+| rendezvous | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
+| rendezvous | and `_TensorflowBackend` | interface set and tried first | frameworks guess |
 | nodes | `state.get_draining_nodes` | save runs, start none where a node goes | no notice |
 | nodes | `available_resources_per_node` | what others hold | seen when a group does not start |
 | nodes | its report, `get_cluster_status` | whether nodes can be had | taken for none |

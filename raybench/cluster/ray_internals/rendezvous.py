@@ -1,29 +1,23 @@
-"""Workers of several hosts: the interface set and tried before their framework connects them.
+"""How workers find each other: torch's process groups and TensorFlow's TF_CONFIG, of several hosts
+over an interface that is set and tried first, of one host through a file.
 
-Called by network_torch and network_tensorflow, from which Ray's own `on_start` then goes on.
+Left to itself torch starts a store on rank 0, which listens on all addresses of the machine and
+knows no token. Extends what Ray Train offers to backends: `on_start` of a config's `backend_cls`.
 """
 
+import importlib
+import json
 import os
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from raybench.cluster.connectivity import (
-    MISNAMED,
-    REACH_TIMEOUT_S,
-    UNREACHED,
-    VARIABLE,
-    NoInterface,
-    Place,
-    environment,
-    listen,
-    misnamed,
-    place_of,
-    sum_over_workers,
-    worst,
-)
+from raybench.cluster import connectivity
+from raybench.cluster.connectivity import MISNAMED, UNREACHED, VARIABLE, Place
+from raybench.training.base import find_part
 
 USED = ("execute_single_async", "get_resources_per_worker")
 """What is called of Train's worker group."""
@@ -35,27 +29,90 @@ class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one se
     """The workers do not reach each other; says between which hosts, and what to set."""
 
 
-def can_be_tried(worker_group: Any) -> bool:
-    """Whether there are several workers, in a group that offers what is called here."""
-    return len(worker_group) > 1 and is_known(worker_group)
+def config_for(framework: str, *, file: str | None = None, interface: str | None = None) -> Any:
+    """Return a Train config whose workers meet in a `file` of their one host, or over the network.
+
+    `interface`: the one that the user named; none derives each host's. ImportError or
+    AttributeError where Ray lacks what is extended.
+    """
+    stock: Any = importlib.import_module(f"ray.train.{framework}.config")
+    name = framework.capitalize()
+    config_class: Any = getattr(stock, f"{name}Config")
+    backend_class: Any = getattr(stock, f"_{name}Backend")
+
+    class Meets(backend_class):  # type: ignore[misc, unused-ignore]
+        """Ray's own, once the workers are known to reach each other."""
+
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            """Let every rank join; called by Ray Train once the workers are there."""
+            is_alone = len(worker_group) == 1
+            if not all(hasattr(worker_group, name) for name in USED):
+                if not (file and is_alone):
+                    super().on_start(worker_group, backend_config)
+                return
+            if framework == "torch":
+                _hide_gpus(worker_group)
+            if file:
+                _meet_in_file(worker_group, file, backend_config.timeout_s)
+                return
+            places = [] if is_alone else connect(worker_group, interface)
+            super().on_start(worker_group, backend_config)
+            if framework == "tensorflow" and places:
+                each(worker_group, _use_addresses, [(places,) for _ in places])
+
+        def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+            """Leave the group, where there is one."""
+            if not file or len(worker_group) > 1:
+                super().on_shutdown(worker_group, backend_config)
+            if file:
+                Path(file).unlink(missing_ok=True)
+
+    class Meeting(config_class):  # type: ignore[misc, unused-ignore]
+        """Ray's own, with another backend."""
+
+        @property
+        def backend_cls(self) -> type:
+            """Return what sets the workers up."""
+            return Meets
+
+    return Meeting()
 
 
-def is_known(worker_group: Any) -> bool:
-    """Whether a group offers what is called here."""
-    return all(hasattr(worker_group, name) for name in USED)
-
-
-def hide_gpus(worker_group: Any) -> None:
+def _hide_gpus(worker_group: Any) -> None:
     """Let workers of cores alone see no GPU, before anything of torch's wakes them: Ray leaves
     CUDA_VISIBLE_DEVICES as it is, and asks torch whether there are any before `serve` begins."""
     if not worker_group.get_resources_per_worker().get("GPU", 0):
-        ranks = range(len(worker_group))
-        ray.get([worker_group.execute_single_async(rank, _see_no_gpu) for rank in ranks])
+        each(worker_group, _see_no_gpu, [()] * len(worker_group))
 
 
 def _see_no_gpu() -> None:
     """In a worker."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
+    """Make torch's process group through a file, a new one for every group; one worker alone needs
+    none."""
+    size, gpus = len(worker_group), worker_group.get_resources_per_worker().get("GPU", 0)
+    named = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
+    joining = [
+        worker_group.execute_single_async(rank, _join, member=rank, timeout_s=timeout_s, **named)
+        for rank in range(size)
+        if size > 1
+    ]
+    ray.get(joining)
+
+
+def _join(**arguments: Any) -> None:
+    """In a worker."""
+    find_part("torch", "world").meet_in_file(**arguments)
+
+
+def _use_addresses(places: list[Place]) -> None:
+    """In a worker: let TensorFlow meet at the addresses that were tried."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    config["cluster"]["worker"] = connectivity.with_hosts(config["cluster"]["worker"], places)
+    os.environ["TF_CONFIG"] = json.dumps(config)
 
 
 def connect(worker_group: Any, interface: str | None) -> list[Place]:
@@ -64,9 +121,9 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
     found = each(worker_group, _take_interface, [(rank_0, interface, size)] * size)
     _raise_problem(next((answer for answer in found if isinstance(answer, str)), None))
-    _raise_problem(misnamed(found))
+    _raise_problem(connectivity.misnamed(found))
     sums = each(worker_group, _add_up, [(rank, found) for rank in range(size)])
-    _raise_problem(worst(sums))
+    _raise_problem(connectivity.worst(sums))
     return found
 
 
@@ -76,7 +133,7 @@ def each(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> 
         worker_group.execute_single_async(rank, function, *given)
         for rank, given in enumerate(arguments)
     ]
-    answers: list[Any] = ray.get(calls, timeout=2 * REACH_TIMEOUT_S)
+    answers: list[Any] = ray.get(calls, timeout=2 * connectivity.REACH_TIMEOUT_S)
     return answers
 
 
@@ -89,15 +146,15 @@ def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     """In a worker: find the interface, tell Gloo and NCCL, and listen there."""
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
-        place = place_of(rank_0, named)
-        listener = listen(place.address, size)
-    except (NoInterface, OSError) as problem:
+        place = connectivity.place_of(rank_0, named)
+        listener = connectivity.listen(place.address, size)
+    except (connectivity.NoInterface, OSError) as problem:
         begin = MISNAMED if is_named else UNREACHED
         return (
             f"{begin}on host {socket.gethostname()} {problem}; name one that it has: "
             f"{VARIABLE}=NAME."
         )
-    os.environ.update(environment(place, is_named=is_named))
+    os.environ.update(connectivity.environment(place, is_named=is_named))
     _listeners[:] = [listener]
     port = int(listener.getsockname()[1])
     return replace(place, port=port, node=ray.util.get_node_ip_address())
@@ -105,4 +162,4 @@ def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
 
 def _add_up(rank: int, places: list[Place]) -> int | str:
     """In a worker: the other half of the check."""
-    return sum_over_workers(_listeners.pop(), rank, places)
+    return connectivity.sum_over_workers(_listeners.pop(), rank, places)

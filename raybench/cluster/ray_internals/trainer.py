@@ -7,6 +7,8 @@ from typing import Any
 
 import ray
 
+from raybench.cluster.ray_internals.rendezvous import config_for
+
 
 def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
     """Whether one of the actors has died, or gives no sign of life for `timeout_s`.
@@ -118,36 +120,14 @@ def end_workers(trainer: Any) -> None:
         group.end()
 
 
-def meeting_in_a_file(file: str) -> dict[str, Any]:
-    """Return the argument of a TorchTrainer that keeps torch's store off the network.
+def meeting(framework: str, *, file: str | None = None, interface: str | None = None) -> Any:
+    """Return the argument of a trainer whose workers meet in a `file` of their one host, or set and
+    try their network interface first (`rendezvous.config_for`).
 
-    Nothing for another Ray: its ranks meet at a port of rank 0, as before.
+    Nothing for another Ray: there torch's store listens on a port, and interfaces are guessed.
     """
     try:
-        from raybench.cluster.ray_internals.network_torch import LocalTorchConfig
-    except ImportError:
+        config = config_for(framework, file=file, interface=interface)
+    except (ImportError, AttributeError):
         return {}
-    config = LocalTorchConfig()
-    config.meeting_file = file
-    return {"torch_config": config}
-
-
-def meeting_over_network(framework: str, interface: str | None) -> dict[str, Any]:
-    """Return the argument of a trainer whose workers set and try their network interface first.
-
-    Nothing for another Ray: its frameworks choose interfaces by themselves, as before.
-    """
-    config: Any
-    try:
-        if framework == "torch":
-            from raybench.cluster.ray_internals.network_torch import NetworkTorchConfig
-
-            config = NetworkTorchConfig()
-        else:
-            from raybench.cluster.ray_internals.network_tensorflow import NetworkTensorflowConfig
-
-            config = NetworkTensorflowConfig()
-    except ImportError:
-        return {}
-    config.interface = interface
     return {f"{framework}_config": config}
