@@ -273,13 +273,6 @@ def test_release_of_an_unknown_or_waiting_trial_is_nothing():
     assert [one.trial for one in admission.at_work()] == ["a"]
 
 
-def test_a_crashed_group_gives_its_place_away_and_is_not_reused():
-    admission = one_node(cpus=1)
-    crashed = run(admission, "a", place(1))
-    admission.remove(crashed.group)
-    assert run(admission, "b", place(1)).group != crashed.group
-
-
 @pytest.mark.parametrize(
     ("resources", "most"), [({}, 8), ({"cpus_per_worker": 2}, 4), ({"gpus_per_worker": 1}, 2)]
 )
@@ -299,12 +292,6 @@ def test_workers_are_packed_onto_nodes_that_hold_them():
     assert [group.nodes for group in admission.groups.values()] == [(1,), (1,)]
 
 
-def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
-    nodes = nodes_of((1, 0), (1, 0))
-    assert Admission(nodes=nodes).fits(place(2))
-    assert not Admission(nodes=nodes).fits(place(1, cpus_per_worker=2))
-
-
 @pytest.mark.parametrize(
     ("free", "places"),
     [
@@ -312,6 +299,7 @@ def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
         (((1, 0), (1, 0), (1, 0)), (0, 1)),
         (((1, 0), (3, 0)), (1, 1)),
         (((2, 2), (2, 0)), (1, 1)),  # GPUs are left to those who need them
+        (((1, 0), (1, 0), (2, 2)), (2, 2)),  # unless that tears the group apart
         (((1, 0),), None),
     ],
 )
@@ -372,10 +360,6 @@ def test_every_run_of_a_placement_has_as_many_nodes(
 ) -> None:
     empty = nodes_of((2, 0), (2, 0))
     assert lay_out(place(2, strategy=strategy), nodes_of(*free), empty) == nodes
-
-
-def test_a_group_takes_the_gpu_node_rather_than_be_torn_apart() -> None:
-    assert lay_out(place(2), nodes_of((1, 0), (1, 0), (2, 2))) == (2, 2)
 
 
 def test_the_type_of_the_gpus_is_chosen() -> None:

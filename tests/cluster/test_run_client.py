@@ -177,14 +177,6 @@ def test_run_once_of_a_run_that_was_stopped_while_it_waited() -> None:
     assert (record.state, record.stop, record.message) == ("stopped", "interrupted", None)
 
 
-def test_run_once_of_a_run_that_is_no_number_any_more() -> None:
-    seen: list[Any] = []
-    record, weights = once(FakePool(last=1, is_finite=False), seen)
-    assert (record.state, record.failure, weights) == ("failed", "nan", None)
-    assert record.message == "the training loss is not finite"
-    assert seen == [("a", 0), ("a", 1)]
-
-
 def test_run_once_gives_the_workers_back_whatever_happens() -> None:
     def full_disk(name: str, evaluation: Any) -> None:
         raise OSError("no space left")
@@ -344,14 +336,14 @@ def test_workers_lost_at_the_end_are_replaced_where_something_is_wanted(wanted: 
     adds_up(outcome)
 
 
-def test_workers_lost_at_the_end_are_a_failure_after_so_many_times() -> None:
-    _, outcome = run(slow_pool(last=0, faults={Finish: LOST}), save=True)
-    assert (outcome.failure, outcome.stop, outcome.restarts) == ("worker_lost", "epochs", RESTARTS)
-
-
-def test_workers_lost_at_the_end_take_nothing_where_nothing_is_wanted() -> None:
-    _, outcome = run(slow_pool(last=0, faults={Finish: LOST}))
-    assert (outcome.failure, outcome.restarts) == (None, 0)
+@pytest.mark.parametrize(
+    ("save", "expected"), [(True, ("worker_lost", RESTARTS)), (False, (None, 0))]
+)
+def test_workers_lost_at_the_end_again_and_again(save: bool, expected: tuple[object, int]) -> None:
+    """A failure, but where nothing is wanted of them any more."""
+    _, outcome = run(slow_pool(last=0, faults={Finish: LOST}), save=save)
+    assert (outcome.failure, outcome.restarts) == expected
+    assert outcome.stop == "epochs"
 
 
 def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:

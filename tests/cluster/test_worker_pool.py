@@ -1,18 +1,35 @@
-"""The owner of worker groups, with groups that start nothing."""
+"""The owner of worker groups, with groups that start nothing, and the checkpoints that it keeps."""
 
 import asyncio
 import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from raybench.cluster import worker_group, worker_pool
 from raybench.cluster.admission import Admission
-from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import Command, Finish, Finished, Reply, RunFailed, Start
+from raybench.cluster.protocol import (
+    Advance,
+    Command,
+    Crashed,
+    Finish,
+    Finished,
+    Progress,
+    Reply,
+    RunFailed,
+    Save,
+    Saved,
+    Start,
+)
+from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import PoolOptions
-from raybench.cluster.worker_pool import WorkerPool
+from raybench.cluster.worker_pool import URGENT_S, KeptCheckpoints, WorkerPool
 from raybench.spec.run import Placement, RunSpec
+from raybench.stats.checkpoint import Checkpoint, RunState
+from raybench.stats.record import Evaluation
+from tests.made_results import POINT
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)
@@ -123,19 +140,6 @@ def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool)
 
     asyncio.run(story())
     assert FakeGroup.started == 2
-
-
-def test_workers_that_do_not_reach_each_other_are_tried_once(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def start(self: FakeGroup) -> None:
-        FakeGroup.started += 1
-        raise RunFailed("worker_lost", f"{UNREACHED}host a ...")
-
-    monkeypatch.setattr(FakeGroup, "start", start)
-    with pytest.raises(RunFailed, match="do not reach each other"):
-        asyncio.run(pool.acquire("a", TWO))
-    assert FakeGroup.started == 1
 
 
 def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
@@ -342,3 +346,142 @@ def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
         return await pool.release("a")
 
     assert asyncio.run(story()) == 0
+
+
+SPEC = RunSpec()
+
+
+def evaluation(index: int) -> Evaluation:
+    ledger = {"train": 1.0, "input": 0.0}
+    return Evaluation(**POINT, index=index, samples=1, train_s=1.0, value=0.5, ledger=ledger)
+
+
+def checkpoint(points: int) -> Checkpoint:
+    curve = [evaluation(index) for index in range(points)]
+    return Checkpoint(state=RunState.after(SPEC, curve), weights=b"weights")
+
+
+def progress(index: int, **more: Any) -> Progress:
+    return Progress(
+        evaluation=evaluation(index),
+        num_parameters=1,
+        batch_statistics=False,
+        num_classes=10,
+        busy_s=1.0,
+        **more,
+    )
+
+
+def test_a_reply_keeps_the_index_alone() -> None:
+    kept = KeptCheckpoints()
+    replies: list[Reply] = [progress(1, checkpoint=checkpoint(2)), progress(1)]
+    first, other = kept.take("a", replies)
+    assert first == replace(replies[0], checkpoint=None, saved=2)  # type: ignore[type-var]
+    assert other == replies[1]
+    assert kept.get("a") == checkpoint(2)
+    assert kept.state("a") == checkpoint(2).state
+    assert kept.take("a", [progress(2)]) == [progress(2)]
+    assert kept.get("a") == checkpoint(2), "the newest one stays"
+    kept.take("a", [Finished(ledger={})])
+    assert kept.get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "may"),
+    [
+        (progress(0), True),
+        (progress(0, checkpoint=checkpoint(1)), False),
+        (replace(progress(0), evaluation=replace(evaluation(0), stop="epochs")), False),
+        (replace(progress(0), evaluation=replace(evaluation(0), failure="nan")), False),
+        (Finished(ledger={}), False),
+        (Crashed(failure="error", message="", traceback=""), False),
+    ],
+)
+def test_what_is_saved_out_of_turn(
+    reply: Reply, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(worker_pool.time, "monotonic", lambda: now[0])
+    kept = KeptCheckpoints()
+    assert kept.may_save("a", reply) == may
+    kept.put("a", checkpoint(1))
+    assert not kept.may_save("a", reply), "it was saved a moment ago"
+    now[0] += URGENT_S
+    assert kept.may_save("a", reply) == may
+
+
+def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import state
+
+    assert hasattr(state.GlobalState, "get_draining_nodes"), "then no notice is seen"
+    monkeypatch.setattr(state.state, "get_draining_nodes", lambda: {"id": 0}, raising=False)
+    assert draining_nodes() == {"id"}
+
+    class Other:
+        """Ray's state without it."""
+
+    monkeypatch.setattr(state, "state", Other())
+    assert draining_nodes() == frozenset()
+
+
+class AnsweringGroup(FakeGroup):
+    """Trains, and notes what its two workers are told."""
+
+    told: list[Command] = []
+    index = -1
+
+    async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
+        self.told.append(commands[0])
+        assert commands[0] == commands[1]
+        if isinstance(commands[0], Save):
+            found = checkpoint(self.index + 1)
+            return [Saved(checkpoint=found, busy_s=0.5), Saved(checkpoint=None, busy_s=0.5)]
+        self.index += 1
+        return [progress(self.index)] * 2
+
+
+@pytest.fixture
+def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """The pool, with such groups."""
+    monkeypatch.setattr(worker_group, "WorkerGroup", AnsweringGroup)
+    AnsweringGroup.told = []
+    return pool
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
+    goes: bool, answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def any_leaves(nodes: object) -> bool:
+        assert nodes == ("here",) * 2
+        return goes
+
+    monkeypatch.setattr(answering._queue, "any_leaves", any_leaves)
+
+    async def story() -> None:
+        allocation = await answering.acquire("a", TWO)
+        assert allocation.resume is None
+        first = (await answering.command("a", Start(spec=SPEC), 1.0))[0]
+        expected = progress(0)
+        if goes:  # the seconds of saving are the workers' own, not the way there
+            expected = replace(expected, saved=1, busy_s=1.5)
+        assert first == expected
+        await answering.command("a", Advance(), 1.0)
+        assert answering.checkpoint("a") == (checkpoint(1) if goes else None)
+
+    asyncio.run(story())
+    told = [Start(spec=SPEC), Save(), Advance()]
+    assert AnsweringGroup.told == [one for one in told if goes or not isinstance(one, Save)]
+
+
+def test_a_run_is_continued_from_what_was_restored(answering: WorkerPool) -> None:
+    async def story() -> None:
+        answering.restore("a", checkpoint(3))
+        allocation = await answering.acquire("a", TWO)
+        assert allocation.resume == checkpoint(3).state
+        await answering.command("a", Start(spec=SPEC), 1.0)
+        assert AnsweringGroup.told == [Start(spec=SPEC, resume=checkpoint(3))]
+        answering.forget("a")
+        assert answering.checkpoint("a") is None
+
+    asyncio.run(story())

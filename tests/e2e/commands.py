@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
@@ -35,6 +37,23 @@ def start(
             stdout=file,
             stderr=subprocess.STDOUT,
         )
+
+
+def until(
+    is_true: Callable[[], object],
+    process: "subprocess.Popen[bytes]",
+    log: Path,
+    limit_s: float = 600,
+) -> None:
+    """Wait for something that a command does; fails the test where it ends before.
+
+    Generous: a machine under load is slow, not wrong.
+    """
+    deadline = time.monotonic() + limit_s
+    while not is_true():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import signal
 import socket
@@ -17,12 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-import raybench
-
-from .commands import start
+from .commands import start, until
 from .host_cluster import command
-from .hosts import why_not
-from .test_interrupt import wait_for_run
+from .test_interrupt import has_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -92,40 +88,6 @@ def _wait_for(url: str, home: Path) -> None:
             time.sleep(0.5)
 
 
-def submit(words: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Submit a job, as soon as the head takes one: its agent comes up after its dashboard."""
-    deadline = time.monotonic() + 600
-    while True:
-        done = subprocess.run(
-            [RAY, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
-        )
-        is_early = "No available agent" in done.stdout + done.stderr
-        if not is_early or time.monotonic() > deadline:
-            return done
-        time.sleep(1)
-
-
-@pytest.mark.skipif(why_not() is None, reason="test_hosts.py submits it to two hosts")
-def test_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
-    address, environment = head
-    line = command("ray job submit").replace("http://HEAD:8265", address)
-    line = line.replace("/shared/results/digits", str(tmp_path / "digits"))
-    # This host has the packages.
-    line = line.replace("--runtime-env deploy/runtime_env.yaml ", "")
-    line = line.replace(" -- ", " --entrypoint-num-cpus 1 -- ")
-    # A short search: two trials of one framework.
-    line += " --trials 2 --set space.framework=[torch] --set confirm.race=0 --target 0.5"
-    words = shlex.split(line)
-    words[words.index("python")] = sys.executable
-    done = submit(words[1:], environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Job '.*' succeeded", done.stdout)
-    trials = raybench.load(tmp_path / "digits").trials
-    # Runs of predicted winners may follow.
-    assert {"0000", "0001"} <= set(trials["trial"])
-    assert set(trials["state"]) <= {"complete", "stopped"}
-
-
 def test_without_the_token_it_is_refused(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     address, environment = head
     stranger = environment | {"HOME": str(tmp_path)}
@@ -150,7 +112,7 @@ def test_a_head_that_dies_is_said_within_seconds(
         "tune", "--address", place, *given, "--out", "out", cwd=tmp_path, log=log, **environment
     )
     try:
-        wait_for_run(process, tmp_path / "out" / "records.jsonl", log)
+        until(lambda: has_run(tmp_path / "out"), process, log)
         port = f"--gcs_server_port={place.rpartition(':')[2]}"
         (store,) = (one for one in psutil.process_iter(["cmdline"]) if port in one.info["cmdline"])
         store.kill()

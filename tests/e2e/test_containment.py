@@ -1,11 +1,7 @@
-"""A whole study whose workers are killed in search and race.
-
-`RAYBENCH_DEATHS=all` in the environment kills TensorFlow's workers too; without it a run of two in
-test_live_session.py loses one.
-"""
+"""A whole study whose workers are killed in search and race; a run of TensorFlow loses one in
+test_live_session.py."""
 
 import contextlib
-import os
 import time
 from pathlib import Path
 
@@ -29,14 +25,11 @@ confirm: {race: 2, fresh: 1}
 space:
   learning_rate: {low: 1.0e-4, high: 1.0e-2, log: true}
 fixed:  # the distance of evaluations is named, so that no reference run comes first, and dies
-  {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 32, eval_every_samples: 1257}
+  {framework: torch, num_workers: 2, batch_size_per_worker: 32, eval_every_samples: 1257}
 """
 
-# With two workers, the other one waits in a gradient exchange for the one that died. TensorFlow's
-# traced loop holds training and its exchanges; its other phases are the same code as torch's.
-DEATHS = [("torch", ["setup", "train", "eval"])]
-if os.environ.get("RAYBENCH_DEATHS") == "all":
-    DEATHS.append(("tensorflow", ["train"]))
+DEATHS = ["setup", "train", "eval"]
+"""The other one of two workers waits in a gradient exchange for the one that died."""
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
@@ -61,20 +54,19 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("framework", "deaths"), DEATHS)
 def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
-    framework: str, deaths: list[str], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    pytest.importorskip(framework)
+    pytest.importorskip("torch")
     log, folder = tmp_path / "log", tmp_path / "results" / "small"
-    num_trials = len(deaths) + 2
+    num_trials = len(DEATHS) + 2
     (tmp_path / WORKLOAD.name).write_text(WORKLOAD.read_text())
-    (tmp_path / "space.yaml").write_text(SPACE.replace("FRAMEWORK", framework))
+    (tmp_path / "space.yaml").write_text(SPACE)
     process = start(
         *("tune", "space.yaml", "--trials", str(num_trials), "--out", folder),
         cwd=tmp_path,
         log=log,
-        DEATHS=",".join(deaths),
+        DEATHS=",".join(DEATHS),
         DEATHS_FOLDER=str(tmp_path),
     )
     seen: set[int] = set()
@@ -90,7 +82,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
                 killed = racing
         time.sleep(0.2)
     assert process.returncode == 0, log.read_text()
-    assert all((tmp_path / phase).is_file() for phase in deaths)
+    assert all((tmp_path / phase).is_file() for phase in DEATHS)
     trials = raybench.load(folder).trials
     trials = trials[trials["phase"] == "search"]
     assert len(trials) == num_trials
@@ -98,7 +90,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     # By line: one that was disturbed runs again, and its last line knows no death.
     lines = [line for _, line in read_lines(folder / "records.jsonl") if line["kind"] == "run"]
     searched = [line for line in lines if line["phase"] == "search"]
-    assert sum(line["restarts"] for line in searched) == len(deaths)
+    assert sum(line["restarts"] for line in searched) == len(DEATHS)
     assert all((line["ledger"]["lost"] > 0) == (line["restarts"] > 0) for line in searched)
     assert "Failed runs" not in log.read_text()
     # In the race too: the run goes on in new workers, and is as good as any other.
@@ -114,7 +106,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert verdict is not None
     assert verdict.is_confirmed
     assert "(raylet)" not in log.read_text(), "Ray's own words are in ray.log"
-    assert len(seen) == 2 * (2 + len(deaths))
+    assert len(seen) == 2 * (2 + len(DEATHS))
     deadline = time.monotonic() + 120
     while any(is_alive(pid) for pid in seen):
         assert time.monotonic() < deadline, "a worker outlived its search"

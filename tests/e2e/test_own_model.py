@@ -1,6 +1,5 @@
-"""The README's class of a user's own model, searched for real; and a refused request."""
+"""The README's class of a user's own model, searched for real."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 import raybench
 from tests.test_readme import block
 
-from .commands import ENVIRONMENT, command
 from .commands import raybench as run
 
 pytestmark = pytest.mark.ray
@@ -38,18 +36,3 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     assert (trials["start_s"] > 0).all(), "new workers for each"
     assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
     assert set(trials["workload"]) == {"my_model:MyModel"}
-
-
-def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("tune", "--workers", "999,1000"),
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("raybench: num_workers: 999 workers of 1 CPU each do not fit")
-    assert done.stderr.count("\n") == 1

@@ -8,8 +8,8 @@ import pytest
 import raybench
 
 from .commands import raybench as run
-from .commands import start
-from .test_interrupt import wait_for_run
+from .commands import start, until
+from .test_interrupt import has_run
 
 pytestmark = pytest.mark.ray
 STUDY = """\
@@ -26,7 +26,7 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     (tmp_path / "tiny.yaml").write_text(STUDY)
     folder = tmp_path / "results" / "tiny"
     process = start("scale", "tiny.yaml", cwd=tmp_path, log=tmp_path / "log")
-    wait_for_run(process, folder / "records.jsonl", tmp_path / "log", role="scaling")
+    until(lambda: has_run(folder, "scaling"), process, tmp_path / "log")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=600) == 130, (tmp_path / "log").read_text()
     assert "the same command continues" in (tmp_path / "log").read_text()

@@ -1,12 +1,27 @@
-"""Files of the tools, read back: what stands in them, by parsers of the tools' own messages."""
+"""A session of a study, and the files of the tools read back, by parsers of their own messages."""
 
 import json
 import struct
 
 from tensorboardX.proto.event_pb2 import Event
 
+from raybench.loggers.processes import Loggers
+from raybench.results.store import Store
+
 BLOCK, HEADER = 32768, 7
 """Bytes of a block of W&B's file, LevelDB's log format, and of what stands before its parts."""
+
+
+def log(tool, folder, *lines, close_s=60.0):
+    """Write lines to a study's records as one session of it does; return what was said."""
+    said = []
+    running = Loggers([tool], folder, place=str(folder), say=said.append, close_s=close_s)
+    with Store(folder) as store, running:
+        running.start()
+        for line in lines:
+            store.append(line)
+        running.end()
+    return said
 
 
 def tensorboard_events(folder):

@@ -1,24 +1,17 @@
-"""MLflow, in a database of its own kind and through a real server on this machine."""
+"""MLflow, in a database of its own kind, and where its server does not answer."""
 
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 
 import pytest
+from read_back import log
 
-from raybench.loggers.processes import Loggers
-from raybench.results.store import Store
 from tests.made_results import results_folder, run_line
 
 pytestmark = pytest.mark.all
 pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
-SERVER = os.environ.get("MLFLOW_SERVER_PYTHON", sys.executable)
-"""A Python that has the whole of MLflow, where this one has its client alone."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,57 +29,10 @@ def database(tmp_path, monkeypatch):
     return uri
 
 
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    has_server = [SERVER, "-c", "import flask, graphene, mlflow.server"]
-    if subprocess.run(has_server, capture_output=True, check=False).returncode:
-        pytest.skip("MLflow's server is not installed: pip install mlflow")
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    command = [SERVER, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/served.db"]
-    command += ["--artifacts-destination", str(tmp_path / "artifacts")]
-    with (tmp_path / "server.log").open("w") as log:
-        running = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=tmp_path, start_new_session=True
-        )
-    try:
-        wait_for(f"{uri}/health", running, tmp_path / "server.log")
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        yield uri
-    finally:
-        os.killpg(running.pid, 15)
-        running.wait()
-
-
-def wait_for(url, running, log):
-    end = time.monotonic() + 60
-    while time.monotonic() < end and running.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=1)
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            time.sleep(0.2)
-        else:
-            return
-    pytest.fail(log.read_text()[-2000:])
-
-
 def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
-
-
-def log(folder, *lines, close_s=60.0):
-    """Write lines to a study's records as one session of it does; return what was said."""
-    said = []
-    running = Loggers(["mlflow"], folder, place=str(folder), say=said.append, close_s=close_s)
-    with Store(folder) as store, running:
-        running.start()
-        for line in lines:
-            store.append(line)
-        running.end()
-    return said
 
 
 def runs(uri, experiment):
@@ -101,23 +47,19 @@ def runs(uri, experiment):
     return client, names
 
 
-@pytest.mark.parametrize("where", ["database", "server"])
-def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(
-    tmp_path, point, request, where
-):
-    uri = request.getfixturevalue(where)
+def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point, database):
     folder = tmp_path / "my study"
     results_folder(folder, [])
     done = [point("0000", 0), point("0000", 1, 0.75), run_line("0000", 2.0, learning_rate=0.25)]
     cut = run_line("0001", train_s=2.0, outer_stop="interrupted")
     failed = run_line("0002", failure="oom", train_s=1.0)
-    said = log(folder, *done, point("0001", 0), point("0001", 1), cut, failed)
+    said = log("mlflow", folder, *done, point("0001", 0), point("0001", 1), cut, failed)
     assert said[-1].startswith("MLflow: 3 runs written: ")
     again = [point("0001", 0), point("0001", 1), point("0001", 2, 0.875)]
-    said = log(folder, *again, run_line("0001", 3.0, learning_rate=0.25))
+    said = log("mlflow", folder, *again, run_line("0001", 3.0, learning_rate=0.25))
     assert said[-1].startswith("MLflow: 1 run written: ")
 
-    client, found = runs(uri, "my study")
+    client, found = runs(database, "my study")
     assert set(found) == {"0000", "0001", "0002", "my study: winners"}
     run = found["0001"]
     history = client.get_metric_history(run.info.run_id, "validation_accuracy")
@@ -139,7 +81,7 @@ def test_a_server_that_is_away_is_said_once(tmp_path, point, monkeypatch):
     results_folder(tmp_path / "study", [])
     (sentence,) = [
         one
-        for one in log(tmp_path / "study", *(point("0000", index) for index in range(9)))
+        for one in log("mlflow", tmp_path / "study", *(point("0000", index) for index in range(9)))
         if not one.startswith("writing the rest")
     ]
     assert sentence.startswith("--log mlflow: ended, MlflowException: API request to ")
@@ -155,7 +97,7 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path, point, monkeypa
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
         results_folder(tmp_path / "study", [])
         began = time.monotonic()
-        said = log(tmp_path / "study", point("0000", 0), close_s=3.0)
+        said = log("mlflow", tmp_path / "study", point("0000", 0), close_s=3.0)
     assert time.monotonic() - began < 300
     assert said[-1].startswith("--log mlflow: MLflow did not take everything; python -m raybench.")
 
@@ -166,6 +108,6 @@ def test_an_experiment_that_was_deleted_is_said(tmp_path, point, database):
     client = MlflowClient(database)
     client.delete_experiment(client.create_experiment("study"))
     results_folder(tmp_path / "study", [])
-    said = log(tmp_path / "study", point("0000", 0), run_line("0000", 1.0))
+    said = log("mlflow", tmp_path / "study", point("0000", 0), run_line("0000", 1.0))
     assert "the experiment study was deleted there; restore it, or set MLFLOW_EXP" in said[-1]
     shutil.rmtree(tmp_path / "study")

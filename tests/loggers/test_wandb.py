@@ -4,10 +4,8 @@ import json
 import os
 
 import pytest
-from read_back import wandb_items, wandb_records
+from read_back import log, wandb_items, wandb_records
 
-from raybench.loggers.processes import Loggers
-from raybench.results.store import Store
 from tests.made_results import results_folder, run_line
 
 pytestmark = pytest.mark.all
@@ -21,20 +19,6 @@ def _offline(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
-
-
-def log(folder, *lines):
-    """Write lines to a study's records as one session of it does; return what was said."""
-    said = []
-    with (
-        Store(folder) as store,
-        Loggers(["wandb"], folder, place=str(folder), say=said.append) as running,
-    ):
-        running.start()
-        for line in lines:
-            store.append(line)
-        running.end()
-    return said
 
 
 def runs(folder):
@@ -58,10 +42,10 @@ def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_pat
     results_folder(folder, [])
     done = [point("0000", 0), point("0000", 1, 0.75), run_line("0000", 2.0, learning_rate=0.25)]
     cut = run_line("0001", train_s=2.0, outer_stop="interrupted")
-    said = log(folder, *done, point("0001", 0), point("0001", 1), cut)
+    said = log("wandb", folder, *done, point("0001", 0), point("0001", 1), cut)
     assert said[-1].startswith("Weights & Biases: 2 runs written: wandb sync ")
     again = [point("0001", 0), point("0001", 1), point("0001", 2, 0.875)]
-    said = log(folder, *again, run_line("0001", 3.0, learning_rate=0.25))
+    said = log("wandb", folder, *again, run_line("0001", 3.0, learning_rate=0.25))
     assert said[-1].startswith("Weights & Biases: 1 run written: ")
 
     found = runs(folder)
