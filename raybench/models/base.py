@@ -66,8 +66,8 @@ class Workload:
     needs it, models by name know theirs."""
 
     torch_loss: Hook | None = None
-    """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy, of a regression
-    the squared error, its mean over the outputs, of a language model the mean over tokens."""
+    """Method (outputs, labels) -> loss of each sample (N,); by default cross entropy, of a
+    regression the squared error (mean over outputs), of a language model the mean over tokens."""
     torch_metric: Hook | None = None
     """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
     torch_correct: Hook | None = None
@@ -151,7 +151,7 @@ def _kind(dtype: "np.dtype[np.generic]") -> Kind:
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
-    """Return the size that the dataset tells, or what its token ids need."""
+    """Return the size that the dataset has, or what its token ids need."""
     if dataset.vocabulary:
         return len(dataset.vocabulary)
     if dataset.task == "language_modelling":
@@ -205,7 +205,7 @@ def users_code(what: str, advice: str = "") -> Iterator[None]:
     """Turn what is raised inside into a UserError: `what`, file, line and error, `advice`.
 
     `details` of it holds the whole traceback. A UserError passes as it is; a `sys.exit` is an
-    error too; Ctrl-C is none.
+    error too, Ctrl-C is not.
     """
     try:
         yield

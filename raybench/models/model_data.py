@@ -1,4 +1,4 @@
-"""What a saved model must be told of its data, so that it can be used on new samples."""
+"""What a saved model needs to know of its data to be used on new samples."""
 
 from collections.abc import Collection
 from dataclasses import fields

@@ -172,7 +172,7 @@ FOR_TOKENS = ("text_bag", "char_lm")
 
 
 def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorkload:
-    """Return a workload of `WORKLOADS` for data of that shape; none is its own.
+    """Return a workload of `WORKLOADS` for data of that shape (by default its own).
 
     Data that it cannot take are a UserError.
     """

@@ -67,15 +67,15 @@ class DatasetSpec(Document):
     """`digits` needs no download; `workload` asks the workload's own `load_dataset`."""
     path: str | None = None
     """File or folder of `image_folder`, `csv`, `parquet`, `text`, `npz` and `huggingface`; the
-    folder that a library keeps its sets in for `keras` and `torchvision` (none: its default)."""
+    folder that a library keeps its sets in for `keras` and `torchvision` (by default its own)."""
     set: str | None = None
     """Name of a set that `keras` (`cifar10`) or `torchvision` (`CIFAR10`) knows."""
     task: Task | None = None
-    """What is learnt; none is inferred from the labels."""
+    """What is learnt; by default inferred from the labels."""
     label: str | list[str] | None = None
     """Column (key, array) of the labels; several columns of numbers are a vector each."""
     columns: list[str] | None = None
-    """Columns (keys, arrays) that are inputs; none takes all but those that have another use."""
+    """Columns (keys, arrays) that are inputs; by default all that have no other use."""
     categories: list[str] | None = None
     """Columns of inputs that are names even where they look like numbers (such as a code)."""
     image: str | None = None
@@ -89,11 +89,11 @@ class DatasetSpec(Document):
     sequence_length: PositiveInt = 128
     """Tokens of a sample: longer texts are cut, shorter ones padded."""
     image_size: PositiveInt | None = None
-    """Height and width in pixels the images are scaled to; none keeps their own size."""
+    """Height and width in pixels the images are scaled to; by default their own size."""
     resize: Literal["stretch", "crop"] = "stretch"
     """What becomes of images that are not square: stretched to it, or their middle cut out."""
     channels: Literal[1, 3] | None = None
-    """Channels of images from files: 1 (grey) or 3 (RGB); none keeps what the first ones have."""
+    """Channels of images from files: 1 (grey) or 3 (RGB); by default what the first ones have."""
     weight: str | None = None
     """Column (array) with the weight of each training sample in the loss; scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
@@ -102,9 +102,9 @@ class DatasetSpec(Document):
     repeat: PositiveInt = 1
     """How often the training split stands in one epoch (study 5 used 1, 4 and 8)."""
     limit: PositiveInt | None = None
-    """Number of training samples kept, before `repeat`; none keeps all."""
+    """Number of training samples kept, before `repeat`; by default all."""
     validation_size: Part | None = None
-    """Samples held out for validation, a number or a share; none takes the dataset's own share."""
+    """Samples held out for validation, a number or a share; by default the dataset's own."""
     test_size: Part | Literal["none"] | None = None
     """Samples held out for the test of winners where the data have no test split of their own, a
     number or a share; left out it is as many as for validation. `none` holds out no row, and

@@ -39,7 +39,7 @@ class Objective(Document):
     """`time_to_target` (train seconds to the target) or `best_at_budget`."""
     metric: str | None = None
     """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or the workload's own; none is the default of the task."""
+    mean_absolute_error, or the workload's own; by default that of the task."""
     direction: Direction | None = None
     """Whether more of the metric is better; known of all but a workload's own, which says it."""
     is_share: bool | None = None
@@ -48,8 +48,7 @@ class Objective(Document):
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """What an answer that does not look at the inputs reaches; told from the labels where it is
-    not given."""
+    """What an answer that does not look at the inputs reaches; by default from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
     """Evaluations in a row at or beyond the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0

@@ -42,7 +42,7 @@ class Placement:
     strategy: str = "pack"
     """`pack`: on as few hosts as can be; `spread`: on as many."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU's model; none takes any."""
+    """Ray's name of the GPU's model; by default any."""
     replicas_per_process: int = 1
     """Replicas of the model in each process; several where one process has them all, which is then
     the group's one worker and has what all of them need."""
@@ -103,7 +103,7 @@ NOT_IN_ONE_PROCESS: dict[str, object] = {
     "gradient_compression": "none",
     "bucket_mb": 25.0,
 }
-"""What says how processes are placed and exchange gradients, as it is where nobody says it."""
+"""Keys on how processes are placed and exchange gradients, with their defaults."""
 
 
 class RunSpec(Document):
@@ -131,7 +131,7 @@ class RunSpec(Document):
     take a part of one, such as 0.5. Where a search says nothing, 1 on a machine with GPUs that its
     frameworks see."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU's model, such as `H100`; none takes any."""
+    """Ray's name of the GPU's model, such as `H100`; by default any."""
     placement_strategy: Literal["pack", "spread"] = "pack"
     """Workers on as few hosts as hold them (`pack`) or on as many (`spread`)."""
     batch_size_per_worker: PositiveInt = 64
@@ -174,21 +174,21 @@ class RunSpec(Document):
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay; biases and norm parameters are left out."""
     momentum: Decay | None = None
-    """Momentum of sgd, lars and muon; none is the optimizer's own (0.9; muon 0.95)."""
+    """Momentum of sgd, lars and muon; by default the optimizer's own (0.9; muon 0.95)."""
     nesterov: bool = False
     """Whether sgd looks ahead (Nesterov's momentum); muon always does."""
     beta1: Decay = 0.9
     """Decay of the first moment (all but sgd and lars); of schedule_free_adamw how far the weights
     in training are drawn to their average, above 0; of muon for what AdamW trains."""
     beta2: Decay | None = None
-    """Decay of the second moment (all but sgd and lars), of lion that of its momentum; none is the
-    optimizer's own (0.999; lion 0.99)."""
+    """Decay of the second moment (all but sgd and lars), of lion that of its momentum; by default
+    the optimizer's own (0.999; lion 0.99)."""
     epsilon: PositiveFloat | None = None
-    """Added to denominators; none is the optimizer's own (1e-8; lamb 1e-6)."""
+    """Added to denominators; by default the optimizer's own (1e-8; lamb 1e-6)."""
     trust_coefficient: PositiveFloat = 0.001
     """The trust coefficient of lars."""
     clip_norm: PositiveFloat | None = None
-    """Most norm of the whole gradient of a step, which is scaled down to it; none scales none."""
+    """Most norm of the whole gradient of a step, which is scaled down to it; by default never."""
     label_smoothing: Decay = 0.0
     """Share of a label that is spread over all classes in the training loss (Szegedy et al. 2016,
     arXiv 1512.00567); evaluation uses the labels as they are."""
@@ -213,7 +213,7 @@ class RunSpec(Document):
     of data that are augmented or read on demand; data in memory need none. Samples on demand are
     read by one thread at a time. More threads than `cpus_per_worker` bring nothing."""
     eval_every_samples: PositiveInt | None = None
-    """Training samples between two evaluations; none is one epoch."""
+    """Training samples between two evaluations; by default one epoch."""
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
     checkpoint_every_s: NonNegativeFloat = 300.0
@@ -323,11 +323,11 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 """Keys of what a worker is given."""
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
-"""Keys that every label tells."""
+"""Keys that every label has."""
 
 
 def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the searched keys, in order, that a label must tell beside BASE_KEYS.
+    """Return the searched keys, in order, that a label needs beside BASE_KEYS.
 
     `space` is a study's space as its file has it; a key with one value does not differ.
     """

@@ -81,7 +81,7 @@ class ScalingStudy(Document):
     num_workers: Annotated[
         Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_several)
     ] = None
-    """Numbers of workers; none is 1, 2, 4, ... as many as there is room for."""
+    """Numbers of workers; by default 1, 2, 4, ... as many as there is room for."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
     """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
     axes: Annotated[dict[str, list[Any]], AfterValidator(one_name_each)] = {}

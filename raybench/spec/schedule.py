@@ -23,7 +23,7 @@ def scaled_rate(spec: RunSpec) -> float:
     """Peak learning rate after the scaling rule over workers.
 
     linear: Goyal et al. 2017 (arXiv 1706.02677), section 2.1; sqrt: Krizhevsky 2014
-    (arXiv 1404.5997), usual for Adam-like optimizers.
+    (arXiv 1404.5997), typical for Adam-like optimizers.
     """
     factors = {"none": 1.0, "linear": float(spec.num_workers), "sqrt": spec.num_workers**0.5}
     return float(spec.learning_rate * factors[spec.learning_rate_scaling])

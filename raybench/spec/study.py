@@ -61,7 +61,7 @@ class SearchSpec(Document):
     """Seconds for everything, start-up and confirmation included: the search ends when what is
     left is needed to confirm."""
     concurrency: PositiveInt | None = None
-    """Trials at the same time; none is as many as the cluster has room for."""
+    """Trials at the same time; by default as many as the cluster has room for."""
     sampler: Literal["tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
     """How configurations are proposed; `cmaes` samples what is not a number by TPE, `nsga2`
     looks for the front of seconds and worker-seconds, `grid` runs every combination of lists."""

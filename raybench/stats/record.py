@@ -126,7 +126,7 @@ class Evaluation:
     on a CPU the whole process, with what earlier runs left there."""
     gpu_utilization: Measured | None = None
     """Share of the training time since the last evaluation in which the GPU was at work, mean over
-    ranks; None without GPUs, or where their driver does not tell."""
+    ranks; None without GPUs, or where it is unknown."""
     bytes_exchanged_per_step: Whole | None = None
     """What a worker gives to the gradient exchange of one optimizer step, in bytes."""
     noise_scale: NoiseSums | None = None

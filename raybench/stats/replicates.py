@@ -120,7 +120,7 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
 
 
 def runs_worth(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> float:
-    """Return how many runs that all hit would tell the score as well; 0 without a hit.
+    """Return how many runs that all hit would say as much of the score; 0 without a hit.
 
     With h hits of n runs, mean seconds T of a hit, M of a miss and E = T + M (n - h) / h, the log
     of E has the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: that of the mean, and
@@ -223,7 +223,7 @@ def tied(groups: Mapping[str, Sequence[Replicate]], noise: Noise, *, is_timed: b
 def interval(
     repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True
 ) -> tuple[float, float]:
-    """Return the ends of the 90 % interval for what a fresh run takes typically [s, or values].
+    """Return the ends of the 90 % interval for what a new run typically takes [s, or values].
 
     Around the geometric mean where all hit (the median, where log seconds are symmetric), else
     around the expected running time. `noise` is that of all configurations: three runs alone say

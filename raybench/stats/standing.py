@@ -1,9 +1,9 @@
-"""What a recorded run counts as when configurations are compared, and who runs again.
+"""What a recorded run counts as when configurations are compared, and which run again.
 
 Race and results have this one rule. A run is seen to be at the target only when it is next
 evaluated, which is late by half a period on average: 6, 16, 24 and 34 % of the time where the
 period is 0.1, 0.3, 0.5 and 0.8 of it. A straight line between the evaluations before and after
-keeps that below 4 %; where the period is short, the line would only add what chance is in the two
+keeps that below 4 %; where the period is short, the line would only add the noise of the two
 values.
 """
 
@@ -228,7 +228,7 @@ def undecided(
     *,
     is_timed: bool = True,
 ) -> list[str]:
-    """Return who may be the best: the first (`best_first`), and what is statistically tied with
+    """Return which may be the best: the first (`best_first`), and what is statistically tied with
     it, by the noise of the race. A candidate without runs yet is not excluded."""
     noise = pooled(raced.values(), is_timed=is_timed)
     groups = best_first(raced, alone, is_timed=is_timed)
