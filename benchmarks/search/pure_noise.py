@@ -147,7 +147,7 @@ class Study:
                 runs.append(self._run(f"{name}-race{n}", qualities[int(name)], "race", name))
         if not raced:
             return False
-        best = ranked(raced, pooled(raced.values(), is_timed=is_timed), is_timed=is_timed)[0]
+        best = ranked(raced, pooled(raced.values(), is_timed=is_timed))[0]
         for n in range(3):
             self._run(f"{best}-confirm{n}", qualities[int(best)], "confirm", best)
         return self._verdict()

@@ -96,7 +96,7 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
         return "how far runs of one configuration lie apart is not known"
     one = repeated(results).get(trial)
     runs = one.on("seconds", with_alone=True) if one is not None else ()
-    own, more = noise_at_least(runs, noise, is_timed=results.is_timed), ""
+    own, more = noise_at_least(runs, noise), ""
     if own is not noise:
         more = f", those of trial {trial} by {_size(results, own)}"
     usually = "usually " if results.is_timed and noise.freedom <= FEW else ""
@@ -231,7 +231,7 @@ class _Drawn:
         """Return it of a configuration's runs."""
         found = measures(runs, is_timed=is_timed)
         missed = [run.seconds for run in runs if not run.is_hit]
-        sigma = noise_at_least(runs, noise, is_timed=is_timed).sigma
+        sigma = noise_at_least(runs, noise).sigma
         center = fmean(found) if found else 0.0
         return cls(len(found) / len(runs), center, sigma, fmean(missed or [0.0]), is_timed)
 

@@ -323,7 +323,7 @@ def _values(results: Study, one: Repeated, runs: pd.DataFrame, noise: Noise) -> 
     values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     found = {"median": values.median(), "low": values.min(), "high": values.max()}
     if not results.is_timed:
-        low, high = with_rows(results, "validation", interval(one.printed, noise, is_timed=False))
+        low, high = with_rows(results, "validation", interval(one.printed, noise))
         found |= {"interval_low": min(low, found["median"])}
         found |= {"interval_high": max(high, found["median"])}
     return {f"{which}_{metric.name}": float(value) for which, value in found.items()}
@@ -345,7 +345,7 @@ def _tested(results: Study) -> dict[str, dict[str, float]]:
     is_known = "test" in results.baselines and results.metric.is_share and noise.freedom > 0
     found = {}
     for trial, own in groups.items():
-        ends = with_rows(results, "test", interval(own, noise, is_timed=False))
+        ends = with_rows(results, "test", interval(own, noise))
         found[trial] = dict(zip(("low", "high"), ends, strict=True)) if own and is_known else {}
     return found
 

@@ -206,7 +206,7 @@ def _tied(results: Study, groups: Mapping[str, Sequence[Replicate]], kind: str, 
         if own.is_hit:
             cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
             groups[trial] = on_axis([own], cost, axis)
-    return tied(groups, noise_of(repeated(results), results), is_timed=results.is_timed)
+    return tied(groups, noise_of(repeated(results), results))
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Race:
         """Return all who entered, best first (`core.repeats.ranked`)."""
         if self._order is None:
             groups = {name: self._group(name) for name in self._entered}
-            self._order = ranked(groups, self.noise(), is_timed=self.is_timed)
+            self._order = ranked(groups, self.noise())
         return list(self._order)
 
     def noise(self) -> Noise:
@@ -113,7 +113,7 @@ class Race:
         self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
     ) -> bool:
         """Return whether a contender is too far behind the leader of a stage to run again."""
-        return is_apart(best, other, noise, errors=DROP, is_timed=self.is_timed)
+        return is_apart(best, other, noise, errors=DROP)
 
     def _missing(self) -> list[Run]:
         first = sum(runs for _, runs in self.stages[: self._stage])
@@ -136,7 +136,7 @@ class Race:
         groups = {name: self._group(name, rounds) for name in self._alive}
         raced = (self._group(name, count) for name, count in self._raced.items())
         noise = pooled(raced, is_timed=self.is_timed)
-        order = ranked(groups, noise, is_timed=self.is_timed)
+        order = ranked(groups, noise)
         for name in order[1:]:
             if self.is_behind(groups[order[0]], groups[name], noise):
                 self._dropped[name] = self._stage

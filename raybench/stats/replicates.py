@@ -53,6 +53,8 @@ class Noise:
     """Standard deviation, of log seconds or of values; infinite where nothing is known."""
     freedom: float
     """Degrees of freedom behind it."""
+    is_timed: bool = True
+    """Whether it is of log seconds, or of values."""
 
     @cached_property
     def reach(self) -> float:
@@ -98,7 +100,8 @@ def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> N
             mean = fmean(found)
             squares += sum((one - mean) ** 2 for one in found)
             freedom += len(found) - 1
-    return Noise(math.sqrt(squares / freedom) if freedom else math.inf, freedom)
+    sigma = math.sqrt(squares / freedom) if freedom else math.inf
+    return Noise(sigma, freedom, is_timed)
 
 
 def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[float]:
@@ -119,7 +122,7 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
     return fmean(measures(repeats, is_timed=False))
 
 
-def runs_worth(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> float:
+def runs_worth(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return how many runs that all hit would say as much of the score; 0 without a hit.
 
     With h hits of n runs, mean seconds T of a hit, M of a miss and E = T + M (n - h) / h, the log
@@ -128,7 +131,7 @@ def runs_worth(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = T
     """
     hits = sum(repeat.is_hit for repeat in repeats)
     misses = len(repeats) - hits
-    if not hits or not misses or not is_timed or math.isinf(noise.sigma):
+    if not hits or not misses or not noise.is_timed or math.isinf(noise.sigma):
         return hits
     expected = expected_running_time(repeats)
     of_hit = sum(repeat.seconds for repeat in repeats if repeat.is_hit) / hits / expected
@@ -138,17 +141,15 @@ def runs_worth(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = T
     return noise.sigma**2 / variance
 
 
-def upper_score(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> float:
+def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return the upper end of what a score may be by its runs; infinite without a hit."""
-    runs = runs_worth(repeats, noise, is_timed=is_timed)
+    runs = runs_worth(repeats, noise)
     if not runs:
         return math.inf
-    return score(repeats, is_timed=is_timed) + noise.reach / math.sqrt(runs)
+    return score(repeats, is_timed=noise.is_timed) + noise.reach / math.sqrt(runs)
 
 
-def ranked(
-    groups: Mapping[str, Sequence[Replicate]], noise: Noise, *, is_timed: bool = True
-) -> list[str]:
+def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]:
     """Return the configurations, best first, by the upper end of what their runs allow.
 
     One lucky run is no better than five good ones. Where as many runs stand behind all, that is
@@ -158,9 +159,8 @@ def ranked(
 
     def standing(name: str) -> tuple[float, float, float]:
         group = groups[name]
-        missed = 0.0 if is_timed else _missed(group)
-        upper = upper_score(group, noise, is_timed=is_timed)
-        return (missed, upper, score(group, is_timed=is_timed))
+        missed = 0.0 if noise.is_timed else _missed(group)
+        return missed, upper_score(group, noise), score(group, is_timed=noise.is_timed)
 
     return sorted(groups, key=standing)
 
@@ -172,12 +172,7 @@ def _missed(repeats: Sequence[Replicate]) -> float:
 
 
 def is_apart(
-    best: Sequence[Replicate],
-    other: Sequence[Replicate],
-    noise: Noise,
-    *,
-    errors: float = TIE,
-    is_timed: bool = True,
+    best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise, *, errors: float = TIE
 ) -> bool:
     """Return whether `other` is slower by more than `errors` standard errors of the difference.
 
@@ -188,65 +183,61 @@ def is_apart(
         return False
     if not any(repeat.is_hit for repeat in other):
         return True
-    if not is_timed and _missed(other) > _missed(best):
+    if not noise.is_timed and _missed(other) > _missed(best):
         return True
     if math.isinf(noise.sigma):
         return False
-    gap = score(other, is_timed=is_timed) - score(best, is_timed=is_timed)
+    gap = score(other, is_timed=noise.is_timed) - score(best, is_timed=noise.is_timed)
     if gap <= 0:
         return False
-    error = math.hypot(*(_error(group, noise, is_timed=is_timed) for group in (best, other)))
+    error = math.hypot(*(_error(group, noise) for group in (best, other)))
     return gap > errors * error
 
 
-def _error(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool) -> float:
+def _error(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return the standard error of a score."""
-    noise = noise_at_least(repeats, noise, is_timed=is_timed)
-    return noise.sigma / math.sqrt(runs_worth(repeats, noise, is_timed=is_timed))
+    noise = noise_at_least(repeats, noise)
+    return noise.sigma / math.sqrt(runs_worth(repeats, noise))
 
 
-def tied(groups: Mapping[str, Sequence[Replicate]], noise: Noise, *, is_timed: bool = True) -> Ties:
+def tied(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> Ties:
     """Return which configurations are statistically tied with the first of `groups`.
 
     Those that ran once, a search's only run, are named apart: nothing but luck chose them so far.
     """
     first, *others = groups or [""]
     near = [
-        name
-        for name in others
-        if groups[name] and not is_apart(groups[first], groups[name], noise, is_timed=is_timed)
+        name for name in others if groups[name] and not is_apart(groups[first], groups[name], noise)
     ]
     repeated = [first, *(name for name in near if len(groups[name]) > 1)] if first else []
     return Ties(tuple(repeated), tuple(name for name in near if len(groups[name]) == 1))
 
 
-def interval(
-    repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True
-) -> tuple[float, float]:
+def interval(repeats: Sequence[Replicate], noise: Noise) -> tuple[float, float]:
     """Return the ends of the 90 % interval for what a new run typically takes [s, or values].
 
     Around the geometric mean where all hit (the median, where log seconds are symmetric), else
     around the expected running time. `noise` is that of all configurations: three runs alone say
     little about their own. (inf, inf) without a hit.
     """
-    own = noise_at_least(repeats, noise, is_timed=is_timed)
+    own = noise_at_least(repeats, noise)
     if own is noise:
-        own = _own_noise(repeats, noise, is_timed=is_timed)
-    runs = runs_worth(repeats, own, is_timed=is_timed)
+        own = _own_noise(repeats, noise)
+    runs = runs_worth(repeats, own)
     if not runs:
         return math.inf, math.inf
     is_whole = all(repeat.is_hit for repeat in repeats)
-    center = score(repeats, is_timed=is_timed)
-    if is_whole and is_timed:
+    center = score(repeats, is_timed=noise.is_timed)
+    if is_whole and noise.is_timed:
         center = fmean(measures(repeats))
     ends = center - own.reach / math.sqrt(runs), center + own.reach / math.sqrt(runs)
-    return (math.exp(ends[0]), math.exp(ends[1])) if is_timed else ends
+    return (math.exp(ends[0]), math.exp(ends[1])) if noise.is_timed else ends
 
 
-def noise_at_least(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> Noise:
+def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
     """Return the noise of all, or the larger one of a configuration whose own runs scatter more
     than luck explains, by an F test at 5 %."""
-    found = measures(repeats, is_timed=is_timed)
+    found = measures(repeats, is_timed=noise.is_timed)
     own = len(found) - 1
     if own < 1 or not noise.freedom or math.isinf(noise.sigma):
         return noise
@@ -254,7 +245,7 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool
     variance = sum((one - mean) ** 2 for one in found) / own
     if variance <= noise.sigma**2 * _most_ratio(own, noise.freedom):
         return noise
-    return _own_noise(repeats, noise, is_timed=is_timed, most=WIDER_FREEDOM)
+    return _own_noise(repeats, noise, most=WIDER_FREEDOM)
 
 
 @cache
@@ -265,12 +256,10 @@ def _most_ratio(own: int, freedom: float) -> float:
     return float(fdtri(own, freedom, SURE))
 
 
-def _own_noise(
-    repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool, most: float = OWN_FREEDOM
-) -> Noise:
+def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_FREEDOM) -> Noise:
     """Return the noise of one configuration: that of all, which counts for `most` degrees of
     freedom, corrected by its own runs."""
-    found = measures(repeats, is_timed=is_timed)
+    found = measures(repeats, is_timed=noise.is_timed)
     weight = min(noise.freedom, most)
     freedom = weight + max(len(found) - 1, 0)
     if not freedom:
@@ -278,4 +267,4 @@ def _own_noise(
     squares = weight * noise.sigma**2 if weight else 0.0
     mean = fmean(found) if found else 0.0
     squares += sum((one - mean) ** 2 for one in found)
-    return Noise(math.sqrt(squares / freedom), freedom)
+    return Noise(math.sqrt(squares / freedom), freedom, noise.is_timed)

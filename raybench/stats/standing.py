@@ -204,7 +204,7 @@ def best_first(
     than REVERSAL standard errors. In `benchmarks/search/race.py` that moves the printed time by
     -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
     """
-    order = ranked(raced, pooled(raced.values(), is_timed=is_timed), is_timed=is_timed)
+    order = ranked(raced, pooled(raced.values(), is_timed=is_timed))
     by_race = {name: raced[name] for name in order}
     first = order[0] if order else ""
     if not alone.get(first):
@@ -212,12 +212,12 @@ def best_first(
     every = {name: [*raced[name], *alone.get(name, ())] for name in order}
     noise = pooled(every.values(), is_timed=is_timed)
     has_missed = not all(repeat.is_hit for repeat in alone[first])
-    for name in ranked(every, noise, is_timed=is_timed):
+    for name in ranked(every, noise):
         if name == first:
             break
         pair = every[name], every[first]
         is_ahead = has_missed or alone.get(name)
-        if is_ahead or is_apart(*pair, noise, errors=REVERSAL, is_timed=is_timed):
+        if is_ahead or is_apart(*pair, noise, errors=REVERSAL):
             return {one: every[one] for one in (name, *(one for one in order if one != name))}
     return by_race
 
@@ -233,11 +233,7 @@ def undecided(
     noise = pooled(raced.values(), is_timed=is_timed)
     groups = best_first(raced, alone, is_timed=is_timed)
     best = next(iter(groups.values()), ())
-    return [
-        name
-        for name, runs in groups.items()
-        if not runs or not is_apart(best, runs, noise, is_timed=is_timed)
-    ]
+    return [name for name, runs in groups.items() if not runs or not is_apart(best, runs, noise)]
 
 
 def next_to_run(

@@ -22,6 +22,8 @@ from raybench.stats.replicates import (
 )
 
 SIGMA = 0.3
+VALUES = Noise(math.inf, 0.0, is_timed=False)
+"""Of values of which none was repeated."""
 
 
 def hits(*seconds: float) -> list[Replicate]:
@@ -59,8 +61,8 @@ def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> No
     assert noise.sigma == pytest.approx(expected)
     assert noise.reach == pytest.approx(t.ppf(0.95, 6) * expected)
     values = pooled([hits(0.1, 0.3), hits(0.5)], is_timed=False)
-    assert values == Noise(pytest.approx(math.sqrt(0.02)), 1.0)
-    assert pooled([hits(0.1)], is_timed=False) == Noise(math.inf, 0.0)
+    assert values == Noise(pytest.approx(math.sqrt(0.02)), 1.0, is_timed=False)
+    assert pooled([hits(0.1)], is_timed=False) == VALUES
 
 
 def test_misses_count_as_the_spread_that_they_make() -> None:
@@ -91,7 +93,7 @@ def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
     assert ties.repeated == ("best", "near")
     assert ties.once == ("once",)
     assert tied({}, noise).repeated == ()
-    everything = tied(groups, Noise(math.inf, 0.0), is_timed=False)
+    everything = tied(groups, VALUES)
     assert everything.once == ("once", "once, far")  # nothing is known: nothing is excluded
 
 
@@ -114,7 +116,7 @@ def test_ties_hold_the_best_of_twelve_and_intervals_the_median_in_90_percent() -
 
 
 def test_an_interval_of_values_knows_only_what_was_repeated() -> None:
-    low, high = interval(hits(0.1, 0.3), Noise(math.inf, 0.0), is_timed=False)
+    low, high = interval(hits(0.1, 0.3), VALUES)
     assert (low + high) / 2 == pytest.approx(0.2)
     assert high - low == pytest.approx(2 * t.ppf(0.95, 1) * math.sqrt(0.02 / 2))
     assert interval([Replicate(3.0, is_hit=False)], Noise(SIGMA, 9)) == (math.inf, math.inf)
@@ -123,4 +125,4 @@ def test_an_interval_of_values_knows_only_what_was_repeated() -> None:
 def test_a_configuration_that_failed_is_behind_those_that_did_not() -> None:
     groups = {"failed": [*hits(0.1), Replicate(0.0, is_hit=False)], "worked": hits(0.2, 0.2)}
     noise = pooled(groups.values(), is_timed=False)
-    assert ranked(groups, noise, is_timed=False) == ["worked", "failed"]
+    assert ranked(groups, noise) == ["worked", "failed"]
