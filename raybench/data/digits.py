@@ -1,11 +1,4 @@
-"""MNIST: from `RAYBENCH_DATA`, the cache folder, or a download.
-
-Reading IDX files, the format MNIST is published in.
-
-Bilinear scaling of square-pixel images, in numpy.
-
-scikit-learn's 1,797 real handwritten digits, 8x8: needs no download.
-"""
+"""Sets of digits: MNIST (on disk, or downloaded once) and the 1,797 of scikit-learn (shipped)."""
 
 import gzip
 import importlib.util
@@ -13,6 +6,7 @@ import logging
 import math
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -25,7 +19,22 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-_CHUNK = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
+CHUNK = 2**22
+"""Pixels scaled at a time: bounds the float32 copies to some 16 MB."""
+NPZ = "mnist.npz"
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+# The file and checksum of keras.datasets.mnist (Keras 3.15).
+URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
+SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
+EXPECTED = f"{NPZ}, or the four files {', '.join(IDX_FILES)} (each may end in .gz)"
+NUM_TEST = 180
+"""Of scikit-learn's digits; MNIST's test split is the official one."""
+NUM_VALIDATION = {"mnist": 5000, "digits": 360}
 
 
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
@@ -38,17 +47,11 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
         return images
     rows, columns = _weights(height, size), _weights(width, size)
     scaled = np.empty((num_images, size, size), np.uint8)
-    count = max(1, _CHUNK // (max(size, height) * max(size, width)))
+    count = max(1, CHUNK // (max(size, height) * max(size, width)))
     for start in range(0, num_images, count):
         chunk = images[start : start + count].astype(np.float32)
         scaled[start : start + count] = np.rint(rows @ chunk @ columns.T)
     return scaled
-
-
-def require_room(num_images: int, size: int | None) -> None:
-    """Raise UserError if so many images of `size` pixels squared do not fit into memory."""
-    if size is not None:
-        require_memory(num_images * size * size, f"dataset.image_size {size}")
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
@@ -67,155 +70,33 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
     return np.asarray(weights, np.float32)
 
 
-_UINT8 = 8  # the format's code for unsigned bytes
-
-
-def read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, gzipped if its name ends in .gz.
-
-    A file that is truncated, too long or of another format is a UserError naming it.
-    """
-    try:
-        content = file.read_bytes()
-        if file.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{file} cannot be read ({error}); copy it again.") from error
-    # Two zero bytes, type, number of dimensions; each dimension as 4 bytes; the values.
-    start = 4 + 4 * num_dimensions
-    if content[:4] != bytes([0, 0, _UINT8, num_dimensions]) or len(content) < start:
-        raise UserError(
-            f"{file} is not an IDX file of bytes with {num_dimensions} dimension(s); copy it again."
-        )
-    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
-    if len(content) - start != math.prod(shape):
-        raise UserError(
-            f"{file} is damaged: its header promises {math.prod(shape)} bytes, it holds "
-            f"{len(content) - start}; copy it again."
-        )
-    # A copy, because an array on top of bytes is read-only and torch warns about those.
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
-
-
-Pair = tuple[Array, Array]
-"""Images (N, 28, 28) uint8 and their labels (N,) uint8."""
-
-VALIDATION_SIZE = 5000
-NPZ = "mnist.npz"
-IDX_FILES = (
-    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-)
-# The file and checksum of keras.datasets.mnist (Keras 3.15).
-URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
-SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
-EXPECTED = (
-    f"{NPZ}, or the four files {', '.join(name for pair in IDX_FILES for name in pair)} "
-    "(each may end in .gz)"
-)
-
-
-def load_mnist(spec: DatasetSpec) -> Dataset:
-    """Return 55,000 training, 5,000 validation and the 10,000 official test images, uint8.
-
-    Images are (size, size, 1). Missing or damaged files, and a failing download, are
-    UserErrors that name the file or what to provide.
-    """
-    pairs = _read()
-    require_room(sum(len(images) for images, _ in pairs), spec.image_size)
-    rest, test = (Split(images, labels.astype(np.int64)) for images, labels in pairs)
-    size = num_of(spec.validation_size, len(rest), typical=VALIDATION_SIZE)
-    validation, train = hold_out(rest, size, seed=spec.split_seed, source="mnist")
+def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
+    """Return the dataset of images (N, H, W), of which validation is held out by the seed."""
+    size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION[spec.name])
+    validation, train = hold_out(rest, size, seed=spec.split_seed, source=spec.name)
     # Scaled last, so that no two copies of the large images are held.
     train, validation, test = (
         Split(resize(split.array, spec.image_size)[..., None], split.labels)
         for split in (train, validation, test)
     )
-    return Dataset("mnist", 10, train=train, validation=validation, test=test)
+    return Dataset(spec.name, 10, train=train, validation=validation, test=test)
 
 
-def _read() -> list[Pair]:
-    """Return the official training pair and the official test pair."""
-    folder = os.environ.get("RAYBENCH_DATA")
-    if folder:
-        pairs = _read_folder(Path(folder)) or _read_folder(Path(folder) / "mnist")
-        if pairs is None:
-            raise UserError(
-                f"RAYBENCH_DATA={folder} holds no MNIST: put {EXPECTED} there or in its folder "
-                "mnist, or unset it to download them."
-            )
-        return pairs
-    cache = Path(pooch.os_cache("raybench"))
-    return _read_folder(cache) or _read_folder(cache / "mnist") or _read_npz(_download(cache))
-
-
-def _read_folder(folder: Path) -> list[Pair] | None:
-    if (folder / NPZ).is_file():
-        return _read_npz(folder / NPZ)
-    files = [_find(folder, name) for pair in IDX_FILES for name in pair]
-    found = [file for file in files if file is not None]
-    if len(found) < len(files):
-        return None
-    return [_read_idx_pair(found[0], found[1]), _read_idx_pair(found[2], found[3])]
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
-
-
-def _read_idx_pair(images_file: Path, labels_file: Path) -> Pair:
-    images = read_idx(images_file, num_dimensions=3)
-    labels = read_idx(labels_file, num_dimensions=1)
-    if len(images) != len(labels):
-        raise UserError(
-            f"{images_file} holds {len(images)} images, but {labels_file} {len(labels)} labels; "
-            "copy both files again."
-        )
-    return images, labels
-
-
-def _read_npz(file: Path) -> list[Pair]:
-    # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return [(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")]
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} is not a whole mnist.npz ({error}); copy it again.") from error
-
-
-def _download(cache: Path) -> Path:
-    pooch.get_logger().setLevel(logging.WARNING)
-    try:
-        downloader = pooch.HTTPDownloader(timeout=30)
-        return Path(pooch.retrieve(URL, SHA256, fname=NPZ, path=cache, downloader=downloader))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"MNIST could not be downloaded ({type(error).__name__}); set RAYBENCH_DATA to a "
-            f"folder that holds {EXPECTED}."
-        ) from error
-
-
-NUM_TEST = 180
-NUM_VALIDATION = 360
+def _require_room(num_images: int, size: int | None) -> None:
+    if size is not None:
+        require_memory(num_images * size * size, f"dataset.image_size {size}")
 
 
 def load_digits(spec: DatasetSpec) -> Dataset:
     """Return 1,257 training, 360 validation and 180 test images of (size, size, 1), uint8."""
     pixels, digits = _read_digits()
-    require_room(len(pixels), spec.image_size)
+    _require_room(len(pixels), spec.image_size)
     # Grey levels are whole numbers from 0 to 16; 8 is half of 16, for rounding.
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it is the same whatever the validation size.
     test, rest = hold_out(samples, NUM_TEST, seed=spec.split_seed, source="digits")
-    size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION)
-    validation, train = hold_out(rest, size, seed=spec.split_seed, source="digits")
-    # Scaled last, so that no two copies of the large images are held.
-    train, validation, test = (
-        Split(resize(split.array, spec.image_size)[..., None], split.labels)
-        for split in (train, validation, test)
-    )
-    return Dataset("digits", 10, train=train, validation=validation, test=test)
+    return _cut_and_scale(rest, test, spec)
 
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -234,3 +115,102 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 
     pixels, digits = load_sklearn_digits(return_X_y=True)
     return pixels, digits
+
+
+def load_mnist(spec: DatasetSpec) -> Dataset:
+    """Return 55,000 training, 5,000 validation and the 10,000 official test images, uint8.
+
+    Images are (size, size, 1). Missing or damaged files, and a failing download, are
+    UserErrors that name the file or what to provide.
+    """
+    arrays = _read_mnist()
+    _require_room(len(arrays[0]) + len(arrays[2]), spec.image_size)
+    rest, test = (
+        Split(images, labels.astype(np.int64)) for images, labels in (arrays[:2], arrays[2:])
+    )
+    return _cut_and_scale(rest, test, spec)
+
+
+def _read_mnist() -> list[Array]:
+    """Return images and labels of the official training split, then of the official test split."""
+    given, cache = os.environ.get("RAYBENCH_DATA"), Path(pooch.os_cache("raybench"))
+    folder = Path(given) if given else cache
+    for place in (folder, folder / "mnist"):
+        if (place / NPZ).is_file():
+            return _read_npz(place / NPZ)
+        files = find_files(place, [f"{name}*" for name in IDX_FILES])
+        if files is not None:
+            arrays = [
+                read_idx(file, num_dimensions=dimensions)
+                for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
+            ]
+            for images, labels in ((0, 1), (2, 3)):
+                if len(arrays[images]) != len(arrays[labels]):
+                    raise UserError(
+                        f"{files[images]} holds {len(arrays[images])} images, but {files[labels]} "
+                        f"{len(arrays[labels])} labels; copy both files again."
+                    )
+            return arrays
+    if given:
+        raise UserError(
+            f"RAYBENCH_DATA={given} holds no MNIST: put {EXPECTED} there or in its folder mnist, "
+            "or unset it to download them."
+        )
+    pooch.get_logger().setLevel(logging.WARNING)
+    try:
+        downloader = pooch.HTTPDownloader(timeout=30)
+        file = pooch.retrieve(URL, SHA256, fname=NPZ, path=cache, downloader=downloader)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"MNIST could not be downloaded ({type(error).__name__}); set RAYBENCH_DATA to a "
+            f"folder that holds {EXPECTED}."
+        ) from error
+    return _read_npz(Path(file))
+
+
+def _read_npz(file: Path) -> list[Array]:
+    # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{file} is not a whole mnist.npz ({error}); copy it again.") from error
+
+
+def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
+    """Return files of a folder, of names that end in * gzipped or not; None where one lacks."""
+    found = []
+    for name in names:
+        ends = ("", ".gz") if name.endswith("*") else ("",)
+        files = [file for end in ends if (file := folder / f"{name.rstrip('*')}{end}").is_file()]
+        if not files:
+            return None
+        found.append(files[0])
+    return found
+
+
+def read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, the format of MNIST, gzipped if its name ends in .gz.
+
+    A file that is truncated, too long or of another format is a UserError naming it.
+    """
+    try:
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{file} cannot be read ({error}); copy it again.") from error
+    # Two zero bytes, type (8: bytes), number of dimensions; each dimension in 4 bytes; the values.
+    start = 4 + 4 * num_dimensions
+    if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) < start:
+        raise UserError(
+            f"{file} is not an IDX file of bytes with {num_dimensions} dimension(s); copy it again."
+        )
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
+    if len(content) - start != math.prod(shape):
+        raise UserError(
+            f"{file} is damaged: its header promises {math.prod(shape)} bytes, it holds "
+            f"{len(content) - start}; copy it again."
+        )
+    # A copy, because an array on top of bytes is read-only and torch warns about those.
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()

@@ -35,12 +35,11 @@ def _idx(array: np.ndarray) -> bytes:
 
 def _write_idx(folder: Path, *, compressed: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for names, arrays in zip(IDX_FILES, _pairs(), strict=True):
-        for name, array in zip(names, arrays, strict=True):
-            if compressed:
-                (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(array)))
-            else:
-                (folder / name).write_bytes(_idx(array))
+    for name, array in zip(IDX_FILES, [one for pair in _pairs() for one in pair], strict=True):
+        if compressed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(array)))
+        else:
+            (folder / name).write_bytes(_idx(array))
 
 
 def _write_npz(folder: Path) -> None:
