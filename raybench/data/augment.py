@@ -162,38 +162,31 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
     for augmentation in augmentations:
         if isinstance(augmentation, Mixup):
             _check_mixup(dataset)
-        else:
-            _check_images(dataset, augmentation)
-
-
-def _check_images(dataset: Dataset, augmentation: Augmentation) -> None:
-    images = [one for one in parts(dataset.train.inputs) if is_image(one)]
-    if not images:
-        raise UserError(
-            f"augment: {augmentation.kind} is of images (N, height, width, channels) of uint8 or "
-            f"float32, and {dataset.name} has {_shown(dataset)}; take {augmentation.kind} out."
-        )
-    if not isinstance(augmentation, RandomCrop):
-        return
-    height, width = min((one.shape[1:3] for one in images), key=min)
-    if augmentation.padding >= min(height, width):
-        raise UserError(
-            f"augment: random_crop with padding {augmentation.padding} may cut the images of "
-            f"{dataset.name}, {height} x {width} pixels, away altogether; give padding below "
-            f"{min(height, width)}."
-        )
+            continue
+        images = [one for one in parts(dataset.train.inputs) if is_image(one)]
+        if not images:
+            raise UserError(
+                f"augment: {augmentation.kind} is of images (N, height, width, channels) of uint8 "
+                f"or float32, and {dataset.name} has {_shown(dataset)}; take {augmentation.kind} "
+                "out."
+            )
+        height, width = min((one.shape[1:3] for one in images), key=min)
+        if isinstance(augmentation, RandomCrop) and augmentation.padding >= min(height, width):
+            raise UserError(
+                f"augment: random_crop with padding {augmentation.padding} may cut the images of "
+                f"{dataset.name}, {height} x {width} pixels, away altogether; give padding below "
+                f"{min(height, width)}."
+            )
 
 
 def _check_mixup(dataset: Dataset) -> None:
-    if dataset.task == "language_modelling":
-        raise UserError(
-            f"augment: mixup is of numbers, and {dataset.name} has tokens; take mixup out."
-        )
     kinds = {np.dtype(one.dtype) for one in parts(dataset.train.inputs)}
-    if not kinds <= {np.dtype(np.uint8), np.dtype(np.float32)}:
+    is_text = dataset.task == "language_modelling"
+    if is_text or not kinds <= {np.dtype(np.uint8), np.dtype(np.float32)}:
         raise UserError(
             f"augment: mixup is of uint8 and float32 inputs, and {dataset.name} has "
-            f"{_shown(dataset)}: whole numbers such as tokens cannot be mixed; take mixup out."
+            f"{'tokens' if is_text else _shown(dataset)}: whole numbers such as tokens cannot be "
+            "mixed; take mixup out."
         )
 
 

@@ -1,7 +1,4 @@
-"""What can be wrong with the numbers of a dataset, found once and before anything trains.
-
-What can be wrong with the labels of a split, for each task.
-"""
+"""What can be wrong with a dataset, found once and before anything trains."""
 
 import numpy as np
 
@@ -33,14 +30,18 @@ def check_dataset(dataset: Dataset, source: str) -> None:
         if len(split) == 0:
             raise UserError(f"{where} is empty; give it at least one sample.")
         _check_alike(split, dataset.train, where)
-        check_labels(dataset, split, where)
+        _check_labels(dataset, split, where)
         _check_weights(split, where)
         if split.is_on_demand:
-            _try_to_read(split, where)
-        for of_input, one in _named(split):
+            rows = np.linspace(len(split) - 1, 0, TRIED).astype(np.int64)
+            try:
+                split.read(rows)
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from error
+        for of_input, one in _named(split).items():
             if isinstance(one, np.ndarray):
                 _check_values(one, _num_tokens(dataset), f"{where}{of_input}")
-    check_something_to_learn(dataset, source)
+    _check_something_to_learn(dataset, source)
 
 
 def _check_about(dataset: Dataset, source: str) -> None:
@@ -48,46 +49,45 @@ def _check_about(dataset: Dataset, source: str) -> None:
         raise UserError(
             f"{source}: task must be one of {', '.join(TASKS)} (found {dataset.task!r})."
         )
-    needs_classes = dataset.task != "regression"
-    if needs_classes and (not _is_whole(dataset.num_classes) or (dataset.num_classes or 0) < 1):
-        raise UserError(
-            f"{source}: num_classes must be a whole number from 1 (found {dataset.num_classes!r})."
-        )
-    if not _is_whole(dataset.repeat) or dataset.repeat < 1:
-        raise UserError(
-            f"{source}: repeat must be a whole number from 1 (found {dataset.repeat!r})."
-        )
+    wanted = {"repeat": dataset.repeat}
+    if dataset.task != "regression":
+        wanted["num_classes"] = dataset.num_classes or 0
+    for name, value in wanted.items():
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not is_whole or value < 1:
+            raise UserError(f"{source}: {name} must be a whole number from 1 (found {value!r}).")
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _named(split: Split) -> list[tuple[str, One]]:
-    """Return the inputs, each with what a sentence says of it: nothing where it is the only one."""
+def _named(split: Split) -> dict[str, One]:
+    """Return the inputs, each by what a sentence says of it: nothing where it is the only one."""
     if isinstance(split.inputs, dict):
-        return [(f"'s input {name}", one) for name, one in sorted(split.inputs.items())]
-    return [("", split.inputs)]
+        return {f"'s input {name}": one for name, one in sorted(split.inputs.items())}
+    return {"": split.inputs}
 
 
 def _check_alike(split: Split, train: Split, where: str) -> None:
-    names, others = ([name for name, _ in _named(one)] for one in (split, train))
-    if names != others:
+    own, others = _named(split), _named(train)
+    if list(own) != list(others):
+        listed = [
+            ", ".join(name.removeprefix("'s input ") or "one array" for name in one)
+            for one in (own, others)
+        ]
         raise UserError(
-            f"{where} has other inputs than the train split ({_list(names)}; {_list(others)}); "
-            "make them the same."
+            f"{where} has other inputs than the train split ({'; '.join(listed)}); make them the "
+            "same."
         )
-    for (name, one), (_, other) in zip(_named(split), _named(train), strict=True):
-        shape, wanted = tuple(one.shape[1:]), tuple(other.shape[1:])
+    for name, one in own.items():
+        shape, wanted = tuple(one.shape[1:]), tuple(others[name].shape[1:])
         if 0 in shape or not (shape or name):
             raise UserError(  # one number of a sample is an input by name, not the only one
                 f"{where}{name} has inputs of shape {one.shape}; give (N, height, width, channels) "
                 "or (N, features), none of them 0."
             )
-        if (shape, np.dtype(one.dtype)) != (wanted, np.dtype(other.dtype)):
+        dtypes = np.dtype(one.dtype), np.dtype(others[name].dtype)
+        if (shape, dtypes[0]) != (wanted, dtypes[1]):
             raise UserError(
-                f"{where}{name} has samples of {np.dtype(one.dtype)} {shape}, the train split of "
-                f"{np.dtype(other.dtype)} {wanted}; make them the same."
+                f"{where}{name} has samples of {dtypes[0]} {shape}, the train split of "
+                f"{dtypes[1]} {wanted}; make them the same."
             )
     kinds = [(one.labels.dtype, one.labels.shape[1:]) for one in (split, train)]
     if kinds[0] != kinds[1]:
@@ -95,10 +95,6 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             f"{where} has labels of {kinds[0][0]} {kinds[0][1]}, the train split of {kinds[1][0]} "
             f"{kinds[1][1]}; make them the same."
         )
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(name.removeprefix("'s input ") or "one array" for name in names)
 
 
 def _check_weights(split: Split, where: str) -> None:
@@ -120,14 +116,6 @@ def _num_tokens(dataset: Dataset) -> int | None:
     if dataset.vocabulary:
         return len(dataset.vocabulary)
     return dataset.num_classes if dataset.task == "language_modelling" else None
-
-
-def _try_to_read(split: Split, where: str) -> None:
-    rows = np.linspace(len(split) - 1, 0, TRIED).astype(np.int64)
-    try:
-        split.read(rows)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
 
 
 def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
@@ -169,7 +157,7 @@ WANTED = {
 _DIMENSIONS = {"classification": (1,), "regression": (1, 2), "language_modelling": (2,)}
 
 
-def check_labels(dataset: Dataset, split: Split, where: str) -> None:
+def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
     """Raise UserError for labels that a task cannot have; `where` begins the sentence."""
     labels, task = split.labels, dataset.task
     is_number = labels.dtype == np.float32 and task != "regression"
@@ -179,23 +167,26 @@ def check_labels(dataset: Dataset, split: Split, where: str) -> None:
             f"{WANTED[task]}."
         )
     if task == "regression":
-        _check_numbers(labels, where)
+        wrong = ~np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
+        if wrong.any():
+            raise UserError(
+                f"{where} has NaN or infinite labels, first at sample {int(np.argmax(wrong))} "
+                f"({int(wrong.sum()):,} such samples); remove or replace them."
+            )
         return
     assert dataset.num_classes is not None
     wrong = (labels < 0) | (labels >= dataset.num_classes)
     if task == "language_modelling":
         wrong &= labels != IGNORED
-    _refuse(wrong, labels, dataset.num_classes, where)
-    if (labels == IGNORED).all():
-        raise UserError(f"{where} has no token that counts: all its labels are {IGNORED}.")
-    if task == "language_modelling":
-        _refuse_uncounted(labels, where)
-
-
-def _refuse_uncounted(labels: Array, where: str) -> None:
-    """Raise UserError for samples without a loss: they would count as ones without a mistake."""
-    is_uncounted = (labels == IGNORED).all(axis=1)
-    if is_uncounted.any():
+    if wrong.any():
+        first = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        raise UserError(
+            f"{where} has the label {labels[first]} at sample {first[0]} ({int(wrong.sum()):,} "
+            f"such labels); with num_classes {dataset.num_classes} they go from 0 to "
+            f"{dataset.num_classes - 1}."
+        )
+    is_uncounted = (labels == IGNORED).reshape(len(labels), -1).all(axis=1)
+    if is_uncounted.any():  # they would count as samples without a mistake
         raise UserError(
             f"{where} has no token that counts in sample {int(np.argmax(is_uncounted))} "
             f"({int(is_uncounted.sum()):,} such samples), all its labels are {IGNORED}; leave such "
@@ -203,7 +194,7 @@ def _refuse_uncounted(labels: Array, where: str) -> None:
         )
 
 
-def check_something_to_learn(dataset: Dataset, source: str) -> None:
+def _check_something_to_learn(dataset: Dataset, source: str) -> None:
     """Raise UserError where all training samples have one label."""
     labels = dataset.train.labels
     counted = labels[labels != IGNORED] if dataset.task == "language_modelling" else labels
@@ -219,23 +210,4 @@ def check_something_to_learn(dataset: Dataset, source: str) -> None:
     what = "tokens" if dataset.task == "language_modelling" else "samples"
     raise UserError(
         f"{source}: all training {what} are of one class, {shown}; there is nothing to tell apart."
-    )
-
-
-def _check_numbers(labels: Array, where: str) -> None:
-    wrong = ~np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
-    if wrong.any():
-        raise UserError(
-            f"{where} has NaN or infinite labels, first at sample {int(np.argmax(wrong))} "
-            f"({int(wrong.sum()):,} such samples); remove or replace them."
-        )
-
-
-def _refuse(wrong: Array, labels: Array, num_classes: int, where: str) -> None:
-    if not wrong.any():
-        return
-    first = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-    raise UserError(
-        f"{where} has the label {labels[first]} at sample {first[0]} ({int(wrong.sum()):,} such "
-        f"labels); with num_classes {num_classes} they go from 0 to {num_classes - 1}."
     )

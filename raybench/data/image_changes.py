@@ -4,11 +4,10 @@ Of each kind, what is drawn for the samples of a batch, and what is done to some
 (n, height, width, channels) of any type, which may be written to, become others of the same type
 and shape.
 
-Random numbers that depend on seed, round, sample and their own number, and on nothing else.
-
-Each is a hash of these four, so a sample is changed alike in whatever batch, worker and framework
-it stands, and no state is kept between batches. The hash is SplitMix64 (Steele, Lea and Flood
-2014, doi 10.1145/2660193.2660195): its output function chained over the four, whole arrays at once.
+Random numbers are a hash of seed, round, sample and their own number, so a sample is changed alike
+in whatever batch, worker and framework it stands, and no state is kept. The hash is SplitMix64
+(Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195): its output function chained over the
+four, whole arrays at once.
 """
 
 import math
@@ -177,7 +176,8 @@ def parts(
     after `TRIES` it is the largest of an allowed ratio, in the middle (as in torchvision).
     """
     number = len(draws.keys)
-    rows, columns = _largest(height, width, settings.max_ratio)
+    rows = min(height, max(1, round(width * settings.max_ratio)))  # the largest part allowed
+    columns = min(width, max(1, round(height * settings.max_ratio)))
     found_rows, found_columns = np.full(number, rows), np.full(number, columns)
     top, left = (height - found_rows) // 2, (width - found_columns) // 2
     missing = np.arange(number)
@@ -197,14 +197,6 @@ def parts(
         if not len(missing):
             break
     return top, left, found_rows, found_columns
-
-
-def _largest(height: int, width: int, max_ratio: float) -> tuple[int, int]:
-    """Return height and width of the largest part whose sides have an allowed ratio."""
-    return (
-        min(height, max(1, round(width * max_ratio))),
-        min(width, max(1, round(height * max_ratio))),
-    )
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
@@ -232,18 +224,22 @@ def _between_rows(
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
     """Return numbers between two arrays (lines, numbers); `weights` (lines, 1) are the other's."""
     if one.dtype == np.uint8:
-        total = one.astype(np.uint16)
-        total *= ONE - weights
-        added = other.astype(np.uint16)
-        added *= weights
-        total += added
-        total += ONE // 2
-        total >>= 8
-        return total.astype(np.uint8)
+        return _between_bytes(one, other, weights)
     other -= one
     other *= weights / np.float32(ONE)
     other += one
     return other
+
+
+def _between_bytes(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
+    total = one.astype(np.uint16)
+    total *= ONE - weights
+    added = other.astype(np.uint16)
+    added *= weights
+    total += added
+    total += ONE // 2
+    total >>= 8
+    return total.astype(np.uint8)
 
 
 def _turned(images: Array) -> Array:
@@ -290,9 +286,16 @@ def color_jitter(images: Array, factors: Factors, settings: ColorJitter) -> Arra
     offset = brightness * (1 - contrast) * greys.mean(axis=1)
     if images.dtype == np.uint8:
         offset += 0.5  # rounds, where the fraction is cut off
-    greys *= _column(brightness * contrast * (1 - saturation))
-    greys += _column(offset)
-    own = _column(brightness * contrast * saturation)
+    factor, offset, own = (
+        numbers.astype(np.float32)[:, None]
+        for numbers in (
+            brightness * contrast * (1 - saturation),
+            offset,
+            brightness * contrast * saturation,
+        )
+    )
+    greys *= factor
+    greys += offset
     for channel, plane in enumerate(planes):
         plane *= own
         plane += greys
@@ -300,11 +303,6 @@ def color_jitter(images: Array, factors: Factors, settings: ColorJitter) -> Arra
             np.clip(plane, 0, 255, out=plane)
         images[..., channel] = plane.reshape(number, height, width)
     return images
-
-
-def _column(numbers: Uniform) -> Array:
-    """Return a number of each image so that it multiplies the image's pixels."""
-    return numbers.astype(np.float32)[:, None]
 
 
 def _greys(planes: Array) -> Array:
@@ -345,11 +343,4 @@ def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
         mixed *= share / np.float32(ONE)
         mixed += others
         return mixed
-    total = samples.astype(np.uint16)
-    total *= share
-    added = others.astype(np.uint16)
-    added *= ONE - share
-    total += added
-    total += ONE // 2
-    total >>= 8
-    return total.astype(np.uint8)
+    return _between_bytes(others, samples, share)

@@ -1,9 +1,6 @@
-"""The inputs of a split: one array, one object on demand, or a dict of these by name.
+"""The inputs of a split: one array, one object that reads on demand, or a dict of these."""
 
-Inputs on demand: samples that are read or computed when a batch asks for them.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -70,11 +67,7 @@ class Selected:
         return read_one(self.inputs, self.rows[rows])
 
 
-def select_one(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDemand:
-    """Return the samples at `rows`, in that order; of those on demand none is read.
-
-    Nor is any of a mapped file where they are more than memory holds.
-    """
+def _select_one(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDemand:
     if isinstance(inputs, np.ndarray):
         if isinstance(rows, slice) or not is_beyond_memory(inputs, len(rows)):
             return inputs[rows]
@@ -105,15 +98,20 @@ def read_one(inputs: Array | OnDemand, rows: Rows) -> Array:
             f"{name}[rows] returned {found.dtype} {found.shape} for {len(rows)} rows; by its "
             f"shape and dtype it must return {kind} {wanted}."
         )
-    for row in _not_finite(found):
-        raise UserError(
-            f"{name}[rows] returned NaN or infinite inputs, first in sample {rows[row]}; remove or "
-            "replace them."
-        )
+    if found.dtype == np.float32:
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = found.sum()
+        if not np.isfinite(total):  # or only too large a sum
+            finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+            if not finite.all():
+                raise UserError(
+                    f"{name}[rows] returned NaN or infinite inputs, first in sample "
+                    f"{rows[int(np.argmin(finite))]}; remove or replace them."
+                )
     return np.require(found, requirements=["C", "W"])
 
 
-def check_one(inputs: Array | OnDemand) -> None:
+def _check_one(inputs: Array | OnDemand) -> None:
     """Raise UserError for what can be neither an array of samples nor samples on demand."""
     if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
         raise UserError(
@@ -134,17 +132,6 @@ def check_one(inputs: Array | OnDemand) -> None:
             "The inputs of a split must be uint8 (pixels), float32 (numbers), int32 or int64 "
             f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32)."
         )
-
-
-def _not_finite(samples: Array) -> Iterator[int]:
-    """Yield the samples with NaN or infinite values."""
-    if samples.dtype != np.float32:
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = samples.sum()
-    if not np.isfinite(total):  # or only too large a sum
-        finite = np.isfinite(samples).reshape(len(samples), -1).all(axis=1)
-        yield from np.flatnonzero(~finite).tolist()
 
 
 One = Array | OnDemand
@@ -194,8 +181,11 @@ def is_on_demand(inputs: Inputs) -> bool:
 
 
 def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
-    """Return the samples at `rows`, in that order; of those on demand none is read."""
-    return each(inputs, lambda one: select_one(one, rows))
+    """Return the samples at `rows`, in that order; of those on demand none is read.
+
+    Nor is any of a mapped file where they are more than memory holds.
+    """
+    return each(inputs, lambda one: _select_one(one, rows))
 
 
 def read_rows(inputs: Inputs, rows: Rows) -> Batch:
@@ -211,14 +201,12 @@ def repeated_first(inputs: One, number: int) -> Array:
 
 def check_inputs(inputs: Inputs) -> None:
     """Raise UserError for what can be neither arrays of samples nor samples on demand."""
-    if not isinstance(inputs, dict):
-        check_one(inputs)
-        return
-    if not inputs or not all(isinstance(name, str) for name in inputs):
+    named = inputs if isinstance(inputs, dict) else {"": inputs}
+    if not named or not all(isinstance(name, str) for name in named):
         raise UserError("Inputs by name need at least one name, and names that are text.")
-    for one in inputs.values():
-        check_one(one)
-    lengths = {name: int(one.shape[0]) for name, one in inputs.items()}
+    for one in named.values():
+        _check_one(one)
+    lengths = {name: int(one.shape[0]) for name, one in named.items()}
     if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{name} {number}" for name, number in lengths.items())
-        raise UserError(f"The inputs of a split must be as many of each name, found {shown}.")
+        counts = ", ".join(f"{name} {number}" for name, number in lengths.items())
+        raise UserError(f"The inputs of a split must be as many of each name, found {counts}.")

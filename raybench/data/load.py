@@ -1,21 +1,15 @@
-"""From a `DatasetSpec` to arrays.
-
-Weights of training samples: their own, and those of their classes.
-
-Random images and labels of any shape: for throughput, there is nothing to learn.
-"""
+"""From a `DatasetSpec` to arrays: the loader of each name, its limit, repeats and weights."""
 
 import dataclasses
 import difflib
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
-from raybench.data.dataset import Array, Dataset, Split, num_of
+from raybench.data.dataset import Dataset, Split, num_of
 from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError
@@ -65,9 +59,6 @@ def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec)
     return Split(inputs, rng.integers(0, classes, size=num_samples, dtype=np.int64))
 
 
-ClassWeights = Literal["balanced"] | Mapping[str, float]
-
-
 def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Return the dataset with the weights of its training samples, times `spec.class_weights`.
 
@@ -75,12 +66,34 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     without. UserError for a class that there is not, for data without classes, and for weights
     that are all 0.
     """
-    train = dataset.train
-    if spec.class_weights is None and train.weights is None:
+    train, asked = dataset.train, spec.class_weights
+    if asked is None and train.weights is None:
         return dataset
     weights = np.ones(len(train)) if train.weights is None else train.weights.astype(np.float64)
-    if spec.class_weights is not None:
-        weights *= _of_classes(dataset, spec.class_weights)[train.labels]
+    if asked is not None:
+        if dataset.task != "classification":
+            raise UserError(
+                f"dataset.class_weights are of classes, and {dataset.name} is of task "
+                f"{dataset.task}; leave them out."
+            )
+        assert dataset.num_classes is not None
+        of_class = np.ones(dataset.num_classes)
+        if asked == "balanced":
+            counts = np.bincount(train.labels, minlength=dataset.num_classes)
+            of_class = 1.0 / np.maximum(counts, 1)
+        else:
+            assert not isinstance(asked, str)
+            names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+            for name, weight in asked.items():
+                if name not in names:
+                    close = difflib.get_close_matches(name, names, n=1)
+                    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+                    hint = f"did you mean '{close[0]}'?" if close else f"there are {listed}."
+                    raise UserError(
+                        f"dataset.class_weights: {dataset.name} has no class '{name}'; {hint}"
+                    )
+                of_class[names.index(name)] = weight
+        weights *= of_class[train.labels]
     mean = weights.mean()
     if mean == 0:
         raise UserError(
@@ -89,34 +102,6 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
         )
     scaled = (weights / mean).astype(np.float32)
     return dataclasses.replace(dataset, train=dataclasses.replace(train, weights=scaled))
-
-
-def _of_classes(dataset: Dataset, asked: ClassWeights) -> Array:
-    """Return the weight of each class, by its number; 1 of those that are not named."""
-    if dataset.task != "classification":
-        raise UserError(
-            f"dataset.class_weights are of classes, and {dataset.name} is of task {dataset.task}; "
-            "leave them out."
-        )
-    assert dataset.num_classes is not None
-    if asked == "balanced":
-        counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
-        return 1.0 / np.maximum(counts, 1)
-    assert not isinstance(asked, str)
-    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
-    found = np.ones(dataset.num_classes)
-    for name, weight in asked.items():
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {_list(names)}."
-            raise UserError(f"dataset.class_weights: {dataset.name} has no class '{name}'; {hint}")
-        found[names.index(name)] = weight
-    return found
-
-
-def _list(names: tuple[str, ...], most: int = 20) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def _later(module: str, name: str) -> Callable[[DatasetSpec], Dataset]:

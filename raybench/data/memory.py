@@ -1,7 +1,4 @@
-"""How much memory there is, asked before it is taken.
-
-Arrays that are files mapped into memory: their pages are the file's, read when they are used.
-"""
+"""How much memory there is, asked before it is taken, and arrays that are mapped files."""
 
 import mmap
 import os

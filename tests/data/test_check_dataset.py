@@ -98,7 +98,7 @@ BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
         ),
         (
             whole(TOKENS, np.full((4, 2), -100), task="language_modelling", num_classes=8),
-            "no token that counts: all its",
+            "no token that counts in sample 0 .4 such samples., all its",
         ),
         (
             whole(

@@ -234,8 +234,7 @@ def _candidates(table: Table, images: list[str]) -> str:
     """Return the sentence that asks for the label, with the columns that may be it."""
     shown = []
     texts = _texts_of(table)
-    for name in table.schema.names:
-        kind = table.schema.field(name).type
+    for name, kind in zip(table.schema.names, table.schema.types, strict=True):
         if name in images or name in texts or not (is_text(table, name) or is_number_type(kind)):
             continue
         if told_task(table, [name], MAX_NUMBERED_CLASSES) == "regression":
@@ -381,12 +380,13 @@ def _see_text(path: Path, task: Task | None) -> Seen:
     total = sum(map(len, texts.values()))
     different = len(set().union(*map(set, texts.values())))
     num_train = int(len(texts["train"]) * (0.8 if len(texts) == 1 else 1.0)) // LENGTH
+    splits = "Validation and test are cut off its end, a tenth each."
+    if len(texts) > 1:
+        splits = f"Splits: {', '.join(texts)}."
     lines = [
         f"{path}: {size_in_words(total)} of running text, {total:,} characters, {different:,} "
         "different ones; a language model learns it by the next character.",
-        f"Splits: {', '.join(texts)}."
-        if len(texts) > 1
-        else "Validation and test are cut off its end, a tenth each.",
+        splits,
     ]
     if num_train < 2:
         build_dataset(build)  # says what is too short

@@ -154,7 +154,7 @@ def _read_cifar(files: Sequence[Path], spec: DatasetSpec, *, fine: bool) -> RawS
 
 
 def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
-    names = ("train", "test", "meta")
+    names: tuple[str, ...] = ("train", "test", "meta")
     if not fine:
         batches = (f"data_batch_{number}" for number in range(1, 6))
         names = (*batches, "test_batch", "batches.meta")
@@ -223,8 +223,8 @@ def _read_housing(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
 def _read_imdb(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
     arrays = _arrays(files[0], *FOUR)
     splits = {
-        part: RawSplit(_tokens(texts, spec), labels.astype(np.int64))
-        for part, texts, labels in (("train", *arrays[:2]), ("test", *arrays[2:]))
+        part: RawSplit(_tokens(arrays[at], spec), arrays[at + 1].astype(np.int64))
+        for at, part in ((0, "train"), (2, "test"))
     }
     return RawSet(splits, ("negative", "positive"), _vocabulary(files[1], spec))
 

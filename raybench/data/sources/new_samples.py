@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybench.data.dataset import Array
-from raybench.data.sources.encode import Encoder, NumberEncoder, encoder_of
+from raybench.data.sources.encode import NumberEncoder, encoder_of
 from raybench.data.sources.images import ImageError, ImageForm, decode
 from raybench.data.sources.table import as_texts, is_number_type
 from raybench.data.sources.texts import Kind, Tokenizer, padded_ids, texts_of
@@ -22,23 +22,45 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
     columns than those that were trained on are not looked at. UserError for one that is missing,
     and for a text where numbers are needed.
     """
-    table = _as_table(samples)
+    try:
+        if isinstance(samples, pa.Table):
+            table = samples
+        elif isinstance(samples, Mapping):
+            table = pa.table({str(name): pa.array(values) for name, values in samples.items()})
+        elif isinstance(samples, Sequence):
+            table = pa.Table.from_pylist([dict(row) for row in samples])
+        else:
+            table = pa.Table.from_pandas(samples, preserve_index=False)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"The rows are no table ({error}); give a data frame, a dict of columns, or a list of "
+            "dicts."
+        ) from error
     table = table.rename_columns([name.strip() for name in table.column_names])  # as they were read
     encoders = [encoder_of(one) for one in columns]
-    twice = [one.name for one in encoders if table.column_names.count(one.name) > 1]
-    if twice:
-        raise UserError(f"The rows have several columns '{twice[0]}'; leave one.")
-    missing = [one.name for one in encoders if one.name not in table.column_names]
-    if missing:
-        raise UserError(
-            f"The rows have no column '{missing[0]}', which the model was trained with; its "
-            f"columns are {', '.join(one.name for one in encoders)}."
-        )
+    for encoder in encoders:
+        number = table.column_names.count(encoder.name)
+        if number > 1:
+            raise UserError(f"The rows have several columns '{encoder.name}'; leave one.")
+        if not number:
+            raise UserError(
+                f"The rows have no column '{encoder.name}', which the model was trained with; its "
+                f"columns are {', '.join(one.name for one in encoders)}."
+            )
     out = np.empty((table.num_rows, sum(len(one.features) for one in encoders)), np.float32)
     begin = 0
     for encoder in encoders:
         end = begin + len(encoder.features)
-        encoder.write(_values(table, encoder), out[:, begin:end])
+        values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
+        if isinstance(encoder, NumberEncoder) and not is_number_type(values.type):
+            try:
+                values = as_texts(values).cast(pa.float64())
+            except pa.ArrowInvalid as error:
+                raise UserError(
+                    f"Column '{encoder.name}' of the rows holds texts, and the model was trained "
+                    f"with numbers there ({error}); correct it."
+                ) from error
+        encoder.write(values, out[:, begin:end])
         begin = end
     return out
 
@@ -85,32 +107,3 @@ def files_as_inputs(
             name = f"Image {row}" if isinstance(one, bytes) else str(one)
             raise UserError(f"{name} {error}; mend or leave it out.") from error
     return out
-
-
-def _as_table(samples: Any) -> Any:
-    if isinstance(samples, pa.Table):
-        return samples
-    try:
-        if isinstance(samples, Mapping):
-            return pa.table({str(name): pa.array(values) for name, values in samples.items()})
-        if isinstance(samples, Sequence):
-            return pa.Table.from_pylist([dict(row) for row in samples])
-        return pa.Table.from_pandas(samples, preserve_index=False)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"The rows are no table ({error}); give a data frame, a dict of columns, or a list of "
-            "dicts."
-        ) from error
-
-
-def _values(table: Any, encoder: Encoder) -> Any:
-    values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
-    if not isinstance(encoder, NumberEncoder) or is_number_type(values.type):
-        return values
-    try:
-        return as_texts(values).cast(pa.float64())
-    except pa.ArrowInvalid as error:
-        raise UserError(
-            f"Column '{encoder.name}' of the rows holds texts, and the model was trained with "
-            f"numbers there ({error}); correct it."
-        ) from error

@@ -73,36 +73,24 @@ class EntryLock:
     def _try(self, kind: int, *, wait: bool = False) -> bool:
         """Take the lock, if need be waiting; False if another has it, or has removed its file."""
         self.release()
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        is_held = False
         try:
-            fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-            is_held = _is_at(descriptor, self._path)
-        except BlockingIOError:
-            is_held = False
+            fcntl.flock(self._descriptor, kind if wait else kind | fcntl.LOCK_NB)
+            is_held = os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            pass
         except OSError as error:
-            os.close(descriptor)
             if error.errno not in NO_LOCKS:
                 raise
             raise UserError(
                 f"{self._path.parent} lies on a file system without locks; set {VARIABLE} to a "
                 "folder on a disk of this machine."
             ) from error
-        except BaseException:  # Ctrl-C while it waits
-            os.close(descriptor)
-            raise
-        if is_held:
-            self._descriptor = descriptor
-        else:
-            os.close(descriptor)
+        finally:  # also at Ctrl-C while it waits
+            if not is_held:
+                self.release()
         return is_held
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the path still leads to the open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 ABOUT = "about.json"

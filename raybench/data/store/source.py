@@ -1,7 +1,7 @@
 """What a stored dataset was made of: its files, and the options that its arrays depend on.
 
-Which stored dataset a session reads, kept from its first worker on a machine to its last: a
-file that changes meanwhile would give later trials other data than earlier ones.
+A session keeps which one it reads, from its first worker on a machine to its last: a file that
+changes meanwhile would give later trials other data than earlier ones.
 """
 
 import contextlib
