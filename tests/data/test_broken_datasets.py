@@ -1,6 +1,5 @@
 """What users' data have wrong: one sentence each, which names the culprit."""
 
-import shutil
 import struct
 import threading
 import zlib
@@ -174,22 +173,6 @@ def test_one_sentence_names_the_culprit(tmp_path, break_it, sentence):
     text = str(raised.value)
     assert "\n" not in text
     assert text.endswith((".", "?"))
-
-
-def test_a_changed_file_is_read_anew(tmp_path, capsys):
-    keys = table(tmp_path, ROWS)
-    before = build_dataset(DatasetSpec(**keys))
-    table(tmp_path, [row.replace(",a", ",c") for row in ROWS])
-    after = build_dataset(DatasetSpec(**keys))
-    assert (before.class_names, after.class_names) == (("a", "b"), ("b", "c"))
-    assert "t.csv has changed since it was stored" in capsys.readouterr().err
-
-
-def test_a_full_disk_is_noticed_before(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(UserError, match=r"needs .* and its disk has 1\.0 kB left"):
-        build_dataset(DatasetSpec(**table(tmp_path, ROWS)))
 
 
 def test_who_waited_reads_what_another_built_and_still_uses(tmp_path, own_store, monkeypatch):

@@ -111,10 +111,6 @@ def test_a_text_has_no_numbers_to_learn(tmp_path):
         load(tmp_path / "a.txt", "text", task="regression")
 
 
-def test_what_another_has_removed_is_gone(tmp_path):
-    assert remove_entry(tmp_path / "npz-0123")
-
-
 def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
     np.savez(tmp_path / "d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
     (tmp_path / "pictures").mkdir()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from raybench.data import load
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Split
 from raybench.data.load import load_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -24,12 +24,6 @@ def test_digits_at_28_pixels():
     assert dataset.train.inputs.dtype == np.uint8
     assert dataset.train.inputs.max() > 240
     assert set(dataset.train.labels) == set(range(10))
-
-
-def test_digits_keep_their_own_size():
-    dataset = load_dataset(DatasetSpec(name="digits"))
-    assert dataset.input_shape == (8, 8, 1)
-    assert dataset.train.inputs.max() == 255
 
 
 def test_digits_splits_are_disjoint():
@@ -55,14 +49,6 @@ def test_splits_are_a_function_of_the_split_seed(name):
         assert (getattr(first, part).inputs != getattr(other, part).inputs).any()
 
 
-def test_the_numpy_global_state_changes_nothing():
-    np.random.seed(1)  # noqa: NPY002 (that is the point)
-    first = load_dataset(SPECS["digits"])
-    load._load.cache_clear()
-    np.random.seed(2)  # noqa: NPY002
-    np.testing.assert_array_equal(first.train.labels, load_dataset(SPECS["digits"]).train.labels)
-
-
 def test_splits_are_pinned():
     dataset = load_dataset(DatasetSpec(name="digits"))
     assert dataset.train.labels[:8].tolist() == [6, 9, 0, 6, 3, 6, 1, 3]
@@ -85,11 +71,6 @@ def test_limit_keeps_the_first_and_repeat_copies_nothing():
     assert len(dataset.train) == 100
     assert dataset.num_train_samples == 400
     assert len(dataset.validation) == 360
-
-
-def test_an_equal_spec_is_loaded_once():
-    spec = DatasetSpec(name="synthetic", num_samples=8)
-    assert load_dataset(spec) is load_dataset(spec.model_copy())
 
 
 def test_synthetic_has_the_shape_and_sizes_asked_for():
@@ -128,10 +109,3 @@ def test_impossible_sizes_are_refused(spec, message):
 def test_a_split_of_the_wrong_kind_is_refused(inputs, labels, message):
     with pytest.raises(UserError, match=message):
         Split(inputs, labels)
-
-
-def test_repeat_multiplies_the_epoch():
-    split = Split(np.zeros((5, 2), np.float32), np.zeros(5, np.int64))
-    dataset = Dataset("own", 2, train=split, validation=split, test=split, repeat=3)
-    assert dataset.num_train_samples == 15
-    assert dataset.input_shape == (2,)

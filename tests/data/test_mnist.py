@@ -77,13 +77,6 @@ def test_all_forms_and_places_give_the_same(folder, place, form):
     np.testing.assert_array_equal(dataset.test.labels, labels)
 
 
-def test_image_size(folder):
-    _write_npz(folder)
-    dataset = load_mnist(SPEC.model_copy(update={"image_size": 16}))
-    assert dataset.input_shape == (16, 16, 1)
-    assert dataset.test.inputs.shape == (15, 16, 16, 1)
-
-
 def test_an_empty_folder_is_refused(folder):
     with pytest.raises(UserError, match=r"RAYBENCH_DATA=.* holds no MNIST: put mnist.npz"):
         load_mnist(SPEC)
@@ -110,14 +103,6 @@ def test_a_damaged_idx_file_is_named(folder, compressed, damage):
     content = b"<html>not found</html>" if damage is str.encode else damage(file.read_bytes())
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte.*copy it again"):
-        load_mnist(SPEC)
-
-
-def test_a_zipped_file_cut_inside_is_named(folder):
-    _write_idx(folder, compressed=True)
-    file = folder / "t10k-images-idx3-ubyte.gz"
-    file.write_bytes(gzip.compress(_idx(_pairs()[1][0])[:-5]))
-    with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz is damaged"):
         load_mnist(SPEC)
 
 

@@ -2,12 +2,9 @@
 
 import errno
 import json
-import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -92,12 +89,6 @@ def test_arrays_of_any_layout_come_back_in_rows(tmp_path):
     assert type(found.train.inputs) is np.ndarray
 
 
-def test_writing_stays_in_the_process(tmp_path):
-    first = open_shared(tmp_path / "x", dataset)
-    first.train.inputs[:] = 0
-    assert_equal(open_shared(tmp_path / "x", never), dataset())
-
-
 def test_torch_takes_the_arrays_without_a_copy_or_a_warning(tmp_path):
     torch = pytest.importorskip("torch")
     found = open_shared(tmp_path / "x", dataset)
@@ -174,43 +165,6 @@ def test_two_processes_hold_the_pages_once(tmp_path):
         process.communicate()
 
 
-@pytest.mark.parametrize("moment", ["building", "writing"])
-def test_a_builder_that_is_killed_leaves_nothing_broken(tmp_path, moment):
-    code = f"""
-        def stop(*arguments):
-            print("here", flush=True)
-            time.sleep(60)
-        save, count = np.save, iter(range(9))
-        def slow_save(file, array):
-            save(file, array)
-            if next(count) == 2:
-                stop()
-        shared.np.save = slow_save
-        open_shared(folder, stop if {moment == "building"} else dataset)
-        """
-    process = in_new_process(code, tmp_path / "data")
-    assert process.stdout.readline() == "here\n"
-    waiting = in_new_process("print(len(open_shared(folder, dataset).train))", tmp_path / "data")
-    time.sleep(0.2)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert waiting.communicate()[0] == "20000\n"
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["data", "data.lock"], "the half-written folder stays behind"
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(
-        ["dataset.json", *(f"{part}-{what}.npy" for part in PARTS for what in ("inputs", "labels"))]
-    )
-
-
-def test_a_build_that_fails_is_tried_again_by_the_next(tmp_path):
-    def fail():
-        raise RuntimeError("no data today")
-
-    with pytest.raises(RuntimeError, match="no data today"):
-        open_shared(tmp_path / "x", fail)
-    assert_equal(open_shared(tmp_path / "x", dataset), dataset())
-
-
 def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
     def full(file, array):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -218,15 +172,6 @@ def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
     monkeypatch.setattr(shared.np, "save", full)
     assert_equal(open_shared(tmp_path / "x", dataset), dataset())
     assert [path.name for path in tmp_path.iterdir()] == ["x.lock"]
-
-
-def test_another_error_of_the_disk_is_raised(tmp_path, monkeypatch):
-    def broken(file, array):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(shared.np, "save", broken)
-    with pytest.raises(OSError, match="Input/output"):
-        open_shared(tmp_path / "x", dataset)
 
 
 class Read:
