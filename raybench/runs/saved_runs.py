@@ -1,6 +1,6 @@
 """The checkpoints of a study's runs: in its folder, and with the pool that continues runs.
 
-`checkpoints/0007/` is of the run `0007` (`core.checkpoint`). It goes when the run's record is
+`checkpoints/0007/` is of the run `0007` (`stats.checkpoint`). It goes when the run's record is
 written, unless the run was cut off: interrupted, stopped early by the search, or lost once too
 often. A run of the same name and spec is continued from it, in whatever session: an interrupted
 trial is, when the same command is run again. One that the search has stopped is continued by
@@ -81,9 +81,9 @@ class Disturbed:
                 return record
             cost = record.ledger.get("train_cpu", 0.0) / record.samples
             costs = self._costs.setdefault(_kind(record.spec), [])
-            usual = statistics.median(costs) if len(costs) >= LIKE_IT else cost
-            if cost > SLOW * usual:
-                slow_s = record.ledger["train"] * (1 - usual / cost)
+            typical = statistics.median(costs) if len(costs) >= LIKE_IT else cost
+            if cost > SLOW * typical:
+                slow_s = record.ledger["train"] * (1 - typical / cost)
                 taken_s = max(slow_s, record.disturbed_s)
                 record = replace(record, ledger=record.ledger | {"disturbed": taken_s})
             self.is_quiet = not record.is_disturbed

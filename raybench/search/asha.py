@@ -44,12 +44,12 @@ class SearchPolicy:
     """How a search goes about it; none of it changes what a run is. Benchmarks vary it."""
 
     base_rates: Mapping[str, float] = field(default_factory=lambda: BASE_RATES)
-    """Usual learning rates of the optimizers at a global batch of 64."""
+    """Default learning rates of the optimizers at a global batch of 64."""
     haste: float = 3.0
-    """Factor on usual rates where seconds to a target count. These are usual for the accuracy at
-    the end; soonest at a target are the largest stable ones, about ten times as large."""
+    """Factor on default rates where seconds to a target count: these suit the accuracy at the end;
+    soonest at a target are the largest stable ones, about ten times as large."""
     startup_trials: int = 10
-    """Trials before TPE begins to model; every other one of them has a usual rate."""
+    """Trials before TPE begins to model; every other one of them has a default rate."""
     num_modelled: int = 300
     """TPE models so many of the trials that have ended, the latest, and the best of all: what it
     does takes time in proportion. Searches of fewer trials see no difference."""

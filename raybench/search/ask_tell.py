@@ -1,6 +1,6 @@
 """The search without a cluster: ask for a run, report its evaluations, tell how it ended.
 
-In a study Ray Tune drives it (`ray_tune/`, by way of `live_trials.py`), in `benchmarks/` a
+In a study Ray Tune drives it (`ray_tune.py`, by way of `live_trials.py`), in `benchmarks/` a
 simulated clock; the other methods are for a session's beginning and end.
 """
 
@@ -105,7 +105,7 @@ class Search:
         """Return the next trial's name and what it runs; None where there is none."""
         if self._proposer.tried.num_ran >= self.num_trials:
             return None
-        self._feedback.tell_known(is_early=self._is_early)
+        self._feedback.report_known(is_early=self._is_early)
         proposal = self._proposer.next()
         if proposal is None:
             return None
@@ -148,7 +148,7 @@ class Search:
 
     def tell_all(self) -> None:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
-        self._feedback.tell_known(is_early=False)
+        self._feedback.report_known(is_early=False)
 
     def learn_from(self, earlier: Study) -> str | None:
         """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
@@ -169,7 +169,7 @@ class Search:
             # Not under its own name: what was interrupted runs again from the start, under it.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
         for name, record in runs.items():
-            # The rerun of an interrupted one passes the rungs anew. A finalist is a trial's
+            # The rerun of an interrupted one passes the rungs anew. A placement check is a trial's
             # configuration again: an uninterrupted search does not know of it either.
             if self._early and record.role == "trial" and record.stop != "interrupted":
                 self._early.learn(record, curves.get(name))

@@ -72,7 +72,7 @@ class ConfirmBudget:
     at_once: Callable[[RunSpec], int] = lambda spec: 1
     """How many runs of a spec there is room for at the same time."""
     least_race: int = 0
-    """Race whose contenders are kept even where the study asks for a smaller one."""
+    """Race whose candidates are kept even where the study asks for a smaller one."""
     left_s: float | None = None
     """Seconds of the time budget that were left when the search began; None: all of it."""
     baseline_value: float | None = None

@@ -1,8 +1,8 @@
 """The race between the best single runs of a search: who runs again, and who is out.
 
 Bookkeeping only: a `Race` says which runs are due, and learns what they took. Stages halve the
-contenders while the runs of each add up (successive halving over seeds: Karnin et al., ICML
-2013). Round r of every contender has the same seed, so that what a seed does to all is in no
+candidates while the runs of each add up (successive halving over seeds: Karnin et al., ICML
+2013). Round r of every candidate has the same seed, so that what a seed does to all is in no
 comparison. What `benchmarks/search/race.py` has shown stands in its results.
 """
 
@@ -16,7 +16,7 @@ from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked
 from raybench.stats.standing import Axis, Candidate, Run, Stages, group_of
 
 DROP = 2.0
-"""Standard errors behind the leader from which on a contender runs no more."""
+"""Standard errors behind the leader from which on a candidate runs no more."""
 CAP = 2.0
 """A run is stopped at so many expected running times of the leader, at the upper end of what its
 runs allow: the leader of few runs is a lucky one. Without that allowance a cap loses 5 studies of
@@ -36,15 +36,15 @@ class Race:
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
-    """Whether repeats are seconds to a target, else values (see `core.repeats`)."""
+    """Whether repeats are seconds to a target, else values (see `stats.replicates`)."""
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
-    """By contender and round, in seconds."""
+    """By candidate and round, in seconds."""
     _alive: list[str] = field(init=False)
     """Who runs in the present stage, or stayed in to the end, best first."""
     _stage: int = field(default=0, init=False)
     _dropped: dict[str, int] = field(default_factory=dict, init=False)
     _raced: dict[str, int] = field(default_factory=dict, init=False)
-    """Rounds that each contender has run in the stages that are over."""
+    """Rounds that each candidate has run in the stages that are over."""
     _order: list[str] | None = field(default=None, init=False)
     _noise: Noise | None = field(default=None, init=False)
     """Of all that is known; kept until the next run, as every run that starts asks for its cap."""
@@ -57,7 +57,7 @@ class Race:
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Contenders that were too far behind, and after which stage (from 0)."""
+        """Candidates that were too far behind, and after which stage (from 0)."""
         return self._dropped
 
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
@@ -85,14 +85,14 @@ class Race:
         return cap_of(self._group(leader), self.noise()) / self._unit(name)
 
     def leader(self) -> str | None:
-        """Return the best contender by all that is known; None where nothing has hit."""
+        """Return the best candidate by all that is known; None where nothing has hit."""
         first = next(iter(self.order()), None)
         if first is None or math.isinf(score(self._group(first), is_timed=self.is_timed)):
             return None
         return first
 
     def order(self) -> list[str]:
-        """Return all who entered, best first (`core.repeats.ranked`)."""
+        """Return all who entered, best first (`stats.replicates.ranked`)."""
         if self._order is None:
             groups = {name: self._group(name) for name in self._entered}
             self._order = ranked(groups, self.noise())
@@ -106,13 +106,13 @@ class Race:
         return self._noise
 
     def runs_of(self, name: str) -> list[Replicate]:
-        """Return all that is known of a contender, its own run first, in the unit of the axis."""
+        """Return all that is known of a candidate, its own run first, in the unit of the axis."""
         return self._group(name)
 
     def is_behind(
         self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
     ) -> bool:
-        """Return whether a contender is too far behind the leader of a stage to run again."""
+        """Return whether a candidate is too far behind the leader of a stage to run again."""
         return is_apart(best, other, noise, errors=DROP)
 
     def _missing(self) -> list[Run]:
@@ -126,7 +126,7 @@ class Race:
         ]
 
     def _end_stage(self) -> None:
-        """Order the contenders of the stage by the runs up to it, and keep the next stage's.
+        """Order the candidates of the stage by the runs up to it, and keep the next stage's.
 
         Runs of later rounds, which another race may have asked for, wait until their stage: so the
         race does not depend on the order in which runs are learned.
@@ -149,7 +149,7 @@ class Race:
             self._stage = len(self.stages)
 
     def _group(self, name: str, rounds: int | None = None) -> list[Replicate]:
-        """Return the runs of a contender, of the first `rounds`, in the unit of the axis."""
+        """Return the runs of a candidate, of the first `rounds`, in the unit of the axis."""
         new = self._learned.get(name, {})
         return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
 

@@ -60,7 +60,7 @@ RACE_SEEDS = 3000
 """How far the seeds of a race are from the search's; those of a reference and of runs alone lie
 before."""
 TRIES = 2
-"""Times that a run is begun whose machines break it; then its contender is out, until the same
+"""Times that a run is begun whose machines break it; then its candidate is out, until the same
 command is given again. Those of all earlier sessions count as one: each tries it once more."""
 
 
@@ -75,7 +75,7 @@ class LiveRace:
     slots: int
     """Runs at the same time at most; the pool admits fewer where they are wide."""
     out: list[str] = field(default_factory=list)
-    """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
+    """Candidates whose runs the machines broke, or laid out so that they compare with no other."""
     is_cut: bool = False
     """Whether runs were left to be done when it ended."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class LiveRace:
         return num_run
 
     def _put_out(self, due: list[Run]) -> bool:
-        """Count a try of each run; put contenders out that had all of theirs, and say if any."""
+        """Count a try of each run; put candidates out that had all of theirs, and say if any."""
         if self.single_run.deadline.over:
             return False  # they may have been ended by it
         self._tries.update(due)
@@ -245,7 +245,7 @@ class LiveRace:
         return (run.name, run.round) in self._learned
 
     def _says(self, record: RunRecord) -> bool:
-        """Whether a run says something of its contender: an answer, on machines as the others'."""
+        """Whether a run says something of its candidate: an answer, on machines as the others'."""
         return is_informative(record) and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
@@ -326,9 +326,9 @@ class Confirmation:
         self._after(race)
 
     def more(self, number: int) -> bool:
-        """Run `number` more of the contenders that are undecided, and then the winners alone.
+        """Run `number` more of the candidates that are undecided, and then the winners alone.
 
-        There are as many contenders as a race of all these runs would have begun with. Return
+        There are as many candidates as a race of all these runs would have begun with. Return
         whether nothing is left to be done.
         """
         records = self._records()
@@ -437,7 +437,7 @@ def num_raced(records: Records) -> int:
 
 
 def _num_runs(candidates: Candidates, number: int) -> int:
-    """Return how many of the `number` runs of a race there are contenders for."""
+    """Return how many of the `number` runs of a race there are candidates for."""
     total = 0
     for count, runs in stages(number):
         racing = candidates.first(count)

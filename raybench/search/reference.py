@@ -1,12 +1,12 @@
-"""What is set before a search by training a usual configuration: target, seconds, cadence.
+"""What is set before a search by training a typical configuration: target, seconds, eval interval.
 
-The reference is the space's first optimizer at its usual rate, with seeds of its own.
+The reference is the space's first optimizer at its default rate, with seeds of its own.
 
 - `target: auto`: three runs of it, side by side, train for as long as a trial may, in a time budget
   for a fifth of it in all (a single one where that is little). The target is the median of what
   they had reached early enough that a search has room (`reference_settings.early_s`), less half a
   point. Of a metric that is no share it is worse than the median by 1 % of the gap between it and
-  chance. It is always above what luck adds to the baseline on so many validation rows. Where the
+  the baseline. It is always above what luck adds to the baseline on so many validation rows. Where the
   budget is too short to set one, trials are judged by what they reach within it (best_at_budget).
   The run in the middle, or the best where that one missed, then counts as a trial: it is ranked
   and learnt from. So does the one run of a named target in a time budget.
@@ -65,7 +65,7 @@ FEW_S = 10.0
 """Seconds of a run below which one after the other says less than fewer, longer ones."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
-USUAL_BUDGET_S = 600.0
+TYPICAL_BUDGET_S = 600.0
 """The reference itself is evaluated every eighth of an epoch, in a shorter time budget more often,
 and after so many samples at the least."""
 
@@ -83,23 +83,24 @@ def set_by_reference(
 ) -> tuple[StudySpec, list[str]] | None:
     """Train the reference; return the study with what it sets, and how, in sentences.
 
-    `at_once`: how many runs of a spec there is room for. `chance`: what an answer that does not
-    look at the inputs reaches, where it is known; `baselines`: the same on the rows of each split,
-    with what luck adds to it. None if the user ended it before, or the time budget before a run
+    `at_once`: how many runs of a spec there is room for. `baseline_value`: what an answer reaches
+    that does not look at the inputs, where it is known; `baselines`: the same on the rows of each
+    split, with what luck adds to it. None if the user ended it before, or the time budget before a run
     had learnt anything; a study that is not `is_set` if the budget ended it later. UserError where
     a key is `auto` that cannot be set because the reference fails or learns nothing.
     """
     deadline, budget = single_run.deadline, study.search.time_budget_s
     eval_interval = num_train_samples // PARTS_OF_EPOCH
     eval_interval = max(
-        int(eval_interval * min(1.0, (budget or USUAL_BUDGET_S) / USUAL_BUDGET_S)), FEWEST_SAMPLES
+        int(eval_interval * min(1.0, (budget or TYPICAL_BUDGET_S) / TYPICAL_BUDGET_S)),
+        FEWEST_SAMPLES,
     )
     run = partial(_train, study, space, single_run, eval_interval, at_once, has_room)
     if study.needs_target:
         runs = run(number=RUNS, factor=1.0)
     else:
         runs = run(number=1, factor=rate_factor(study))
-        if runs and runs[0].record.failure and not deadline.over:  # too fast: its usual rate then
+        if runs and runs[0].record.failure and not deadline.over:  # too fast: its default rate then
             runs = run(number=1, factor=1.0)
     good = [one for one in runs if one.curve and one.record.failure is None]
     if deadline.over:

@@ -1,4 +1,4 @@
-"""What reference runs set, from what they have shown: target, seconds, cadence."""
+"""What reference runs set, from what they have shown: target, seconds, eval interval."""
 
 import math
 import statistics
@@ -109,9 +109,9 @@ def target_from(
     *,
     least: float | None = None,
 ) -> float:
-    """Return the target: worse than the median by half a point, or by 1 % of its gap to chance.
+    """Return the target: worse than the median by half a point, or 1 % of its gap to the baseline.
 
-    In a tenth of that, or less. Where it is known what noise does not get beyond (`least`), no
+    Rounded to a tenth of that, or less. Where it is known what noise does not exceed (`least`), no
     worse than that; where it is not, UserError if the reference learnt nothing.
     """
     median = statistics.median(values)
@@ -122,7 +122,7 @@ def target_from(
         how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
         raise UserError(
             f"target: auto: the reference runs reached {how}, hardly "
-            f"{'above' if metric.direction == 'max' else 'below'} chance; "
+            f"{'above' if metric.direction == 'max' else 'below'} the baseline; "
             "raise objective.max_train_seconds, or name a target."
         )
     target = median - metric.sign * margin
@@ -188,7 +188,7 @@ def set_target(
     target = target_from(values, baseline_value, metric, least=least)
     objective = study.objective.model_copy(update={"target": target})
     form = ".4f" if metric.is_share else ".6g"
-    to = "its gap to chance" + ("" if baseline_value is None else f" ({baseline_value:.4g})")
+    to = "its gap to the baseline" + ("" if baseline_value is None else f" ({baseline_value:.4g})")
     off = "less half a point" if metric.is_share else f"and 1 % of {to} towards it"
     if baseline_value is None and not metric.is_share:
         off = "and 1 % of it worse"

@@ -175,7 +175,7 @@ class StudyPipeline:
                 self.space,
                 self._single_run(progress),
                 at_once=partial(num_at_once, capacity=self.session.capacity, slots=self._slots()),
-                baseline_value=self._chance(),
+                baseline_value=self._baseline_value(),
                 baselines=self._baselines,
                 num_train_samples=self.dataset.num_train_samples,
                 has_room=self._has_room,
@@ -269,7 +269,7 @@ class StudyPipeline:
             self._single_run(progress),
             slots=slots,
             at_once=partial(num_at_once, capacity=self.session.capacity, slots=slots),
-            baseline_value=self._chance(),
+            baseline_value=self._baseline_value(),
             note=self._note,
         )
 
@@ -281,7 +281,7 @@ class StudyPipeline:
         """What guessing reaches on the rows of the validation and the test split."""
         return baselines(self.study.objective, self.dataset)
 
-    def _chance(self) -> float | None:
+    def _baseline_value(self) -> float | None:
         return baseline_value_of(self.study.objective, self.dataset.num_classes)
 
     def _has_room(self, spec: RunSpec) -> bool:

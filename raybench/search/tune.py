@@ -286,7 +286,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Again: only now nobody else writes there, and an earlier driver's spool is seen.
+        # Again: only now nobody else writes there, and what an earlier driver staged is seen.
         here = storage.folder / STUDY_FILE
         study = _continued(unset, place, here if here.is_file() else None)
         study, taken = settings_of(earlier, study) if earlier else (study, [])

@@ -58,7 +58,7 @@ def ways(results: Study, placer: Placer) -> list[Way]:
 
     Seconds of a trial's own placement are measured; those of others are its seconds times the
     ratio of the step times by the model. What was predicted once stays so: a study that is
-    continued has the finalists it had. Of several models of GPU, that of the best trial.
+    continued has the placement checks it had. Of several models of GPU, that of the best trial.
     """
     known = {
         (trial, *split): seconds

@@ -7,7 +7,7 @@ import pytest
 
 from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
-from raybench.search.sampling.default_rates import usual_rate
+from raybench.search.sampling.default_rates import default_rate
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from tests.search.made_up import (
@@ -148,7 +148,7 @@ def test_two_policies_lead_to_two_searches(tmp_path: Path) -> None:
         is_usual = [
             spec.learning_rate
             == pytest.approx(
-                policy.haste * usual_rate(spec.optimizer, spec.global_batch_size, policy)
+                policy.haste * default_rate(spec.optimizer, spec.global_batch_size, policy)
             )
             for spec in ran
         ]

@@ -1,7 +1,7 @@
 """Where to look first: each optimizer's usual rate, carried to the batch by its scaling rule.
 
 A space of lists is a grid: every combination of it is run once. With the cap (`search.asha`) and
-the space taken apart (`speed.factorisation`) a grid costs a small part of what it would: a trial
+the space taken apart (`search.factorisation`) a grid costs a small part of what it would: a trial
 ends once it cannot win any more, and a curve stands for all its placements. Nothing else stops a
 trial early, so the best configuration is found for certain where training and times repeat.
 """
@@ -33,11 +33,11 @@ others grows with its square root (You 2020, arXiv 1904.00962)."""
 
 
 def rate_factor(study: StudySpec, policy: SearchPolicy = DEFAULT) -> float:
-    """Return the factor on usual rates that suits a study's objective."""
+    """Return the factor on default rates that suits a study's objective."""
     return policy.haste if study.objective.kind == TIME else 1.0
 
 
-def usual_rate(optimizer: str, global_batch: int, policy: SearchPolicy = DEFAULT) -> float:
+def default_rate(optimizer: str, global_batch: int, policy: SearchPolicy = DEFAULT) -> float:
     """Return the rate to try first."""
     growth = (global_batch / BASE_BATCH) ** batch_power(optimizer)
     return float(policy.base_rates[optimizer] * growth)
@@ -53,11 +53,11 @@ def priors(
 ) -> list[dict[str, Any]]:
     """Return configurations to try first: every optimizer at two batch sizes, small ones first.
 
-    Rates are `factor` times the usual ones.
+    Rates are `factor` times the default ones.
 
     Keys that say nothing of the rate are left out, for the sampler to choose. Without a
     searched learning rate there is nothing to know beforehand. Of a space taken apart
-    (`speed.factorisation`) the global batch is named, otherwise workers and batch per worker.
+    (`search.factorisation`) the global batch is named, otherwise workers and batch per worker.
     """
     if "learning_rate" not in space:
         return []
@@ -72,7 +72,7 @@ def priors(
             values |= _conditions(space, fixed, values, number)
             known = known_values(fixed, values)
             samples = values.get(GLOBAL_BATCH) or batch * known["num_workers"]
-            rate = usual_rate(optimizer, samples * known["accumulate"], policy)
+            rate = default_rate(optimizer, samples * known["accumulate"], policy)
             rate *= factor / scaling_of(known["num_workers"], known["learning_rate_scaling"])
             values["learning_rate"] = _nearest(resolve(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
@@ -119,7 +119,7 @@ def _nearest(dimension: Simple, rate: float) -> float:
 
 
 NEARNESS = 3.0
-"""Rates within this factor of the usual one come first, then those within its square, ..."""
+"""Rates within this factor of the default one come first, then those within its square, ..."""
 
 
 def check_grid(study: StudySpec, space: Space) -> None:
@@ -143,7 +143,7 @@ def grid(
 ) -> list[dict[str, Any]]:
     """Return every combination, those first that need few workers; else drawn by the seed.
 
-    With priors, rates near the usual ones come before others of as many workers. Both have one
+    With priors, rates near the default ones come before others of as many workers. Both have one
     reason: a good time that is known early, and found by cheap trials, lets the cap end the
     dear ones sooner. `factors` is given where `space` is what they leave to sample.
     """
@@ -176,6 +176,6 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
 def _remoteness(study: StudySpec, values: dict[str, Any], policy: SearchPolicy) -> int:
     known = known_values(study.fixed, values)
     batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * known["num_workers"]
-    usual = usual_rate(known["optimizer"], batch * known["accumulate"], policy)
-    usual *= rate_factor(study, policy)
-    return int(abs(math.log(known["learning_rate"] / usual, NEARNESS)))
+    rate = default_rate(known["optimizer"], batch * known["accumulate"], policy)
+    rate *= rate_factor(study, policy)
+    return int(abs(math.log(known["learning_rate"] / rate, NEARNESS)))

@@ -162,30 +162,30 @@ class Feedback:
         self._objective, self._keys = study.objective, label_keys(study.space)
         self._journal, self._infeasible, self._placer = journal, infeasible, placer
         self._is_pareto = len(journal.directions) > 1
-        self._untold: list[_Ended] = []
+        self._waiting: list[_Ended] = []
         self._courses: dict[int, dict[int, float]] = {}
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
         """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
-        self._untold.append(_Ended(trial, record))
-        self.tell_known(is_early=is_early)
+        self._waiting.append(_Ended(trial, record))
+        self.report_known(is_early=is_early)
 
-    def tell_known(self, *, is_early: bool) -> None:
+    def report_known(self, *, is_early: bool) -> None:
         """Tell the ends whose score is known by now."""
         waiting = []
-        for ended in self._untold:
+        for ended in self._waiting:
             record = ended.record
             is_known = self._placer is None or self._placer.is_known(record.spec)
             if is_early and record.time_to_target_s is not None and not is_known:
                 waiting.append(ended)
             else:
                 self._tell(ended.trial, record)
-        self._untold = waiting
+        self._waiting = waiting
 
     def scores(self, trials: list[FrozenTrial]) -> dict[int, float]:
         """Return the score of every one of `trials` that ended, by number, told or not."""
-        told = {one.number: score for one in trials if (score := told_score(one)) is not None}
-        return told | {one.trial.number: one.record.score for one in self._untold}
+        known = {one.number: score for one in trials if (score := reported_score(one)) is not None}
+        return known | {one.trial.number: one.record.score for one in self._waiting}
 
     def report(self, trial: optuna.Trial, spec: RunSpec, *, score: float, train_s: float) -> None:
         """Note a running trial's score, at the time on its fastest placement.
@@ -262,7 +262,7 @@ def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def told_score(trial: FrozenTrial) -> float | None:
+def reported_score(trial: FrozenTrial) -> float | None:
     """Return the score that Optuna was told of a trial; None where it was told none."""
     if trial.state == TrialState.PRUNED and trial.intermediate_values:
         return float(trial.intermediate_values[max(trial.intermediate_values)])

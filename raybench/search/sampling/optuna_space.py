@@ -242,7 +242,7 @@ SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
     "random": _random,
     "qmc": _qmc,
     "nsga2": _nsga2,
-    "grid": _random,  # asked for nothing: `grid.py` names every trial
+    "grid": _random,  # asked for nothing: `default_rates.grid` names every trial
 }
 
 

@@ -242,7 +242,7 @@ def _open(study: StudySpec, path: Path, policy: SearchPolicy) -> tuple[optuna.St
 
 
 def _metric_names(study: StudySpec) -> list[str]:
-    """Return what Optuna's own tools call the values of a trial (`core.objective`)."""
+    """Return what Optuna's own tools call the values of a trial (`spec.objective`)."""
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
         return [

@@ -33,7 +33,7 @@ from raybench.search.reference_settings import (
     set_target,
     target_from,
 )
-from raybench.search.sampling.default_rates import usual_rate
+from raybench.search.sampling.default_rates import default_rate
 from raybench.spec.errors import UserError
 from raybench.spec.metric import METRICS
 from raybench.spec.objective import Baseline
@@ -71,11 +71,11 @@ def test_auto_is_for_time_to_accuracy() -> None:
         build_study(STUDY | {"objective": objective}, "test")
 
 
-def test_the_reference_is_the_first_optimizer_at_its_usual_rate_without_a_target() -> None:
+def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_target() -> None:
     study, space = build_study(STUDY, "test")
     spec = reference_spec(study, space)
     assert (spec.framework, spec.optimizer, spec.num_workers) == ("torch", "lars", 2)
-    assert spec.learning_rate == pytest.approx(usual_rate("lars", spec.global_batch_size))
+    assert spec.learning_rate == pytest.approx(default_rate("lars", spec.global_batch_size))
     assert (spec.objective.kind, spec.objective.max_train_seconds) == ("best_at_budget", 5)
 
 
@@ -86,7 +86,7 @@ def test_a_space_without_a_rate_has_a_reference_too() -> None:
 
 def test_the_target_is_the_median_less_half_a_point() -> None:
     assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
-    with pytest.raises(UserError, match="hardly above chance"):
+    with pytest.raises(UserError, match="hardly above the baseline"):
         target_from([0.1, 0.108, 0.3], 0.1)
 
 
@@ -105,7 +105,7 @@ def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_m
     assert target_from([41234.0], 90000.0, rmse) == 41720
     assert target_from([0.8], None, rmse) == 0.808
     assert target_from([0.8], 0.0, METRICS["r2"]) == 0.792
-    with pytest.raises(UserError, match=r"reached RMSE 1\.99, hardly below chance"):
+    with pytest.raises(UserError, match=r"reached RMSE 1\.99, hardly below the baseline"):
         target_from([1.99, 1.99], 2.0, rmse)
 
 
@@ -122,7 +122,7 @@ def test_how_the_target_of_a_loss_was_set_is_told_with_the_chance() -> None:
     found, how = set_target(study, runs, 2.3)
     assert found.objective.target == 0.33
     assert "target 0.33 (auto: median of 0.3, 0.31, 0.4, best validation loss of torch" in how
-    assert "and 1 % of its gap to chance (2.3) towards it)" in how
+    assert "and 1 % of its gap to the baseline (2.3) towards it)" in how
     assert runs[0].samples_to(0.33) == 1000
     assert runs[2].samples_to(0.33) == 2000
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raybench.search.asha import DEFAULT
-from raybench.search.sampling.default_rates import priors, usual_rate
+from raybench.search.sampling.default_rates import default_rate, priors
 from raybench.search.sampling.optuna_space import encode
 from raybench.search.sampling.optuna_study import PRIOR
 from raybench.spec.run import OPTIMIZERS, RunSpec
@@ -23,7 +23,7 @@ from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
         ({"kind": "best_at_budget", "max_train_seconds": 10}, 1.0),
     ],
 )
-def test_every_other_start_up_trial_has_its_optimizer_s_usual_rate(
+def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
     tmp_path: Path, objective: dict[str, Any], factor: float
 ) -> None:
     """Or one in proportion to it, where seconds to a target count."""
@@ -34,14 +34,14 @@ def test_every_other_start_up_trial_has_its_optimizer_s_usual_rate(
 
     specs = [one.spec for one in run_all(make_search(tmp_path, content), judge)]
     for spec in specs[0:8:2]:
-        usual = factor * usual_rate(spec.optimizer, spec.global_batch_size)
+        usual = factor * default_rate(spec.optimizer, spec.global_batch_size)
         assert spec.learning_rate == pytest.approx(usual)
     assert {spec.optimizer for spec in specs[0:8:2]} == {"adam", "lars"}
 
 
 def test_priors_that_do_badly_are_dropped(tmp_path: Path) -> None:
     def judge(name: str, spec: RunSpec) -> RunRecord:
-        usual = DEFAULT.haste * usual_rate(spec.optimizer, spec.global_batch_size)
+        usual = DEFAULT.haste * default_rate(spec.optimizer, spec.global_batch_size)
         is_prior = math.isclose(spec.learning_rate, usual)
         return record(name, spec, score=9.0 if is_prior else 1.0)
 
@@ -71,5 +71,5 @@ def test_encode_names_parameters_as_the_sampler_does(tmp_path: Path) -> None:
     assert set(encode(space, {}, priors(space, {})[0])) == set(asked)
 
 
-def test_every_optimizer_has_a_usual_rate() -> None:
+def test_every_optimizer_has_a_default_rate() -> None:
     assert set(DEFAULT.base_rates) == set(OPTIMIZERS)

@@ -10,7 +10,7 @@ import pytest
 from raybench.search.asha import DEFAULT
 from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
-from raybench.search.sampling.default_rates import check_grid, grid, num_trials, usual_rate
+from raybench.search.sampling.default_rates import check_grid, default_rate, grid, num_trials
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
@@ -81,7 +81,7 @@ def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
     assert len(ended) == one.num_finished == 10 + 2
 
 
-def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() -> None:
+def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest() -> None:
     study, space = build_study(STUDY, "test")
     order = grid(study, space)
     assert num_trials(study, space) == len(order) == 20
@@ -93,7 +93,7 @@ def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() 
                     math.log(
                         values["learning_rate"]
                         / DEFAULT.haste
-                        / usual_rate(
+                        / default_rate(
                             values["optimizer"],
                             values["num_workers"] * values["batch_size_per_worker"],
                         ),
