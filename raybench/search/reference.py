@@ -5,9 +5,9 @@ The reference is the space's first optimizer at its default rate, with seeds of 
 - `target: auto`: three runs of it, side by side, train for as long as a trial may, in a time budget
   for a fifth of it in all (a single one where that is little). The target is the median of what
   they had reached early enough that a search has room (`reference_settings.early_s`), less half a
-  point. Of a metric that is no share it is worse than the median by 1 % of the gap between it and
-  the baseline. It is always above what luck adds to the baseline on so many validation rows. Where the
-  budget is too short to set one, trials are judged by what they reach within it (best_at_budget).
+  point. Of a metric that is no share it is worse than the median by 1 % of its gap to the
+  baseline. It is always above what luck adds to the baseline on so many validation rows. Where
+  the budget is too short to set one, trials are judged by the best within it (best_at_budget).
   The run in the middle, or the best where that one missed, then counts as a trial: it is ranked
   and learnt from. So does the one run of a named target in a time budget.
 - `max_train_seconds: auto`: four times what the reference needs to the target.
@@ -85,9 +85,9 @@ def set_by_reference(
 
     `at_once`: how many runs of a spec there is room for. `baseline_value`: what an answer reaches
     that does not look at the inputs, where it is known; `baselines`: the same on the rows of each
-    split, with what luck adds to it. None if the user ended it before, or the time budget before a run
-    had learnt anything; a study that is not `is_set` if the budget ended it later. UserError where
-    a key is `auto` that cannot be set because the reference fails or learns nothing.
+    split, with what luck adds to it. None if the user ended it before, or the time budget before
+    a run had learnt anything; a study that is not `is_set` if the budget ended it later. UserError
+    where a key is `auto` that cannot be set because the reference fails or learns nothing.
     """
     deadline, budget = single_run.deadline, study.search.time_budget_s
     eval_interval = num_train_samples // PARTS_OF_EPOCH

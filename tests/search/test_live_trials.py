@@ -12,8 +12,8 @@ from raybench.results.records import read_records
 from raybench.search.live_trials import LiveTrials
 from raybench.spec.errors import StudyError
 from raybench.stats.record import RunOutcome
-from tests.search.made_up import journal_of, outcome
-from tests.search.stage import FIRST, REACHED, SECOND, Stage
+from tests.search.made_up import journal_of, make_search, outcome
+from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 
 Event = Callable[[LiveTrials, str, RunOutcome], Any]
 
@@ -360,3 +360,34 @@ def test_a_rerun_that_is_cut_off_leaves_what_there_was(stage: Stage) -> None:
     kept = read_records(stage.store.folder)
     assert (kept.runs[name].time_to_target_s, kept.runs[name].reruns) == (3.0, 0)
     assert [point.index for point in kept.curves[name]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.parametrize("last", [REACHED, SECOND, replace(SECOND, is_over=True, failure="oom")])
+def test_a_full_disk_ends_the_study_and_what_is_not_recorded_runs_again(
+    last: RunOutcome, room: int, stage: Stage, tmp_path: Path
+) -> None:
+    """Also a trial that had ended by itself: the records are the truth."""
+    stage.store.room = room
+    asked = stage.trials.next()
+    assert asked is not None
+    name, spec = asked
+    stage.trials.started(name)
+    stage.trials.seen(name, FIRST)
+    assert (stage.deadline.fault is None) == bool(room)
+    stage.trials.seen(name, last)
+    fault = stage.deadline.fault
+    assert isinstance(fault, OSError)
+    assert fault.strerror == "No space left for 1", "the first one"
+    assert stage.deadline.interrupted
+    stage.trials.ended(name)
+    stage.trials.ended(name)
+    assert stage.deadline.fault is fault
+    assert [one.trial for one in stage.search.told] == [name]
+    assert stage.trials.next() is None
+    assert [line["kind"] for line in stage.lines()] == room * ["eval"]
+    with pytest.raises(OSError, match="No space left for 1"):
+        stage.deadline.raise_fault()
+    again = make_search(tmp_path, CONTENT, runs=read_records(tmp_path).runs)
+    assert again.num_finished == 0
+    assert again.ask() == (name, spec)

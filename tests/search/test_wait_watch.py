@@ -1,6 +1,8 @@
 """What runs wait for is shown while they do, and too long a wait ends the study."""
 
 import io
+import logging
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -13,7 +15,7 @@ from rich.console import Console
 from raybench.cluster.queue import Waiting
 from raybench.runs import wait_watch as module
 from raybench.runs.deadline import Deadline
-from raybench.runs.wait_watch import WaitWatch, head_of, watching
+from raybench.runs.wait_watch import WaitWatch, head_of, quiet, watching
 from raybench.spec.errors import StudyError
 
 BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
@@ -140,3 +142,21 @@ def test_a_machine_that_is_busy_at_the_start_is_said_and_kept(
     with module.live_session(None, interrupt, Console(file=told)) as session:
         assert session.notes == ["At the start this machine is busy: it is."]
     assert told.getvalue() == "this machine is busy: it is.\n"
+
+
+def test_prints_and_ray_s_log_go_to_the_file_and_come_back(tmp_path):
+    logger, stream = logging.getLogger("ray"), io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logger.addHandler(handler)
+    try:
+        with quiet(tmp_path / "ray.log"), quiet(tmp_path / "ray.log"):
+            print("printed")
+            print("to standard error", file=sys.stderr)
+            logging.getLogger("ray.tune").error("logged")
+        logging.getLogger("ray.tune").error("afterwards")
+    finally:
+        logger.removeHandler(handler)
+    text = (tmp_path / "ray.log").read_text()
+    assert all(word in text for word in ("printed", "to standard error", "logged"))
+    assert "afterwards" not in text
+    assert stream.getvalue() == "afterwards\n"

@@ -12,11 +12,17 @@ from ray.tune import Callback, Stopper, Trainable
 from ray.tune.execution.experiment_state import _ExperimentCheckpointManager
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-from ray.tune.search import Searcher
+from ray.tune.search import ConcurrencyLimiter, Searcher
 
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
+from raybench.runs.preflight import AUTOSCALED_CONCURRENCY, following
+from raybench.search import ray_tune as module
+from raybench.search import ray_tune as trainable
 from raybench.search.ray_tune import (
     ENVIRONMENT,
     OUTCOME,
+    Following,
     TuneCallback,
     TuneScheduler,
     TuneSearcher,
@@ -24,7 +30,9 @@ from raybench.search.ray_tune import (
     TuneTrainable,
     outcome_of,
 )
+from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
 from raybench.stats.record import RunOutcome
 from tests.search.made_up import journal_of
 from tests.search.stage import FIRST, LEADER, REACHED, SECOND, Stage
@@ -235,3 +243,104 @@ def test_ray_tune_is_given_nothing_of_the_study_to_save(stage: Stage) -> None:
         assert pickle.loads(pickle.dumps(one))._trials.__dict__ == {}
     assert controller.searcher.save("nowhere") is None  # type: ignore[func-returns-value]
     assert controller.searcher.restore("nowhere") is None  # type: ignore[func-returns-value]
+
+
+class Client:
+    """Stands for a RunClient: gives `outcomes` and is finished once."""
+
+    outcomes: list[RunOutcome] = []
+    made: list[tuple[Any, ...]] = []
+
+    def __init__(self, pool: Any, name: str, spec: RunSpec, *, keep: bool) -> None:
+        self.made.append((pool, name, spec, keep))
+        self.left, self.num_finished = list(self.outcomes), 0
+
+    def step(self) -> RunOutcome:
+        return self.left.pop(0)
+
+    def finish(self) -> RunOutcome:
+        self.num_finished += 1
+        return RunOutcome(evaluation=REACHED.evaluation, is_over=True, concurrent=3)
+
+
+def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that is over gives its workers back before Tune hears of it."""
+
+    class Own(Client):
+        outcomes = [FIRST, REACHED]
+        made: list[tuple[Any, ...]] = []
+
+    monkeypatch.setattr(trainable, "RunClient", Own)
+    one = TuneTrainable.__new__(TuneTrainable)  # Tune's own set-up wants a trial's folder
+    spec = RunSpec(objective=Objective(target=0.95, max_train_seconds=10))
+    one.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False)
+    first = one.step()
+    assert (outcome_of(first), first["done"], first["train_s"]) == (FIRST, False, 1.0)
+    assert first["score"] == FIRST.score(spec.objective)
+    last = one.step()
+    assert (outcome_of(last).concurrent, last["done"]) == (3, True)
+    assert last["score"] == REACHED.score(spec.objective)
+    # Of every number in the open Tune keeps running averages.
+    assert set(last) == {"train_s", "score", "done", OUTCOME}
+    other = spec.model_copy(update={"learning_rate": 0.5})
+    assert one.reset_config({"trial": "0001", "spec": other}) is True
+    assert Own.made == [("pool", "0000", spec, False), ("pool", "0001", other, False)]
+
+
+def test_a_run_that_failed_before_its_first_evaluation_has_a_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Own(Client):
+        outcomes = [RunOutcome(is_over=True, failure="timeout", message="no room")]
+
+        def finish(self) -> RunOutcome:
+            return self.outcomes[0]
+
+    monkeypatch.setattr(trainable, "RunClient", Own)
+    one = TuneTrainable.__new__(TuneTrainable)
+    one.setup({"trial": "0000", "spec": RunSpec()}, pool=None, keep=True)
+    result = one.step()
+    assert (result["train_s"], result["done"]) == (0.0, True)
+    assert result["score"] == outcome_of(result).score(RunSpec().objective)
+
+
+A, B = Node(2, 0, "id-a", "a"), Node(4, 0, "id-b", "b")
+
+
+class Endless(Searcher):
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"trial": trial_id}
+
+
+@pytest.mark.parametrize(("is_local", "more"), [(False, True), (True, False)])
+def test_a_host_that_joins_gets_trials(
+    is_local: bool, more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    limiter = ConcurrencyLimiter(Endless(), max_concurrent=1)
+    session: Any = SimpleNamespace(is_local=is_local, nodes=lambda: (A, B))
+    callback = Following(limiter, session, follow=len)
+    assert limiter.suggest("0") is not None
+    assert limiter.suggest("1") is None
+    callback.on_step_end(0, [])
+    assert (limiter.suggest("1") is not None) is more
+    assert limiter.suggest("2") is None
+
+
+def test_the_number_is_that_of_the_smallest_groups_unless_the_user_names_one() -> None:
+    content = {
+        "objective": {"target": 0.9},
+        "space": {"num_workers": [1, 2]},
+        "fixed": {"cpus_per_worker": 2},
+    }
+    study, space = build_study(content, "test")
+    follow = following(study, space, Capacity((A,), 0.0))
+    assert follow is not None
+    assert (follow((A,)), follow((A, B)), follow(())) == (1, 3, 1)
+    growing = following(study, space, Capacity((A,), 0.0, grows=True))
+    assert growing is not None
+    assert growing((A,)) == AUTOSCALED_CONCURRENCY
+    study, space = build_study(content | {"search": {"concurrency": 2}}, "test")
+    assert following(study, space, Capacity((A,), 0.0)) is None

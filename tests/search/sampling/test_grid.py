@@ -10,15 +10,23 @@ import pytest
 from raybench.search.asha import DEFAULT
 from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
-from raybench.search.sampling.default_rates import check_grid, default_rate, grid, num_trials
+from raybench.search.sampling.default_rates import (
+    check_grid,
+    default_rate,
+    grid,
+    num_trials,
+    priors,
+)
+from raybench.search.sampling.optuna_space import encode
+from raybench.search.sampling.optuna_study import PRIOR
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
+from raybench.spec.run import OPTIMIZERS, RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
-from tests.search.made_up import make_search, record, run_all
+from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
-STUDY: dict[str, Any] = {
+GRID: dict[str, Any] = {
     "objective": {"target": 0.95, "max_train_seconds": 10},
     "search": {"sampler": "grid", "seed": 0},
     "space": {
@@ -34,7 +42,7 @@ STUDY: dict[str, Any] = {
 
 
 def search_in(folder: Path, *, apart: bool, **search: Any) -> Search:
-    return make_search(folder, STUDY | {"search": STUDY["search"] | search}, apart=apart)
+    return make_search(folder, GRID | {"search": GRID["search"] | search}, apart=apart)
 
 
 def missed(name: str, spec: RunSpec) -> RunRecord:
@@ -82,7 +90,7 @@ def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
 
 
 def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest() -> None:
-    study, space = build_study(STUDY, "test")
+    study, space = build_study(GRID, "test")
     order = grid(study, space)
     assert num_trials(study, space) == len(order) == 20
     wanted = [
@@ -111,20 +119,79 @@ def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest(
     batches = [values["global_batch_size"] for values in grid(study, factors.sampled, factors)]
     assert set(batches[:10]) == {32, 64}
     assert set(batches[10:]) == {128}
-    other, _ = build_study(STUDY | {"search": {"sampler": "grid", "seed": 1}}, "test")
+    other, _ = build_study(GRID | {"search": {"sampler": "grid", "seed": 1}}, "test")
     assert grid(other, space) != order
-    plain, _ = build_study(STUDY | {"search": {"sampler": "grid", "priors": False}}, "test")
+    plain, _ = build_study(GRID | {"search": {"sampler": "grid", "priors": False}}, "test")
     assert grid(plain, space) != order
 
 
 def test_a_range_is_refused_and_named() -> None:
-    space = STUDY["space"] | {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}
-    study, parsed = build_study(STUDY | {"space": space}, "test")
+    space = GRID["space"] | {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}
+    study, parsed = build_study(GRID | {"space": space}, "test")
     with pytest.raises(UserError, match=r"grid needs lists, and space\.learning_rate is a range"):
         check_grid(study, parsed)
     cases = [{"when": {"optimizer": ["adam", "lars"]}, "low": 1e-3, "high": 1e-1, "log": True}]
-    study, parsed = build_study(STUDY | {"space": STUDY["space"] | {"learning_rate": cases}}, "t")
+    study, parsed = build_study(GRID | {"space": GRID["space"] | {"learning_rate": cases}}, "t")
     with pytest.raises(UserError, match="list its values"):
         check_grid(study, parsed)
-    study, parsed = build_study(STUDY | {"space": space, "search": {"sampler": "tpe"}}, "test")
+    study, parsed = build_study(GRID | {"space": space, "search": {"sampler": "tpe"}}, "test")
     check_grid(study, parsed)
+
+
+@pytest.mark.parametrize(
+    ("objective", "factor"),
+    [
+        ({"target": 0.95, "max_train_seconds": 10}, DEFAULT.haste),
+        ({"kind": "best_at_budget", "max_train_seconds": 10}, 1.0),
+    ],
+)
+def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
+    tmp_path: Path, objective: dict[str, Any], factor: float
+) -> None:
+    """Or one in proportion to it, where seconds to a target count."""
+    content = STUDY | {"search": {"trials": 10}, "objective": objective}
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        return record(name, spec, stop="epochs", score=1.0)
+
+    specs = [one.spec for one in run_all(make_search(tmp_path, content), judge)]
+    for spec in specs[0:8:2]:
+        usual = factor * default_rate(spec.optimizer, spec.global_batch_size)
+        assert spec.learning_rate == pytest.approx(usual)
+    assert {spec.optimizer for spec in specs[0:8:2]} == {"adam", "lars"}
+
+
+def test_priors_that_do_badly_are_dropped(tmp_path: Path) -> None:
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        usual = DEFAULT.haste * default_rate(spec.optimizer, spec.global_batch_size)
+        is_prior = math.isclose(spec.learning_rate, usual)
+        return record(name, spec, score=9.0 if is_prior else 1.0)
+
+    one = make_search(tmp_path, STUDY | {"search": {"trials": 20}})
+    run_all(one, judge)
+    used = [trial for trial in journal_of(one).get_trials() if PRIOR in trial.user_attrs]
+    assert 1 <= len(used) <= 3
+
+
+def test_priors_can_be_switched_off(tmp_path: Path) -> None:
+    one = make_search(tmp_path, STUDY | {"search": {"trials": 10, "priors": False}})
+    run_all(one)
+    assert not [trial for trial in journal_of(one).get_trials() if PRIOR in trial.user_attrs]
+
+
+def test_priors_stay_inside_the_space() -> None:
+    narrow = {"optimizer": ["adam"], "learning_rate": {"low": 0.01, "high": 0.02, "log": True}}
+    _, space = build_study(STUDY | {"space": narrow}, "test")
+    assert [values["learning_rate"] for values in priors(space, {})] == [0.01]
+
+
+def test_encode_names_parameters_as_the_sampler_does(tmp_path: Path) -> None:
+    one = make_search(tmp_path)
+    one.ask()
+    asked = journal_of(one).get_trials()[-1].params
+    _, space = build_study(STUDY, "test")
+    assert set(encode(space, {}, priors(space, {})[0])) == set(asked)
+
+
+def test_every_optimizer_has_a_default_rate() -> None:
+    assert set(DEFAULT.base_rates) == set(OPTIMIZERS)

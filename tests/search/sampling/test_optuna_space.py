@@ -1,14 +1,27 @@
 """The parameters that the sampler sees, and run specs as such parameters."""
 
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from raybench.search.factorisation import Factors, factorise
+from raybench.data.load import load_dataset
+from raybench.report.console import make_console
+from raybench.runs.preflight import first_values
+from raybench.search.ask_tell import Search
+from raybench.search.factorisation import Factors, factorise, study_factors
+from raybench.search.reference import reference_spec
 from raybench.search.sampling.optuna_space import distributions, encode, params_of
+from raybench.search.tune import print_plan
+from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
-from tests.search.made_up import RATES, SHARE, STUDY
+from tests.search.made_up import RATES, SHARE, STUDY, run_all
+from tests.search.step_times import trained
 
 
 def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None:
@@ -77,3 +90,75 @@ def test_a_run_is_of_the_space_or_not(
             {"global_batch_size": 128} if apart else {"num_workers": 2, "batch_size_per_worker": 64}
         )
         assert params == encode(sampled, {}, values)
+
+
+LISTS: dict[str, list[Any]] = {
+    "framework": ["torch", "tensorflow"],
+    "num_workers": [1, 2],
+    "optimizer": ["adam", "radam", "lars", "lamb", "sgd"],
+    "precision": ["fp32", "bf16"],
+    "schedule": ["constant", "cosine"],
+    "accumulate": [1, 2],
+    "learning_rate_scaling": ["none", "linear", "sqrt"],
+    "cpus_per_worker": [1, 2],
+}
+RANGES: dict[str, Any] = {
+    "batch_size_per_worker": {"low": 16, "high": 256, "log2": True},
+    "weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+    "momentum": {"low": 0.5, "high": 0.99},
+}
+RATE_RANGES = [{"low": 1e-4, "high": 1e-2, "log": True}, {"low": 1e-3, "high": 1.0, "log": True}]
+
+
+@st.composite
+def studies(draw: st.DrawFn) -> dict[str, Any]:
+    """A space of some keys, the rate perhaps by cases of one of them or of a fixed one."""
+    lists = draw(st.sets(st.sampled_from(sorted(LISTS)), max_size=4))
+    space: dict[str, Any] = {
+        key: draw(st.lists(st.sampled_from(LISTS[key]), min_size=1, unique=True))
+        for key in sorted(lists)
+    }
+    for key in sorted(draw(st.sets(st.sampled_from(sorted(RANGES)), max_size=2))):
+        space[key] = RANGES[key]
+    fixed: dict[str, Any] = {}
+    conditional = draw(st.sampled_from([None, *sorted(LISTS)]))
+    if conditional is None:
+        space["learning_rate"] = draw(st.sampled_from([*RATE_RANGES, [1e-3, 1e-2]]))
+    else:  # searched, fixed, or neither: then its default decides
+        if conditional not in space and draw(st.booleans()):
+            fixed[conditional] = draw(st.sampled_from(LISTS[conditional]))
+        values = LISTS[conditional]
+        cut = draw(st.integers(1, len(values) - 1))
+        space["learning_rate"] = [
+            {"when": {conditional: part}, **rate}
+            for part, rate in zip((values[:cut], values[cut:]), RATE_RANGES, strict=True)
+        ]
+    kind = draw(st.sampled_from(["time_to_target", "best_at_budget"]))
+    objective = {"kind": kind, "target": 0.9 if kind == "time_to_target" else None}
+    sampler = draw(st.sampled_from(["tpe", "tpe", "random", "qmc"]))
+    search = {"sampler": sampler, "seed": draw(st.integers(0, 99)), "trials": 10}
+    return {"objective": objective, "search": search, "space": space, "fixed": fixed}
+
+
+@given(content=studies())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any]) -> None:
+    study, space = build_study(content, "generated")
+    study.run_spec(first_values(study, space))
+    reference_spec(study, space)
+    factors = study_factors(study, space)
+    dataset = load_dataset(study.dataset)
+    print_plan(make_console(file=io.StringIO()), study, space, dataset, Path("out"), factors, None)
+    apart = factors if isinstance(factors, Factors) else None
+    with TemporaryDirectory() as folder:
+        search = Search(study, space, Path(folder), factors=apart)
+        ended = run_all(search, trained, most=10)  # fewer where the space is exhausted
+    assert ended
+
+
+def test_an_invalid_space_is_refused() -> None:
+    """The generator's cases are complete; one that is not is a sentence, not a crash."""
+    space: dict[str, Any] = {"optimizer": ["adam", "lars"]}
+    space["learning_rate"] = [{"when": {"optimizer": "adam"}, **RATE_RANGES[0]}]
+    with pytest.raises(UserError, match="no case for optimizer: lars"):
+        build_study({"objective": {"target": 0.9}, "space": space}, "generated")
