@@ -437,7 +437,7 @@ def test_reference_runs_that_the_budget_ends_are_the_answer_there_is(
         results = load(folder)
         export(results, store)
     assert results.verdict is not None
-    assert "unconfirmed: accuracy" in (folder / "best.yaml").read_text()
+    assert "trial reference0" in (folder / "best.yaml").read_text()
     refuse_other_study("here", folder / STUDY_FILE, one.study)
 
 
