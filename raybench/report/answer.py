@@ -259,8 +259,8 @@ def _other_way_round(results: Study, facts: VerdictFacts) -> list[str]:
         turned.append(("cheapest", own, other, "worker-seconds"))
     return [
         f"The race chose the {what}, by {own:.2f} {unit} against {other:.2f}"
-        f"{' s' if unit == 's' else ''}; in the runs printed above, which chose nothing, chance "
-        "turned it round."
+        f"{' s' if unit == 's' else ''}; the runs printed above, which chose nothing, came out the "
+        "other way round by chance."
         for what, own, other, unit in turned
     ]
 

@@ -113,7 +113,8 @@ def disturbed_line(results: Study) -> list[str]:
     again = results.trials["reruns"].fillna(0).gt(0)
     if not (stays | again).any():
         return []
-    marked = f"; {stays.sum()} stay so, marked {DISTURBED}: their seconds are too long"
+    whose = "its" if stays.sum() == 1 else "their"
+    marked = f"; {stays.sum()} kept as measured (marked {DISTURBED}): {whose} seconds are too long"
     return [
         f"Disturbed by other processes: {(stays | again).sum()} of "
         f"{counted(len(results.trials), 'run')}, {again.sum()} ran again"

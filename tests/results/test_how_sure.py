@@ -7,9 +7,8 @@ from statistics import fmean
 import pytest
 from test_repeated import COLD, raced
 from test_tables import write_space
-from test_verdict import again, at_budget, judged_at_budget
+from test_verdict import at_budget, judged_at_budget
 
-from raybench.report.answer import answer_lines, verdict_lines
 from raybench.report.how_sure import how_sure_lines
 from raybench.report.remarks import edge_lines
 from raybench.report.study import load
@@ -27,21 +26,7 @@ def sure(folder, *groups, **study):
     return lines[0] if lines else None
 
 
-def test_a_decided_race_names_its_runs_and_the_scatter(tmp_path):
-    text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), raced("0002", 6.0, [6.1, 5.9]))
-    assert text.startswith("How sure: 2 configurations ran again (6 runs with the search's own, 3 ")
-    assert "; runs of one configuration scatter by about 20 %." in text
-    assert text.endswith(
-        "the truly best of these is it. The others that ran again are distinguishable from it."
-    )
-
-
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
-
-
-def test_a_tie_says_how_many_more_runs_settle_it(tmp_path):
-    text = sure(tmp_path, COLD, *NEAR)
-    assert "of these is it or tied with it. 8 more runs (--more) settle it in 8 of 10 cases" in text
 
 
 @pytest.mark.parametrize("seconds", [5.5, 7.0])
@@ -64,12 +49,6 @@ def test_where_runs_alone_have_overruled_the_race_more_knows_of_them(tmp_path, s
     due = more(racing, new, 4, axis="seconds", alone=alone)
     assert {run.name for run in due} == {"0001", "0002"}
     assert (results.runs_needed or 100) > 4, "as they are played"
-
-
-def test_what_is_too_alike_is_not_promised_to_be_settled(tmp_path):
-    near = raced("0002", 2.0, [2.1, 1.91])
-    text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), near)
-    assert "Too alike for 100 more runs to settle; --more 20 makes them fewer." in text
 
 
 def test_the_number_of_runs_settles_it_in_eight_of_ten_cases_as_more_spends_them(tmp_path):
@@ -105,44 +84,9 @@ def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_pat
     assert high - low > 0.05
 
 
-def test_the_cheapest_has_its_own_interval_and_ties_and_more_runs(tmp_path):
-    wide = raced("0001", 2.0, [2.0] * 8, num_workers=4)
-    narrow = (raced(f"000{n}", 3.0, [2.8 + n / 10] * 4, num_workers=2) for n in (2, 3))
-    results = results_folder(tmp_path, [line for one in (COLD, wide, *narrow) for line in one])
-    verdict = judge(results)
-    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
-    assert (verdict.others(), verdict.others(is_cheapest=True)) == ((), ("0003",))
-    lines = verdict_lines(results, verdict)
-    assert "6.00 worker-seconds (5." in lines[1]
-    assert lines[-1].startswith("Statistically tied with the cheapest: trial 0003.")
-    assert "; 1 other may be as cheap." in answer_lines(results, verdict)[1]
-    assert "--more" in how_sure_lines(results, verdict)[0]
-
-
-def test_single_runs_are_said_to_say_little(tmp_path):
-    text = sure(tmp_path, [run_line("0000", 4.0), run_line("0001", 5.0), run_line("0002", 30.0)])
-    assert text == (
-        "How sure: runs of one configuration usually scatter by about 30 %, every configuration "
-        "ran once, and 1 other trial cannot be excluded."
-    )
-
-
 def test_nothing_is_said_of_a_single_run(tmp_path):
     study = {"objective": OBJECTIVE.model_dump(mode="json"), "run": True}
     assert sure(tmp_path, [run_line("0000", 4.0)], study=study) is None
-
-
-def test_what_ran_again_in_vain_is_not_said_to_have_run_once(tmp_path):
-    text = sure(tmp_path, again("0000", [None, None]), [run_line("0001", 5.0)])
-    assert (
-        "what ran again did not reach the target with new seeds, and trial 0001 ran once." in text
-    )
-
-
-def test_old_studies_and_those_without_a_result(tmp_path):
-    text = sure(tmp_path / "one", again("0000", [4.0, 4.1, 4.2]))
-    assert "no configuration but trial 0000 ran again (3 runs); runs of one" in text
-    assert sure(tmp_path / "none", [run_line("0000")]) is None
 
 
 RATE = {"learning_rate": {"low": 0.0001, "high": 0.03, "log": True}}

@@ -57,13 +57,3 @@ def test_predictions_of_a_model_with_batch_normalisation_are_called_rough(tmp_pa
         console = Console(file=io.StringIO(), width=200)
         show(console, results, verbose=True)
         assert ("are rough" in console.file.getvalue()) == bool(has_it)
-
-
-def test_the_table_says_that_they_are_predicted(tmp_path):
-    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32, framework="tensorflow"))
-    console = Console(file=io.StringIO(), width=200)
-    show(console, results, verbose=True)
-    text = console.file.getvalue()
-    assert "Not run: predicted (~)" in text
-    assert "~ no run: seconds from the trial's learning curve" in text
-    assert "tf 2x32" in text

@@ -51,15 +51,6 @@ def test_failed_and_confirming_runs_do_not_count(tmp_path):
     assert fastest_at(results_folder(tmp_path, lines), 0.9) == []
 
 
-def test_lines_name_both_sides(tmp_path):
-    lines = []
-    for n in range(8):
-        lines += [*curve(f"{n:04d}", [0.885 + n / 1000, 0.93]), run_line(f"{n:04d}", 2.0)]
-    below, above = sensitivity_lines(results_folder(tmp_path, lines))
-    assert below.startswith("With target 89.0% trial 0005")
-    assert "8 trials reached it" in above
-
-
 def test_few_trials_say_nothing(tmp_path):
     results = results_folder(tmp_path, [*curve("0000", [0.95]), run_line("0000", 1.0)])
     assert sensitivity_lines(results) == []

@@ -10,11 +10,10 @@ import pandas as pd
 import pytest
 from test_repeated import raced, study
 from test_tables import shown
-from test_verdict import again, at_budget, judged_at_budget
 
 from raybench.commands import report
 from raybench.loggers.feed import _sentence
-from raybench.report.answer import answer_lines, spec_comment, verdict_lines
+from raybench.report.answer import answer_lines, spec_comment
 from raybench.report.console import wrapped
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT, next_steps
@@ -68,64 +67,6 @@ def test_however_much_there_is_it_is_one_screen(tmp_path, width):
     assert len(shown(results, width=width).splitlines()) > 2 * SCREEN
 
 
-def test_the_winners_time_alone_stands_beside_its_race(tmp_path):
-    groups = raced("0001", 2.0, [2.1, 1.9], [2.5, 2.6, 2.7]), raced("0002", 6.0, [6.1, 5.9])
-    text = shown(study(tmp_path, *groups), verbose=False)
-    assert "Race: 2 configurations, the search's run and new seeds; then the winner alone" in text
-    row = next(line for line in text.splitlines() if line.startswith("0001") and " of " in line)
-    assert (row.split()[-1], "Confirmed:" in text) == ("2.60", False)
-
-
-def test_the_answer_is_a_sentence_without_abbreviations(tmp_path):
-    results = study(tmp_path, raced("0001", 2.0, [2.1, 1.9], [150.0] * 3, num_workers=2))
-    (line,) = answer_lines(results, judge(results))
-    assert line == (
-        "Train with PyTorch on 2 workers, 64 samples a step each, adam at learning rate 0.001 "
-        "(trial 0001). That reaches 90 % accuracy after 2.5 min of training (2.51 min with "
-        "evaluation, after 13 s of set-up), 300 worker-seconds: the fastest and the cheapest of 2 "
-        "configurations tried."
-    )
-
-
-def test_the_answer_weighs_the_cheapest_against_the_fastest(tmp_path):
-    groups = again("0000", [3.0] * 3, num_workers=4), again("0001", [6.0] * 3)
-    results = results_folder(tmp_path, [line for group in groups for line in group])
-    fastest, cheapest = answer_lines(results, judge(results))
-    assert fastest.endswith(
-        "after 3.00 s of training (3.88 s with evaluation, after 13 s of set-up), 12 "
-        "worker-seconds: the fastest of 2 configurations tried."
-    )
-    assert cheapest.endswith("6 worker-seconds, 50 % of the fastest's, for 2 times its time.")
-
-
-def test_what_ran_once_is_no_answer_yet(tmp_path):
-    results = results_folder(tmp_path, [run_line("0000", 4.0)])
-    (line,) = answer_lines(results, judge(results))
-    assert line.startswith("Nothing is confirmed yet. Best so far, perhaps by luck: PyTorch on ")
-
-
-def test_the_answer_of_a_budget(tmp_path):
-    results, verdict = judged_at_budget(tmp_path, at_budget("0000", 0.9, [0.90, 0.92, 0.94]))
-    (line,) = answer_lines(results, verdict)
-    assert (
-        "That reaches accuracy 92.0 % within 60 s of training (60.9 s with evaluation, after "
-        "13 s of set-up): the best of 1 configuration" in line
-    )
-
-
-def test_a_cheapest_that_alone_costs_more_is_explained(tmp_path):
-    wide = raced("0001", 2.0, [2.0, 2.0], [2.0] * 3, num_workers=2)
-    results = study(tmp_path, wide, raced("0002", 3.0, [3.0, 3.0], [5.0] * 3))
-    verdict = judge(results)
-    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
-    assert verdict_lines(results, verdict)[2] == (
-        "The race chose the cheapest, by 3.00 worker-seconds against 4.00; in the runs printed "
-        "above, which chose nothing, chance turned it round."
-    )
-    (_, cheapest) = answer_lines(results, verdict)
-    assert cheapest.endswith("(trial 0002): 5 worker-seconds, after 5.00 s.")
-
-
 def test_disturbed_runs_are_marked_and_counted(tmp_path):
     lines = [
         run_line("0000", 4.0, slow={"disturbed": 1.2, "train_cpu": 2.5}),
@@ -139,25 +80,8 @@ def test_disturbed_runs_are_marked_and_counted(tmp_path):
     assert "0000! torch" in text
     assert "0002! " not in text
     assert text.count("! disturbed: others had the cores") == 1
-    assert (
-        "Disturbed by other processes: 2 of 3 runs, 1 ran again; 1 stay so, marked !: their "
-        "seconds are too long." in text
-    )
     (column,) = [one for one in columns_of(results) if one.title == "state"]
     assert column.cells == ["complete, disturbed !", "complete", "complete"]
-
-
-def test_an_interpolated_time_is_marked_in_the_winners_file(tmp_path):
-    far = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
-    lines = [*curve("0001", [0.5, 1.0]), run_line("0001", 2.0, objective=far)]
-    results = results_folder(tmp_path / "once", lines, objective=far)
-    assert "reaches 90 % after 1.80 s (interpolated), " in comment_of(results)
-    for n in range(2):
-        name = f"0001-confirm{n}"
-        lines += curve(name, [0.5, 1.0])
-        lines += [run_line(name, 2.0, role="confirm", objective=far)]
-    results = results_folder(tmp_path / "again", lines, objective=far)
-    assert ", interpolated), " in comment_of(results)
 
 
 def comment_of(results):

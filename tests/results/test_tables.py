@@ -1,7 +1,6 @@
 import io
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,7 +22,6 @@ from raybench.report.tables import (
 from raybench.results.store import STUDY_FILE
 from raybench.results.verdict import judge
 from raybench.spec.documents import read_mapping, to_yaml
-from raybench.spec.objective import Objective
 from raybench.spec.text import clean
 from raybench.stats.record import Prediction
 from tests.made_results import OBJECTIVE, results_folder, run_line
@@ -125,29 +123,6 @@ def test_no_failures_is_an_empty_table_with_its_columns(tmp_path):
     assert list(table.columns) == ["failure", "runs", "for example"]
 
 
-def test_missing_values_are_a_dash():
-    frame = pd.DataFrame(
-        {"trial": ["a", "b"], "target after s": [1.234, None], "note": ["x", None]}
-    )
-    assert printed(frame).count("-") == 2
-    assert "1.23" in printed(frame)
-    assert "nan" not in printed(frame).lower()
-
-
-def test_numbers_are_shown_in_their_unit():
-    frame = pd.DataFrame(
-        {
-            "best accuracy": [0.98765],
-            "samples/s": [12345.6],
-            "learning rate": [0.000123456],
-            "share": [0.5],
-        }
-    )
-    text = printed(frame)
-    for shown in ("98.8%", "12,346", "0.000123", "50%"):
-        assert shown in text
-
-
 def shown(results, *, width=300, verbose=True):
     console = Console(file=io.StringIO(), width=width)
     show(console, results, verbose=verbose)
@@ -157,46 +132,6 @@ def shown(results, *, width=300, verbose=True):
 def in_one_line(text):
     """Sentences end at the width of 100: they are looked for without line ends."""
     return " ".join(text.split())
-
-
-def test_the_verdict_is_the_end_of_what_is_printed(tmp_path):
-    text = shown(results_folder(tmp_path, LINES))
-    parts = ("Failed runs", "Search: best 4 of 4 trials", "Fastest and ", "Answer: Train with")
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
-    assert "(trial 0003) reaches 90 % after 1.00 s" in in_one_line(text)
-    assert text.rstrip().endswith(f"results: {tmp_path}")
-
-
-@pytest.mark.parametrize(
-    ("lines", "sentence"),
-    [
-        ([], "no run has finished"),
-        ([run_line("0000", best_value=0.5)], "No run reached the target of 90 %: the best was"),
-        (
-            [run_line("0000", best_value=0.95)],
-            "the best was 95.0 %, but not within 60 s of training (objective.",
-        ),
-        ([run_line("0000", failure="oom")], "No result: the run failed."),
-        ([run_line(n, failure="oom") for n in ("0000", "0001")], "No result: all 2 runs failed."),
-        ([run_line("0000", 2.0)], "unconfirmed: one search trial"),
-    ],
-)
-def test_poor_studies_are_shown_too(tmp_path, lines, sentence):
-    results = results_folder(tmp_path, lines, objective=OBJECTIVE)
-    for verbose in (True, False):
-        assert sentence in in_one_line(shown(results, verbose=verbose))
-
-
-def test_accuracy_at_budget_has_a_winner_too(tmp_path):
-    budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
-    lines = [
-        run_line("0000", best_value=0.7, stop="max_train_seconds", objective=budget),
-        run_line("0001", best_value=0.9, stop="max_train_seconds", objective=budget),
-    ]
-    text = in_one_line(shown(results_folder(tmp_path, lines, objective=budget)))
-    assert "no target" not in text
-    assert "Most accurate: torch 1x64 adam 0.001 (trial 0001) with 90.0 %" in text
 
 
 HOSTILE = [
@@ -339,14 +274,6 @@ def test_searched_keys_are_in_every_label_and_table(tmp_path):
     text = in_one_line(shown(results))
     assert text.count("weight_decay 0.01 schedule cosine") >= 4
     assert "weight_decay 0 schedule constant" in text
-
-
-def test_all_runs_failed_prints_no_empty_table(tmp_path):
-    text = shown(results_folder(tmp_path, [run_line("0000", failure="oom")]))
-    assert "Search" not in text
-    assert "configuration" not in text
-    assert "Answer" not in text
-    assert "it was oom" in text
 
 
 def test_notes_and_plots_stand_at_the_end(tmp_path):

@@ -1,12 +1,9 @@
-import io
 import math
 
 import pytest
-from rich.console import Console
 
 from raybench.report.answer import answer_lines, spec_comment, verdict_lines
 from raybench.report.export import export
-from raybench.report.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
@@ -145,25 +142,6 @@ def test_the_tie_set_is_what_the_scatter_of_all_runs_allows(tmp_path, times, is_
     assert told == is_tie
 
 
-def test_what_ran_once_is_counted_not_named(tmp_path):
-    once = [run_line(f"{n:04d}", 2.0 + n) for n in range(3, 9)]
-    results, verdict = judged(tmp_path, again("0000", [3.9, 4.0, 4.1]), once)
-    assert verdict.once == ("0003", "0004"), "the others' gap is too large even for one run"
-    assert verdict_lines(results, verdict)[-1] == "2 other trials ran once and cannot be excluded."
-
-
-def test_few_hits_are_said_in_words_with_what_misses_cost(tmp_path):
-    results, verdict = judged(tmp_path, again("0000", [4.0, None, 6.0, None], missed_s=10.0))
-    assert verdict_lines(results, verdict)[0].startswith(
-        "Fastest and cheapest: torch 1x64 adam 0.001 (trial 0000) reaches 90 % in 2 of 4 runs: "
-        "expect 20.00 s (90 % interval: "
-    )
-    assert (
-        " counting what misses cost, 20.00 worker-seconds; confirmed by 2 of 4"
-        in (verdict_lines(results, verdict)[0])
-    )
-
-
 def test_a_few_cheap_misses_are_better_than_slow_hits(tmp_path):
     hits = again("0000", [20.0, 20.0, 20.0])
     _, verdict = judged(tmp_path, hits, again("0001", [3.0, 3.0, None], missed_s=1.0))
@@ -175,21 +153,6 @@ def test_what_diverges_at_once_is_charged_its_next_start(tmp_path):
     at_once = again("0000", [0.5, None, 0.5, None], missed_s=0.02)
     _, verdict = judged(tmp_path, at_once, again("0001", [1.5, 1.5, 1.5, 1.5]))
     assert verdict.fastest == "0001"
-
-
-def test_without_confirming_runs_the_search_is_believed_and_it_says_so(tmp_path):
-    lines = [
-        run_line("0000", 5.0),
-        run_line("0001", 4.0, num_workers=2),
-        run_line("0002", 1.0, failure="nan"),
-        run_line("0003"),
-    ]
-    results, verdict = judged(tmp_path, lines)
-    assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
-    assert not verdict.is_confirmed
-    assert verdict.ties == ("0001",)
-    assert all("unconfirmed" in line for line in verdict_lines(results, verdict))
-    assert results.confirmed.empty
 
 
 @pytest.mark.parametrize(
@@ -208,28 +171,6 @@ def test_nobody_reached_the_target(tmp_path, lines):
 def test_a_refuted_configuration_is_not_named_best(tmp_path):
     _, verdict = judged(tmp_path, again("0000", [None, None, None]), [run_line("0001", 5.0)])
     assert verdict is None or verdict.fastest != "0000"
-
-
-def test_the_comment_tells_the_figures_and_the_command(tmp_path):
-    results, verdict = judged(tmp_path / "digits", again("0000", [4.0, 5.0, None]))
-    text = spec_comment(results, "0000", verdict, "fastest")
-    assert text.startswith("fastest of digits: trial 0000, torch 1x64 adam 0.001")
-    assert "reaches 90 % in 2 of 3 runs: expect 37.00 s (90 % interval: " in text
-    assert "counting what misses cost, 37.00 worker-seconds; confirmed by 2 of 3 new seeds" in text
-    results, verdict = judged(tmp_path / "mnist", again("0000", [4.0, 5.0, 7.0]))
-    text = spec_comment(results, "0000", verdict, "fastest")
-    assert "reaches 90 % after 5.00 s (90 % interval: 3." in text
-    assert "; confirmed by 3 of 3 new seeds, run alone; test accuracy 91.0 %." in text
-    assert "python -m raybench.train" in text
-
-
-def test_a_price_per_worker_hour_is_money_in_the_verdict(tmp_path):
-    results, verdict = judged(tmp_path, again("0000", [9.0, 9.0, 9.0], num_workers=2))
-    assert "per worker-hour" not in verdict_lines(results, verdict)[0]
-    results.study["study"]["price"] = 4.0
-    line = verdict_lines(results, verdict)[0]
-    # 8 s of start-up, 5 of set-up and compilation, and nearly one of the rest besides.
-    assert "18.00 worker-seconds or 0.0508 as billed at 4 per worker-hour (0.02 of tra" in line
 
 
 def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
@@ -333,15 +274,6 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
     assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
 
 
-def test_accuracies_that_overlap_are_tied(tmp_path):
-    first = at_budget("0000", 0.9, [0.90, 0.92, 0.94])
-    near = at_budget("0001", 0.9, [0.89, 0.90, 0.93])
-    results, verdict = judged_at_budget(tmp_path, first, near)
-    assert verdict.ties == ("0000", "0001")
-    line = verdict_lines(results, verdict)[-1]
-    assert line == "Statistically tied with the most accurate: trial 0001."
-
-
 def test_a_confirming_run_that_failed_has_no_accuracy(tmp_path):
     results, verdict = judged_at_budget(
         tmp_path, at_budget("0000", 0.9, [0.95, None, None]), at_budget("0001", 0.9, [0.7] * 3)
@@ -349,23 +281,6 @@ def test_a_confirming_run_that_failed_has_no_accuracy(tmp_path):
     row = results.confirmed.set_index("trial").loc["0000"]
     assert (row["hits"], row["runs"], row["median_accuracy"]) == (1, 3, 0.0)
     assert verdict.fastest == "0001"
-
-
-def test_a_budget_study_is_shown_with_its_confirmed_table_and_its_best_yaml(tmp_path):
-    results, _ = judged_at_budget(tmp_path, at_budget("0000", 0.9, [0.90, 0.92, 0.94]))
-    console = Console(file=io.StringIO(), width=80)
-    show(console, results)
-    text = console.file.getvalue()
-    assert "Confirmed: new seeds" in text
-    for words in ("3 of 3", "92.0%", "89.5% - 94.5%", "80.0%"):
-        assert words in text
-    assert "target" not in text
-    assert "inf" not in text
-    with Store(tmp_path) as store:
-        export(results, store)
-    best = (tmp_path / "best.yaml").read_text()
-    assert best.startswith(f"# most accurate of {tmp_path.name}: trial 0000")
-    assert "# reaches 92.0 % within 60 s of training (median of 3 new seeds run alone" in best
 
 
 def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
@@ -382,39 +297,6 @@ def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
 
 
 STARVED = {"start": 20.0, "setup": 10.0, "compile": 10.0}
-
-
-@pytest.mark.parametrize(
-    ("lines", "hold", "sentence"),
-    [
-        (
-            [run_line("r", 12.0, role="reference"), run_line("0000", outer_stop="time_budget")],
-            1,
-            "No trial reached the target of 90 %, a reference run did, after 12 s of training: the "
-            "best of the trials was 80.0 %; name one that runs reach, or raise",
-        ),
-        (
-            [run_line("0000", best_value=0.967, train_s=20.0)],
-            2,
-            "No run reached the target of 90 %: the best was 96.7 %, but never in 2 evaluations in "
-            "a row (objective.hold); name one",
-        ),
-        (
-            [run_line("0000", outer_stop="time_budget", train_s=5.0, slow=STARVED)],
-            1,
-            "Starting workers, set-up and compiling took 40 s of these runs, training 5 s; a first "
-            "answer needs about 100 s here.",
-        ),
-    ],
-)
-def test_why_nothing_reached_the_target_is_what_happened(tmp_path, lines, hold, sentence):
-    objective = Objective(target=0.9, max_train_seconds=60.0, hold=hold)
-    results = results_folder(tmp_path, lines, objective=objective)
-    # In a time budget a reference run counts as a trial.
-    has_reference = any(line.get("role") == "reference" for line in lines)
-    budget = {} if has_reference else {"time_budget_s": 50.0}
-    results.study["study"]["search"] = {"trials": 60} | budget
-    assert sentence in verdict_lines(results, judge(results))[0]
 
 
 def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True, kind=TIME):
@@ -492,22 +374,6 @@ def test_where_others_have_proved_better_than_guessing_the_test_of_the_first_is_
     assert verdict.fastest == "0002"
 
 
-def test_what_failed_with_all_new_seeds_is_said_to_have_reached_the_target_once(tmp_path):
-    lines = [run_line("0000", 9.0), run_line("0001", 4.0)]
-    for name, role in (("0001-race0", "race"), ("0001-confirm0", "confirm")):
-        lines.append(run_line(name, stop="max_train_seconds", role=role))
-    lines += [run_line("0000-confirm0", stop="max_train_seconds", role="confirm")]
-    results = results_folder(tmp_path, lines)
-    assert (judge(results), exit_code(results)) == (None, 3)
-    once = "reached it once, in 0 of 2 runs with new seeds"
-    (line,) = answer_lines(results, None)
-    assert line.startswith("No run with a new seed reached the target.")
-    assert once in line
-    with Store(tmp_path) as store:
-        export(results, store)
-    assert once in (tmp_path / "best.yaml").read_text()
-
-
 @pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])
 def test_without_a_test_split_validation_must_exceed_the_luck_of_the_best(
     tmp_path, validation, wins
@@ -554,22 +420,6 @@ def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows,
     assert verdict_lines(results, verdict)[0].endswith(test)
 
 
-def test_what_has_no_test_split_is_said_to_be_untested(tmp_path):
-    results = beside_guessing(tmp_path, 300, test=None, validation=0.65, has_test=False)
-    assert "; not tested: there is no test split." in verdict_lines(results, judge(results))[0]
-
-
-def test_disturbed_runs_are_said_with_the_answer(tmp_path):
-    lines = [run_line("0000", 3.0, slow={"disturbed": 2.0}), run_line("0001", 5.0)]
-    results = results_folder(tmp_path, lines)
-    said = answer_lines(results, judge(results))
-    assert said[-1].startswith("Disturbed by other processes: 1 of 2 runs")
-    assert said[-1] in repr(results)
-    console = Console(file=io.StringIO(), width=200)
-    show(console, results)
-    assert console.file.getvalue().count("Disturbed by other processes") == 1
-
-
 def test_a_target_that_reference_runs_have_yet_to_set_is_none(tmp_path):
     results = results_folder(tmp_path, [run_line("reference0", role="reference")])
     results.study["study"] |= {"auto": ["target"], "is_set": False}
@@ -589,12 +439,6 @@ def raced(trial, race, alone, **spec):
             given = {} if seconds else {"stop": "max_train_seconds", "train_s": 5.0}
             lines.append(run_line(f"{trial}-{role}{number}", seconds, role=role, **given, **spec))
     return lines
-
-
-def test_a_rate_of_all_runs_stands_in_the_first_sentence(tmp_path):
-    results = results_folder(tmp_path, raced("0000", [4.0, None, 4.1], [4.0, 4.0, 4.2]))
-    (answer,) = answer_lines(results, judge(results))
-    assert "reaches 90 % accuracy in 5 of 6 runs, on average after " in answer
 
 
 def test_a_rate_stands_in_the_sentence_of_the_cheapest(tmp_path):

@@ -1,0 +1,166 @@
+"""Whole screens of made-up studies, as they were read and found good: `screens/NAME.txt`.
+
+After a change that is meant, RAYBENCH_SCREENS=write writes them anew; read the difference.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from test_repeated import COLD, raced
+from test_tables import shown
+from test_verdict import BUDGET, STARVED, again, at_budget, beside_guessing
+
+from raybench.report.export import export
+from raybench.report.remarks import sensitivity_lines
+from raybench.results.store import StudyFiles
+from raybench.spec.objective import Objective
+from raybench.stats.record import Prediction
+from tests.made_results import OBJECTIVE, curve, results_folder, run_line
+
+SCREENS = Path(__file__).parent / "screens"
+HELD = Objective(target=0.9, max_train_seconds=60.0, hold=2)
+FAR = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
+FAR_RUNS = [
+    line
+    for name, role in (
+        ("0001", "trial"),
+        ("0001-confirm0", "confirm"),
+        ("0001-confirm1", "confirm"),
+    )
+    for line in (*curve(name, [0.5, 1.0]), run_line(name, 2.0, role=role, objective=FAR))
+]
+NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
+SEARCH = {"search": {"trials": 60}}
+SHORT = {"search": {"trials": 60, "time_budget_s": 50.0}}
+GPU = {"gpus_per_worker": 1}
+PREDICTED = {"trial": "0000", "framework": "tensorflow", "num_workers": 2}
+PREDICTED |= {"batch_size_per_worker": 32, "time_to_target_s": 0.5}
+
+
+def on(gpu, line):
+    return line | {"workers_per_node": [1], "accelerators": [gpu]}
+
+
+CASES = {
+    "nothing ran": [],
+    "all failed": [run_line(n, failure="oom") for n in ("0000", "0001")],
+    "missed": [run_line("0000", best_value=0.5)],
+    "too late": [run_line("0000", best_value=0.95)],
+    "nearest": ([run_line("0000", objective=FAR), run_line("0001", best_value=0.7)], FAR),
+    "not held": ([run_line("0000", best_value=0.967, train_s=20.0)], HELD, SEARCH),
+    "reference reached it": (
+        [run_line("r", 12.0, role="reference"), run_line("0000", outer_stop="time_budget")],
+        OBJECTIVE,
+        SEARCH,
+    ),
+    "start-up took the budget": (
+        [run_line("0000", outer_stop="time_budget", train_s=5.0, slow=STARVED)],
+        OBJECTIVE,
+        SHORT,
+    ),
+    "ran once": [run_line("0000", 4.0), run_line("0001", 5.0), run_line("0002", 30.0)],
+    "ran again in vain": [*again("0000", [None, None]), run_line("0001", 5.0)],
+    "refuted": [run_line("0000", 9.0), *raced("0001", 4.0, [None], [None])],
+    "confirmed alone": again("0000", [4.0, 4.1, 4.2]),
+    "misses": again("0000", [4.0, None, 6.0, None], missed_s=10.0),
+    "fastest and cheapest differ": [
+        *again("0000", [3.0] * 3, num_workers=4),
+        *again("0001", [6.0] * 3, num_workers=1),
+    ],
+    "ran once beside confirmed": [
+        *again("0000", [3.9, 4.0, 4.1]),
+        *(run_line(f"{n:04d}", 2.0 + n) for n in range(3, 9)),
+    ],
+    "price": (again("0000", [9.0] * 3, num_workers=2), OBJECTIVE, {"price": 4.0}),
+    "minutes": [*COLD, *raced("0001", 2.0, [2.1, 1.9], [150.0] * 3, num_workers=2)],
+    "race decided": [
+        *COLD,
+        *raced("0001", 2.0, [2.1, 1.9], [2.5, 2.6]),
+        *raced("0002", 6.0, [6.1]),
+    ],
+    "race tied": [*COLD, *NEAR[0], *NEAR[1]],
+    "too alike": [*COLD, *raced("0001", 2.0, [2.1, 1.9]), *raced("0002", 2.0, [2.1, 1.91])],
+    "cheapest tied": [
+        *COLD,
+        *raced("0001", 2.0, [2.0] * 8, num_workers=4),
+        *raced("0002", 3.0, [3.0] * 4, num_workers=2),
+        *raced("0003", 3.0, [3.1] * 4, num_workers=2),
+    ],
+    "cheapest turned round": [
+        *COLD,
+        *raced("0001", 2.0, [2.0, 2.0], [2.0] * 3, num_workers=2),
+        *raced("0002", 3.0, [3.0, 3.0], [5.0] * 3),
+    ],
+    "only the search reached it": [*COLD, *raced("0001", 2.0, [None, None])],
+    "rate of all runs": [*COLD, *raced("0001", 4.0, [4.0, None], [4.5, None, 4.4])],
+    "interpolated": (FAR_RUNS, FAR),
+    "disturbed": [
+        run_line("0000", 4.0, slow={"disturbed": 1.2, "train_cpu": 2.5}),
+        run_line("0001", 5.0, learning_rate=0.01) | {"reruns": 1},
+        run_line("0002", 6.0, learning_rate=0.02, slow={"disturbed": 0.3}),
+    ],
+    "best at a budget": (
+        [*at_budget("0000", 0.9, [0.9, 0.92, 0.94]), *at_budget("0001", 0.9, [0.89, 0.9, 0.93])],
+        BUDGET,
+    ),
+    "best at a budget, once": (at_budget("0000", 0.7, []) + at_budget("0001", 0.9, []), BUDGET),
+    "two models of GPU": [
+        on("H100", run_line("0000", 2.0, **GPU)),
+        *(on("A100", line) for line in again("0001", [3.5, 3.6], **GPU)),
+    ],
+    "all reach an easy target": [
+        line
+        for n in range(8)
+        for line in (*curve(f"{n:04d}", [0.885 + n / 1000, 0.93]), run_line(f"{n:04d}", 2.0))
+    ],
+    "predicted": [
+        run_line("0000", 4.0, batch_size_per_worker=64) | {"batch_statistics": True},
+        Prediction(**PREDICTED).line(),
+    ],
+}
+
+
+def said(results):
+    """Everything that is printed of a study, its files' comments, and how Python shows it."""
+    verbose = len(results.predictions) > 0
+    parts = [shown(results, width=100, verbose=verbose), *sensitivity_lines(results)]
+    for file in export(results, StudyFiles(results.folder)):
+        if file.suffix == ".yaml":
+            comment = [line for line in file.read_text().splitlines() if line.startswith("#")]
+            parts += [f"--- {file.name}", *comment]
+    parts += ["--- Python", repr(results)]
+    text = "\n".join(parts).replace(str(results.folder), "FOLDER")
+    return text.replace(results.folder.name, "NAME") + "\n"
+
+
+def checked(name, results):
+    file, text = SCREENS / f"{name.replace(' ', '_')}.txt", said(results)
+    if os.environ.get("RAYBENCH_SCREENS") == "write":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+    for word in ("inf", "nan", "None"):
+        assert word not in text.split()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_study_is_said_as_it_was_found_good(tmp_path, name):
+    case = CASES[name] if isinstance(CASES[name], tuple) else (CASES[name],)
+    lines, objective, more = (*case, *(OBJECTIVE, {})[len(case) - 1 :])
+    results = results_folder(tmp_path, lines, objective=objective)
+    results.study["study"] |= more
+    checked(name, results)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("no better than guessing", {"test": 0.477}),
+        ("validation said more", {"test": 0.7, "validation": 0.8, "rows": 1000}),
+        ("no test split", {"test": None, "validation": 0.65, "has_test": False}),
+        ("luck of the best", {"test": None, "has_test": False}),
+    ],
+)
+def test_what_guessing_reaches_is_said(tmp_path, name, given):
+    checked(name, beside_guessing(tmp_path, given.pop("rows", 300), **given))
