@@ -1,8 +1,7 @@
-"""`python -m raybench.compare` is `raybench.compare`."""
+"""`python -m raybench.compare` is `raybench compare`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.compare import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -1,8 +1,7 @@
 """`python -m raybench.init` is `raybench init`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.init import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -1,8 +1,7 @@
 """`python -m raybench.scale` is `raybench scale`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.scale import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -1,8 +1,7 @@
 """`python -m raybench.train` is `raybench train`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.train import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

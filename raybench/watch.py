@@ -1,8 +1,7 @@
 """`python -m raybench.watch` is `raybench watch`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.watch import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

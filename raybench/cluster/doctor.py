@@ -212,7 +212,8 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
 def _network(
     session: Session, hosts: list[Facts], problems: list[str], notes: list[str]
 ) -> Facts | None:
-    """Return what a sum over the workers takes, or add the sentence on why there is none."""
+    """Return what an all-reduce over the workers takes; None, with the reason added, where it
+    could not be measured."""
     placement = measured_by(hosts)
     if placement is None:
         return None

@@ -1,4 +1,4 @@
-"""What owner and workers say to each other."""
+"""What driver, pool and workers say to each other."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -13,7 +13,7 @@ from raybench.training.probe import DIFFERENT
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Owner to workers: build this run and train to its first evaluation."""
+    """Driver to workers: build this run and train to its first evaluation."""
 
     spec: RunSpec
     cores: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Advance:
-    """Owner to workers: train to the next evaluation."""
+    """Driver to workers: train to the next evaluation."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Save:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Owner to workers: end the run, release its memory."""
+    """Driver to workers: end the run, release its memory."""
 
     save: bool = False
     """Return the weights (from rank 0)."""
@@ -44,7 +44,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Close:
-    """Owner to workers: leave the train function."""
+    """Driver to workers: leave the train function."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ Command = Start | Advance | Save | Finish | Close | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Worker to owner, once: where it runs."""
+    """Worker to driver, once: where it runs."""
 
     host: str
     node: str
@@ -74,7 +74,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Worker to owner: an evaluation was reached."""
+    """Worker to driver: an evaluation was reached."""
 
     evaluation: Evaluation
     num_parameters: int
@@ -101,7 +101,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """Worker to owner: the run has ended and its memory is released."""
+    """Worker to driver: the run has ended and its memory is released."""
 
     ledger: dict[str, float]
     weights: bytes | None = None
@@ -112,7 +112,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed:
-    """Worker to owner: an exception ended the run on this worker."""
+    """Worker to driver: an exception ended the run on this worker."""
 
     failure: Literal["oom", "error", "refused"]
     """`REFUSED`: of the checkpoint that it should go on from."""
@@ -146,7 +146,7 @@ REFUSED: Final = "refused"
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
-    """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
+    """A run ended without a result; the driver's side of `Crashed`, lost and hung workers."""
 
     def __init__(
         self,

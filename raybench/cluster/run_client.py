@@ -42,7 +42,7 @@ class _Point:
 class RunAccount:
     """Every phase is measured by itself: `queue` and `start` by the pool, most by the workers.
 
-    To their `report` comes what the owner measures of its own time and of the travel; `other` is
+    To their `report` comes what the driver measures of its own time and of the travel; `other` is
     what is left of the wall time. An attempt (from asking for workers until they are lost, or it
     ends) goes on from a point that the run was at before: what lies between that point and the
     attempt is `lost`. While an attempt has not reached an evaluation that point is the last one
@@ -57,7 +57,7 @@ class RunAccount:
         """Wall seconds of another driver, up to the checkpoint that this one goes on from."""
         self._queue_s = 0.0
         self._between: float | None = None
-        """When the last answer came; the owner's own time runs from there."""
+        """When the last answer came; the driver's own time runs from there."""
         self._asked: float | None = None
         """When workers were asked for; what follows is of the present attempt."""
         self._own_start_s = self._own_report_s = self._before_queue_s = 0.0

@@ -61,10 +61,8 @@ _held: dict[Path, TextIO] = {}
 
 
 def on_this_host(scratch: str) -> Path:
-    """Return the session's folder on this host: the driver's own, or one beside those of others.
-
-    The latter is kept while a worker that has asked for it lives.
-    """
+    """Return the session's folder on this host: the driver's own, or one that is kept while a
+    worker that has asked for it lives."""
     own = Path(scratch)
     if own.is_dir():
         return own

@@ -137,7 +137,7 @@ LIFE_SIGN_TIMEOUT_S = 30.0
 
 
 class WorkerGroup:
-    """Owner's side of one group; lives in the pool's event loop.
+    """The pool's side of one group; lives in the pool's event loop.
 
     `trainer.fit()` blocks for as long as the group lives, so it has a thread of its own. When
     it returns or raises, the group is gone, and whoever waits for a reply learns why.

@@ -1,4 +1,4 @@
-"""The owner of all worker groups: one Ray actor that admits trials and relays commands.
+"""The pool of worker groups: one Ray actor that admits trials and relays commands.
 
 Driver side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
 the last reply and waits for the next command, so a command costs one round trip.

@@ -45,7 +45,3 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     from raybench.runs.compare import compare
 
     return compare(options, interrupt)
-
-
-if __name__ == "__main__":
-    cli.leave(main())

@@ -80,8 +80,8 @@ def _list(unused_for: timedelta | None) -> int:
 
 def _options(options: dict[str, Any]) -> str:
     """Return the keys that were given, as a file has them."""
-    usual = DatasetSpec().model_dump(mode="json")
-    given = {key: value for key, value in options.items() if value != usual[key]}
+    default = DatasetSpec().model_dump(mode="json")
+    given = {key: value for key, value in options.items() if value != default[key]}
     return ", ".join(f"{key}: {value}" for key, value in given.items())
 
 
@@ -139,7 +139,3 @@ def _age_in_words(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}".replace(" m", " min")
     return f"{max(0.0, seconds):.0f} s"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

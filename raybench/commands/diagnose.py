@@ -42,7 +42,3 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     from raybench.runs.diagnose import diagnose
 
     return diagnose(options, interrupt)
-
-
-if __name__ == "__main__":
-    cli.leave(main())

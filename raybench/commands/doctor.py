@@ -85,7 +85,3 @@ def _host(facts: dict[str, Any]) -> Iterator[str]:
             yield f"    {name}: {said}" + (f", {free:.0f} GiB free" if free else "")
     ports = [f"{name} {one['port']}" for name, one in facts["ports"].items()]
     yield f"  ports: {', '.join(ports) or 'none told'}"
-
-
-if __name__ == "__main__":
-    cli.leave(main())

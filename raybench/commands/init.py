@@ -91,7 +91,3 @@ def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path}: is no file and no folder; name your data.")
     return see(path.resolve(), label=options.label, task=options.task), None
-
-
-if __name__ == "__main__":
-    cli.leave(main())

@@ -123,7 +123,3 @@ def _report_scaling(place: str | Path, results: Study, *, verbose: bool, png: bo
     report.show(console, written=[*written, *pages], verbose=verbose)
     if is_url(place) and (why := publish(str(place), results.folder, [*written, *pages])):
         say(console, why)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -75,7 +75,3 @@ def fit_file(options: argparse.Namespace) -> int:
 
     fit_to_files(options.fit, options.predict, None if options.out is None else Path(options.out))
     return cli.DONE
-
-
-if __name__ == "__main__":
-    cli.leave(main())

@@ -28,7 +28,3 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     from raybench.runs.train import train
 
     return train(options, interrupt)
-
-
-if __name__ == "__main__":
-    cli.leave(main())

@@ -73,7 +73,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return tune(options, interrupt, began=began)
 
     return cli.run_interruptible(parser(), arguments, run)
-
-
-if __name__ == "__main__":
-    cli.leave(main())

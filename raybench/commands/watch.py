@@ -129,7 +129,3 @@ def _print_end(console: Console, watched: Watched, place: str) -> int:
     for note in watched.notes():
         say(console, note)
     return cli.FAILED if watched.driver == "died" else cli.DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

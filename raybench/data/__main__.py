@@ -1,8 +1,7 @@
 """`python -m raybench.data` is `raybench data`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.data import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -114,7 +114,7 @@ class _Live:
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
     run: Run | None = None
-    """As the tool was told of it; None before."""
+    """As the tool knows it; None before."""
     num_written: int = 0
     """Points of the curve that the tool has; -1 where it has some that count no more."""
 
@@ -128,7 +128,7 @@ class _Live:
 
 
 class Feed:
-    """Tells a tool of a study's runs: of each once, with the curve of its last attempt."""
+    """Writes a study's runs to a tool: each once, with the curve of its last attempt."""
 
     def __init__(self, sink: Sink, ledger: Ledger) -> None:
         self._sink, self._ledger = sink, ledger
@@ -137,7 +137,7 @@ class Feed:
         """Runs that were written to their end."""
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take a line of the records; ValueError where it is none."""
+        """Take a line of the records; ValueError where it is no record."""
         kind, name = kind_and_trial(line)
         if kind == "eval":
             live = self._live.setdefault(name, _Live())
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """
     tool, folder, study, place = arguments
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as words:
-        # What a library prints is none of the sentences.
+        # What libraries print is not for the user.
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)

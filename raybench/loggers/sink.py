@@ -1,11 +1,11 @@
-"""What a tool is told of a study, in which order, and under which names."""
+"""What is written of a study to a tool, in which order, and under which names."""
 
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raybench.spec.run import RunSpec
 from raybench.spec.text import HIDDEN, KEY, clean, redact_text
@@ -21,7 +21,7 @@ WINNERS = "winners"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as a tool is told of it."""
+    """A run as a tool knows it."""
 
     name: str
     """Its own in the study; cleaned, but from a file all the same."""
@@ -52,7 +52,7 @@ class Winner:
         return "confirmed by new runs" if self.is_confirmed else "one run, not confirmed"
 
 
-class Sink:
+class Sink(Protocol):
     """Writes to one tool; whatever goes wrong is raised, and ends this tool's logging alone.
 
     Calls for a run are `start`, then `points`, then `end` or `cut_off`; runs overlap. A run that
@@ -71,30 +71,25 @@ class Sink:
 
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run, in place of the `earlier` one; return its name in the tool."""
-        raise NotImplementedError
 
     def points(self, run: Run, points: Sequence[Evaluation]) -> None:
         """Add evaluations to a run's curve."""
-        raise NotImplementedError
 
     def end(self, run: Run, record: RunRecord) -> None:
         """End a run with what is known of it."""
-        raise NotImplementedError
 
     def cut_off(self, run: Run) -> None:
         """End a run that has no record: nobody trains it any more."""
-        raise NotImplementedError
 
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
         """Write a study's winners in place of the `earlier` ones; return their name in the tool."""
-        raise NotImplementedError
 
     def flush(self) -> None:
         """Let what was written be seen; nothing where the tool holds nothing back."""
+        return
 
     def close(self) -> str:
         """End; return where to look, for the end of a sentence."""
-        raise NotImplementedError
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
@@ -140,8 +135,7 @@ def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
 
 
 def run_figures(record: RunRecord) -> dict[str, float]:
-    """Return the numbers of a run that has ended, without those it has none of; seconds of every
-    phase are `ledger.<phase>_s`."""
+    """Return the numbers of a run that has ended; seconds of a phase are `ledger.<phase>_s`."""
     metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
     found = {
         "time_to_target_s": seconds,
@@ -159,7 +153,7 @@ def run_figures(record: RunRecord) -> dict[str, float]:
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the words of a run that has ended, those it has."""
+    """Return the words of a run that has ended."""
     names = ("role", "state", "stop", "failure", "message", "source")
     found = {name: getattr(record, name) for name in names}
     return {name: shown(value) for name, value in found.items() if value is not None}

@@ -1,8 +1,7 @@
 """`python -m raybench.report` is `raybench.report`."""
 
-import sys
-
+from raybench.commands.cli import leave
 from raybench.commands.report import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

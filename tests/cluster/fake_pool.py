@@ -18,6 +18,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES
 from raybench.stats.record import Evaluation
+from tests.factories import evaluation
 
 SPEC = RunSpec(objective=Objective(target=0.9))
 SAVING_S = 0.5
@@ -119,28 +120,20 @@ class FakePool:
         index = len(self._curve)
         self._raise(index)
         is_last = index == self.last
-        evaluation = Evaluation(
-            index=index,
-            epoch=1.0,
-            samples=1,
-            train_s=ledger["train"],
-            train_loss=0.0,
-            value=0.0,
-            learning_rate=0.1,
-            samples_per_s=1.0,
-            ledger=ledger,
-            stop="epochs" if is_last and self.is_finite else None,
-            failure="nan" if is_last and not self.is_finite else None,
+        ends = {"stop": "epochs" if self.is_finite else None}
+        ends |= {"failure": None if self.is_finite else "nan"}
+        reached = evaluation(
+            ledger["train"], index=index, samples=1, ledger=ledger, **(ends if is_last else {})
         )
-        self._curve.append(evaluation)
+        self._curve.append(reached)
         if index in self.saves:
             time.sleep(SAVING_S)
             spent = ledger | {"checkpoint": ledger["checkpoint"] + SAVING_S}
-            self._curve[-1] = replace(evaluation, ledger=spent)
+            self._curve[-1] = replace(reached, ledger=spent)
             self.resume = RunState.after(SPEC, self._curve)
         return [
             Progress(
-                evaluation=evaluation,
+                evaluation=reached,
                 num_parameters=1,
                 batch_statistics=False,
                 num_classes=10,

@@ -28,8 +28,7 @@ from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import URGENT_S, KeptCheckpoints, WorkerPool
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
-from raybench.stats.record import Evaluation
-from tests.made_results import POINT
+from tests.factories import evaluation
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)
@@ -351,19 +350,17 @@ def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
 SPEC = RunSpec()
 
 
-def evaluation(index: int) -> Evaluation:
-    ledger = {"train": 1.0, "input": 0.0}
-    return Evaluation(**POINT, index=index, samples=1, train_s=1.0, value=0.5, ledger=ledger)
+LEDGER = {"train": 1.0, "input": 0.0}
 
 
 def checkpoint(points: int) -> Checkpoint:
-    curve = [evaluation(index) for index in range(points)]
+    curve = [evaluation(index=index, ledger=LEDGER) for index in range(points)]
     return Checkpoint(state=RunState.after(SPEC, curve), weights=b"weights")
 
 
 def progress(index: int, **more: Any) -> Progress:
     return Progress(
-        evaluation=evaluation(index),
+        evaluation=evaluation(index=index, ledger=LEDGER),
         num_parameters=1,
         batch_statistics=False,
         num_classes=10,
@@ -391,8 +388,8 @@ def test_a_reply_keeps_the_index_alone() -> None:
     [
         (progress(0), True),
         (progress(0, checkpoint=checkpoint(1)), False),
-        (replace(progress(0), evaluation=replace(evaluation(0), stop="epochs")), False),
-        (replace(progress(0), evaluation=replace(evaluation(0), failure="nan")), False),
+        (replace(progress(0), evaluation=replace(evaluation(ledger=LEDGER), stop="epochs")), False),
+        (replace(progress(0), evaluation=replace(evaluation(ledger=LEDGER), failure="nan")), False),
         (Finished(ledger={}), False),
         (Crashed(failure="error", message="", traceback=""), False),
     ],

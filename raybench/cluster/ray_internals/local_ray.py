@@ -183,7 +183,7 @@ def niceness_warning(of_workers: int) -> str | None:
     return (
         f"this cluster's workers run at niceness {of_workers} (this process: {own}): another "
         f"process on their cores slows them down many times; {NICENESS}=0 before `ray start` on "
-        f"each node gives them the usual one."
+        f"each node gives them the default one."
     )
 
 

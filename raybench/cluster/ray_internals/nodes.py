@@ -58,17 +58,9 @@ NEGLIGIBLE = 0.05
 """CPUs below which a reservation is bookkeeping (a Tune trial's own, a nominal one of ours)."""
 
 
-def present() -> Sequence[Mapping[str, Any]]:
-    """Return the nodes that Ray lists, gone ones too."""
-    listed: Sequence[Mapping[str, Any]] = ray.nodes()
-    return listed
-
-
 def available() -> Mapping[str, Mapping[str, float]]:
     """Return what every node has free by Ray's books, by its id; empty for a Ray that does not
     say: then what others hold is only seen when a group does not start."""
-    from ray._private import state
-
     ask: Any = getattr(state, "available_resources_per_node", None)
     found: Mapping[str, Mapping[str, float]] = ask() if ask is not None else {}
     return found
@@ -90,14 +82,9 @@ def taken_by_others(
             taken.append((0.0, 0.0))
             continue
         left = free.get(node.id, {})
-        others_cpus = node.cpus - cpus - left.get("CPU", 0.0)
-        others_gpus = node.gpus - gpus - left.get("GPU", 0.0)
-        taken.append(
-            (
-                round(others_cpus, 4) if others_cpus > NEGLIGIBLE else 0.0,
-                round(others_gpus, 4) if others_gpus > NEGLIGIBLE else 0.0,
-            )
-        )
+        others = node.cpus - cpus - left.get("CPU", 0.0), node.gpus - gpus - left.get("GPU", 0.0)
+        others_cpus, others_gpus = (round(one, 4) if one > NEGLIGIBLE else 0.0 for one in others)
+        taken.append((others_cpus, others_gpus))
     return taken
 
 
@@ -150,11 +137,8 @@ def bundles_of(
             if placement.accelerator_type:
                 bundle[f"accelerator_type:{placement.accelerator_type}"] = ANY_OF_A_MODEL
         wanted += [dict(bundle) for _ in range(placement.num_workers)]
-    for cpus, gpus in taken:
-        held = {"CPU": cpus, "GPU": gpus}
-        if cpus or gpus:
-            wanted.append({name: amount for name, amount in held.items() if amount})
-    return wanted
+    held = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in taken if cpus or gpus)
+    return wanted + [{name: amount for name, amount in one.items() if amount} for one in held]
 
 
 def _kinds() -> list[str]:

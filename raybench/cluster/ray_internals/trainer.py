@@ -28,10 +28,9 @@ def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
 
 
 def is_lost_process(words: str) -> bool:
-    """Whether Ray's words for an error name a lost process: a paragraph of guesses around it.
+    """Whether Ray's words for an error name a lost process, in a paragraph of guesses.
 
-    Ray Train hands on the words alone, not the error. Where they change they are shown as they
-    are.
+    Ray Train hands on the words alone, not the error. Words that change are shown as they are.
     """
     return "worker process has died" in words
 
@@ -45,8 +44,7 @@ OUT_OF_REACH = (
 
 
 def is_out_of_reach(words: str) -> bool:
-    """Whether Ray's words for an error name a process that did not answer: its host, or the way
-    there. As for lost ones, words that change are shown as they are."""
+    """Whether Ray's words name a process that did not answer: its host, or the way there."""
     return any(part in words for part in OUT_OF_REACH)
 
 
@@ -72,7 +70,7 @@ TRAIN_SWITCHES = {
 """Environment of pool and workers; a Ray that does not know one of them does as by itself."""
 UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
 """Ray Data shards (our data is in memory), and a watchdog over the controller's placement group
-(which ends with the pool, its owner's owner)."""
+(which ends with the pool)."""
 
 
 def without_unused_callbacks(trainer: Any) -> Any:
