@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.data.baseline import baselines, chance_level
+from raybench.data.baseline import baselines, label_baseline
 from raybench.data.dataset import Dataset, Split
 from raybench.report.study import load
 from raybench.results.store import STUDY_FILE, Store
@@ -84,7 +84,7 @@ class World:
         classes, task = (2, "classification") if self.metric.is_share else (None, "regression")
         dataset = Dataset("made up", classes, *splits, task=task)  # type: ignore[arg-type]
         objective = Objective(kind=BUDGET, metric=self.metric.name, direction=self.metric.direction)
-        baseline_value = chance_level(self.metric, dataset)
+        baseline_value = label_baseline(self.metric, dataset)
         return baselines(objective.model_copy(update={"baseline_value": baseline_value}), dataset)
 
     def run(self, quality: float) -> tuple[list[float], list[float]]:

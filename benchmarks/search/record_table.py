@@ -32,7 +32,7 @@ import numpy as np
 from table_best import best_cells, summary
 from table_grids import DATA, GRIDS, TABLES, Cell
 
-from raybench.data.baseline import chance_level
+from raybench.data.baseline import label_baseline
 from raybench.data.load import load_dataset
 from raybench.results.store import machine, versions
 from raybench.spec.metric import ACCURACY
@@ -156,7 +156,7 @@ def pack(table: str) -> None:
         "curves": grid.curves or table,
         "note": grid.note,
         "num_validation": grid.dataset.validation_size,
-        "baseline_value": chance_level(ACCURACY, load_dataset(grid.dataset)),
+        "baseline_value": label_baseline(ACCURACY, load_dataset(grid.dataset)),
         "spec": spec | {"dataset": spec["dataset"] | {"path": path and Path(path).name}},
         "data_sha256": path and hashlib.sha256((DATA / Path(path).name).read_bytes()).hexdigest(),
         "cells": num_cells,

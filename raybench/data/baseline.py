@@ -1,4 +1,4 @@
-"""Chance: what an answer that never looks at the inputs reaches, told from the labels alone.
+"""The baseline value: what an answer that never looks at the inputs reaches, by the labels alone.
 
 The answer is learnt from the training labels and judged on those of the validation split: the most
 frequent class for accuracy (the five most frequent for top-5; any one where that is no better),
@@ -30,10 +30,10 @@ DIGITS = 6
 """Digits kept, the same on every machine: sums differ in the last ones."""
 
 
-def chance_level(metric: Metric, dataset: Dataset) -> float | None:
-    """Return the chance level of a metric on the validation split, in the metric's own unit.
+def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
+    """Return the baseline value of a metric on the validation split, in the metric's own unit.
 
-    None where labels do not tell it: for a metric that a workload measures itself, and where the
+    None where labels do not say it: for a metric that a workload measures itself, and where the
     labels of a classification are no classes.
     """
     found = _of_split(metric, dataset, dataset.validation)
@@ -43,8 +43,8 @@ def chance_level(metric: Metric, dataset: Dataset) -> float | None:
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
     """Return the baseline on the rows of `validation` and `test`, for a `resolved` objective.
 
-    None where it is not known, and without rows. Of a chance level that the user gave no more than
-    a binomial error is known.
+    None where it is not known, and without rows. Of a value that the user gave no more than a
+    binomial error is known.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}

@@ -120,7 +120,7 @@ class Dataset:
 
     name: str
     num_classes: int | None
-    """Classes that labels tell apart, or tokens of a vocabulary; None of numbers."""
+    """Classes, or tokens of a vocabulary; None of numbers."""
     train: Split
     validation: Split
     test: Split

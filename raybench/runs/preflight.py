@@ -13,7 +13,7 @@ from raybench.cluster.doctor import check_gpus_there
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
-from raybench.data.baseline import chance_level
+from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
 from raybench.data.inspect.leaks import leak_lines
@@ -87,7 +87,7 @@ def check_task(
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    baseline_value = None if _is_own(metric, workload) else chance_level(metric, dataset)
+    baseline_value = None if _is_own(metric, workload) else label_baseline(metric, dataset)
     return resolved(
         objective, task=dataset.task, own=workload.metric, baseline_value=baseline_value
     ), dataset

@@ -1,11 +1,11 @@
-"""The chance level of a metric, from the labels of the training and the validation split."""
+"""The baseline value of a metric, from the labels of the training and the validation split."""
 
 import math
 
 import numpy as np
 import pytest
 
-from raybench.data.baseline import baselines, chance_level
+from raybench.data.baseline import baselines, label_baseline
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
@@ -22,7 +22,7 @@ def classes(train, validation, number, **more):
 
 
 def baseline_value(name, dataset):
-    return chance_level(METRICS[name], dataset)
+    return label_baseline(METRICS[name], dataset)
 
 
 def test_the_most_frequent_class_of_training_is_judged_on_validation():
@@ -79,7 +79,7 @@ def test_of_vectors_every_output_has_its_own_answer_and_scale():
 
 def test_what_a_workload_measures_itself_is_not_known():
     dataset = classes([0, 1], [0, 1], 2)
-    assert chance_level(Metric(name="dice", direction="max"), dataset) is None
+    assert label_baseline(Metric(name="dice", direction="max"), dataset) is None
 
 
 def noise(metric, rows, seed):

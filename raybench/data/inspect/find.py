@@ -22,7 +22,7 @@ from raybench.data.sources.folders import (
     open_image_folder,
 )
 from raybench.data.sources.images import ImageError, is_image, read_head
-from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, Labels, read_labels, told_task
+from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, Labels, read_labels, task_of
 from raybench.data.sources.table import (
     Table,
     Tables,
@@ -209,7 +209,7 @@ SEEN_ROWS = 2000
 
 
 def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
-    """Return the columns of label, text and image, told where they are not given."""
+    """Return the columns of label, text and image, found where they are not given."""
     names = table.schema.names
     images = [name for name in names if _is_image(table, name)]
     if label is None and task != "language_modelling":
@@ -237,7 +237,7 @@ def _candidates(table: Table, images: list[str]) -> str:
     for name, kind in zip(table.schema.names, table.schema.types, strict=True):
         if name in images or name in texts or not (is_text(table, name) or is_number_type(kind)):
             continue
-        if told_task(table, [name], MAX_NUMBERED_CLASSES) == "regression":
+        if task_of(table, [name], MAX_NUMBERED_CLASSES) == "regression":
             shown.append(f"{name} (numbers)")
             continue
         number = len(pc.unique(as_texts(column_of(table, name)).drop_null()))

@@ -1,4 +1,4 @@
-"""What makes a result look better than it is, or a column useless: told from the arrays alone.
+"""What makes a result look better than it is, or a column useless, found in the arrays alone.
 
 Each in one sentence, for `init` and before a search. Looks at ROWS samples of a split at most, and
 at a part of large ones, so it takes seconds of large data.
@@ -26,12 +26,12 @@ KEY_BYTES = 512
 BINS = 256
 MOST_FEATURES = 2_000
 DECIDES = 0.998
-"""Share of the labels, or of their variance, that one column tells of samples it was not fitted to,
-from which on it is said to decide them."""
+"""Share of the labels, or of their variance, that one column predicts in samples that it was not
+fitted to, from which on it is reported to decide them."""
 ONE_ROW = 0.5
 """Part of a column's variance that one row has, from which on it flattens the others."""
 REPEATED = 50
-"""Training samples to different ones from which on equal rows are as usual as few values are."""
+"""Training samples to different ones from which on equal rows are as common as few values are."""
 Codes = npt.NDArray[np.int64]
 
 
@@ -121,15 +121,14 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
-        written = None if is_number else number_as_text(document["known"])
-        if written is not None:
+        if is_number:
+            yield from _outlier(name, dataset.train.array[:, place.start], document)
+        elif written := number_as_text(document["known"]):
             yield (
                 f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
                 "for names: write them as 1234.5."
             )
-        if is_number:
-            yield from _outlier(name, dataset.train.array[:, place.start], document)
-        share = _told_share(
+        share = _explained(
             *(_codes(values, judged, is_number=is_number)), train.labels, other.labels, dataset.task
         )
         if share >= DECIDES:
@@ -184,7 +183,7 @@ def _codes(values: Array, judged: Array, *, is_number: bool) -> tuple[Codes, Cod
     return found[0].astype(np.int64), found[1].astype(np.int64)
 
 
-def _told_share(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:
+def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:
     """Return the share of labels, or of their variance, that the bins of training tell."""
     bins = int(max(codes.max(), judged.max())) + 1
     if labels.ndim > 1 or len(wanted) < 20:
@@ -195,8 +194,8 @@ def _told_share(codes: Codes, judged: Codes, labels: Array, wanted: Array, task:
         spread = float(np.var(wanted))
         return 1.0 - float(np.mean((wanted - means[judged]) ** 2)) / spread if spread else 0.0
     classes = int(max(labels.max(), wanted.max())) + 1
-    usual = np.bincount(labels, minlength=classes).max() / len(labels)
-    if usual > 1 - 2 * (1 - DECIDES) or bins * classes > 10 * ROWS * BINS:
+    majority = np.bincount(labels, minlength=classes).max() / len(labels)
+    if majority > 1 - 2 * (1 - DECIDES) or bins * classes > 10 * ROWS * BINS:
         return 0.0
     table = np.zeros((bins, classes), np.int64)
     np.add.at(table, (codes, labels), 1)

@@ -62,7 +62,7 @@ class RawSet:
 
 @dataclass(frozen=True)
 class LabelKind:
-    """What labels are, told from those of training."""
+    """What labels are, by those of training."""
 
     task: Task
     num_classes: int | None = None

@@ -40,7 +40,7 @@ ADVICE = {
 }
 """The end of a sentence about an image that cannot be used, by what is wrong with it."""
 PROBES = 16
-"""Images that form and duration are told from."""
+"""Images that form and duration are judged by."""
 AT_ONCE = 64
 """Images per thread whose bytes are held in memory."""
 MOST_PROBLEMS = 100
@@ -72,7 +72,7 @@ class ImageForm:
     is_greyed: bool
     """Whether colours may be lost with one channel; else they are an ImageError."""
     resize: Literal["stretch", "crop"] = "stretch"
-    told_by: str = ""
+    size_of: str = ""
     """Name of the image whose size it is, where no size was asked for."""
 
     @property
@@ -128,7 +128,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
         is_scaled=spec.image_size is not None,
         is_greyed=spec.channels is not None,
         resize=spec.resize,
-        told_by=heads[0].name,
+        size_of=heads[0].name,
     )
 
 
@@ -218,7 +218,7 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
 def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> tuple[ImageForm, float]:
     """Return what all images become, and the seconds that one takes in one thread.
 
-    Told from some of them, evenly chosen (broken ones are reported later, with all others); if
+    Judged by some of them, evenly chosen (broken ones are reported later, with all others); if
     none of these is an image, UserError.
     """
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
@@ -283,7 +283,7 @@ def decode_images(
         first, error = problems[min(problems)]
         more = ""
         if error.fault == "size":
-            more = f", and {form.told_by} {form.width} x {form.height}"
+            more = f", and {form.size_of} {form.width} x {form.height}"
         if len(problems) > 1:
             least = " or more" if len(problems) >= MOST_PROBLEMS else ""
             more += f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"

@@ -52,7 +52,7 @@ class Labels:
 def read_labels(
     tables: Tables, columns: Sequence[str], task: Task | None, *, are_pictures: bool = False
 ) -> Labels:
-    """Read the columns of labels whole, and tell the task where none is given.
+    """Read the columns of labels whole, and find the task where none is given.
 
     Texts, yes and no, and few whole numbers are classes; `are_pictures` (or texts) allows more of
     these. UserError for labels that are missing, or that cannot be learnt.
@@ -67,7 +67,7 @@ def read_labels(
                 )
     if task is None:
         limit = MAX_NUMBERED_PICTURES if are_pictures else MAX_NUMBERED_CLASSES
-        task = told_task(tables.train, columns, limit)
+        task = task_of(tables.train, columns, limit)
     for _, table in tables.items():
         for column in columns:
             _require_all(table, column, is_class=task == "classification")
@@ -91,7 +91,7 @@ def read_labels(
     return Labels("regression", values)
 
 
-def told_task(table: Table, columns: Sequence[str], max_classes: int) -> Task:
+def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     """Return what labels look like: `classification` or `regression`."""
     if len(columns) > 1:
         return "regression"

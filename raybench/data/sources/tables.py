@@ -388,7 +388,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
-    """Return the spec with the columns that its keys leave open, told from the set's features.
+    """Return the spec with the columns that its keys leave open, by the set's features.
 
     A split whose labels are all hidden (-1) is left out.
     """

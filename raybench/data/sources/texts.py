@@ -291,8 +291,8 @@ def _cut_off(
         found[split], rest = rest[keep:], rest[:keep]
     found["train"] = rest
     if missing:
-        told = [
+        parts = [
             f"the {len(found[split]):,} {spec.tokens} of the {split} split" for split in missing
         ]
-        say(f"held out from its end: {', and before them '.join(told)}.")
+        say(f"held out from its end: {', and before them '.join(parts)}.")
     return found
