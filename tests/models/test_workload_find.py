@@ -78,13 +78,6 @@ def beside_the_user(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_shipped_workload_takes_shape_and_classes_of_the_dataset():
-    workload = find_workload("mnist_small", shape((32, 32, 3), 5))
-    assert workload.input_shape == (32, 32, 3)
-    assert workload.num_classes == 5
-    assert find_workload("mnist_small").input_shape == (28, 28, 1)
-
-
 @pytest.mark.parametrize("name", ["Full", "Layers"])
 def test_a_users_workload_is_found_in_the_current_directory(name):
     workload = find_workload(f"users_own:{name}", shape((3,), 2))
@@ -148,11 +141,6 @@ def test_require_framework():
     for framework in ("torch", "tensorflow"):
         require_framework(layers, framework)
         require_framework(find_workload("cnn7"), framework)
-
-
-def test_a_shipped_dataset_shapes_the_workload():
-    workload, dataset = load_workload_dataset("mnist_small", DatasetSpec(image_size=12))
-    assert workload.input_shape == dataset.input_shape == (12, 12, 1)
 
 
 def test_the_workloads_own_dataset_is_limited_repeated_and_kept():
