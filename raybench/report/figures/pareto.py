@@ -37,90 +37,74 @@ def pareto_figure(results: Study) -> Figure:
     points = reached_target(results)
     if points.empty:
         return _metric_figure(results)
+    points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
     figure, axes = parts.new_figure(parts.WIDTH, 4.0)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
     axes.set_ylabel("expected seconds to the target [s]")
     front = pareto_front(points)
     _limits(axes, points, front)
-    bands: list[Patch] = []
-    shown = _some(points, front)
-    for _, row in shown.iterrows():
-        seconds, is_filled = row["time_to_target_s"], bool(row["is_confirmed"])
-        parts.point(axes, row, row["worker_seconds_to_target"], seconds, is_filled=is_filled)
-        if is_filled and np.isfinite(row["high_s"]) and row["trial"] in set(front["trial"]):
-            ends = np.array([row["low_s"], row["high_s"]])
-            colour = parts.colour_of(row["framework"])
-            axes.plot(ends * row["num_workers"], ends, color=colour, alpha=0.25, lw=6, zorder=1)
-            bands = [Patch(color=colour, alpha=0.25, label="90 % interval")]
+    shown = _points(axes, points, set(front["trial"]))
+    known = front[front["is_confirmed"] & np.isfinite(front["high_s"])]
+    for _, row in known.iterrows():
+        ends = np.array([row["low_s"], row["high_s"]])
+        colour = parts.colour_of(row["framework"])
+        axes.plot(ends * row["num_workers"], ends, color=colour, alpha=0.25, lw=6, zorder=1)
     _diagonals(axes, results.trials[results.trials["phase"] == "search"])
-    cheapest_first = front.iloc[::-1]
-    cost = cheapest_first["worker_seconds_to_target"]
-    _front(axes, cost, cheapest_first["time_to_target_s"], worst=axes.get_ylim()[1])
+    _front(axes, front.iloc[::-1], worst=axes.get_ylim()[1])
     _name_front(figure, axes, front)
-    runs = points["runs"][points["is_confirmed"]]
-    once = "search (one run)" + parts.of_all(len(shown), len(points), "configurations")
-    kinds = [(once, False)] if not points["is_confirmed"].all() else []
-    if len(runs):
-        kinds.append((f"confirmed (expected, {_up_to(runs)} runs)", True))
-    _explain(figure, points, kinds=kinds, more=bands)
+    once = "search (one run)" + parts.of_all(shown, len(points), "configurations")
+    again = f"confirmed (expected, {_up_to(points['runs'][points['is_confirmed']])} runs)"
+    colour = parts.colour_of(known["framework"].iloc[-1]) if len(known) else ""
+    bands = [Patch(color=colour, alpha=0.25, label="90 % interval")] if colour else []
+    _explain(figure, points, once, again, bands)
     return figure
 
 
-def _some(points: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
-    """Return the points that are drawn: of very many, some of those that ran once."""
-    is_named = points["is_confirmed"] | points["trial"].isin(set(front["trial"]))
+def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
+    """Draw the points, of very many that ran once some; return how many."""
+    is_named = points["is_confirmed"] | points["trial"].isin(front)
     others = points[~is_named]
     kept = others.iloc[parts.spread(range(len(others)), MOST_POINTS)]
-    return pd.concat([points[is_named], kept])
+    shown = pd.concat([points[is_named], kept])
+    for _, row in shown.iterrows():
+        parts.point(axes, row, row["x"], row["y"], is_filled=bool(row["is_confirmed"]))
+    return len(shown)
 
 
 def _metric_figure(results: Study) -> Figure:
-    metric = results.metric
+    metric, proof = results.metric, confirmed(results).set_index("trial")
     figure, axes = parts.new_figure(parts.WIDTH, 3.7)
     axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
     axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     runs = ranked(results.trials)
     runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
-    if runs.empty:
-        return parts.say(figure, axes, parts.NOTHING)
-    proof = confirmed(results).set_index("trial")
     is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
     medians = runs["trial"].map(proof[f"median_{metric.name}"])
     y = drawn(metric, medians.where(is_confirmed, runs[metric.best_column]))
-    is_known = np.isfinite(y)  # no median where most confirming runs have failed
-    runs, y, is_confirmed = runs[is_known], y[is_known], is_confirmed[is_known]
+    runs = runs.assign(x=runs["worker_seconds"], y=y, is_confirmed=is_confirmed)
+    runs = runs[np.isfinite(runs["y"])]  # no median where most confirming runs have failed
     if runs.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    x = runs["worker_seconds"]
-    front = x[not_dominated(np.column_stack([x, -metric.sign * y]))].sort_values()
-    chosen = runs.assign(is_confirmed=is_confirmed)
-    shown = _some(chosen, chosen.loc[front.index])
-    for (_, row), cost, value in zip(shown.iterrows(), x[shown.index], y[shown.index], strict=True):
-        parts.point(axes, row, cost, value, is_filled=bool(row["is_confirmed"]))
-    metric_axis(axes, results, y / (100 if metric.is_share else 1))
-    axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
-    _front(axes, front, y[front.index], worst=axes.get_ylim()[metric.direction == "min"])
+    losses = np.column_stack([runs["x"], -metric.sign * runs["y"]])
+    front = runs[not_dominated(losses)].sort_values("x")
+    shown = _points(axes, runs, set(front["trial"]))
+    metric_axis(axes, results, runs["y"] / (100 if metric.is_share else 1))
+    axes.set(xscale="log", xlim=parts.window(runs["x"].min(), runs["x"].max()))
+    _front(axes, front, worst=axes.get_ylim()[metric.direction == "min"])
     parts.plain_ticks(axes, "x")
     if results.is_timed:
         what = parts.plain(metric.words)
         parts.head(axes, f"no run reached the target: best {what} of each")
-    once = "search (one run)" + parts.of_all(len(shown), len(runs), "runs")
-    kinds = [(once, False)] if not is_confirmed.all() else []
-    if is_confirmed.any():
-        kinds.append((f"confirmed (median of {_up_to(proof['new_runs'])})", True))
-    _explain(figure, runs, kinds=kinds)
+    once = "search (one run)" + parts.of_all(shown, len(runs), "runs")
+    _explain(figure, runs, once, f"confirmed (median of {_up_to(proof['new_runs'])})")
     return figure
 
 
 def _explain(
-    figure: Figure,
-    rows: pd.DataFrame,
-    *,
-    kinds: Sequence[tuple[str, bool]],
-    more: Sequence[Artist] = (),
+    figure: Figure, rows: pd.DataFrame, once: str, again: str, more: Sequence[Artist] = ()
 ) -> None:
-    """Explain colours, markers and fillings; `kinds` are (words, is_filled)."""
+    """Explain colours, markers and fillings: of what ran once, and again."""
     handles: list[Artist] = [
         Patch(color=parts.colour_of(name), label=parts.plain(name))
         for name in sorted(set(rows["framework"].astype(str)))
@@ -128,26 +112,28 @@ def _explain(
     for count in sorted(set(rows["num_workers"])):
         label, marker = parts.plural(int(count), "worker"), parts.marker_of(count)
         handles.append(parts.dot(label, marker=marker))
-    handles += [parts.dot(words, is_filled=is_filled) for words, is_filled in kinds]
+    for is_confirmed, words in ((False, once), (True, again)):
+        if (rows["is_confirmed"] == is_confirmed).any():
+            handles.append(parts.dot(words, is_filled=is_confirmed))
     handles += [parts.key("Pareto front", linewidth=1.4), *more]
     parts.legend_below(figure, handles, most=2)
 
 
 def _up_to(runs: pd.Series) -> str:
     """Return `3`, or `2 to 5` where configurations have run differently often."""
+    if runs.empty:
+        return ""
     low, high = int(runs.min()), int(runs.max())
     return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _limits(axes: Axes, points: pd.DataFrame, front: pd.DataFrame) -> None:
     """Frame the points, and the ranges that are drawn of those on the front."""
-    seconds = [*points["time_to_target_s"], *front["low_s"].dropna(), *front["high_s"].dropna()]
-    costs = [*points["worker_seconds_to_target"]]
-    costs += [*(front["low_s"] * front["num_workers"]).dropna()]
-    costs += [*(front["high_s"] * front["num_workers"]).dropna()]
-    axes.set(
-        xlim=parts.window(min(costs), max(costs)), ylim=parts.window(min(seconds), max(seconds))
-    )
+    ends = pd.concat([front["low_s"], front["high_s"]])
+    costs = pd.concat([points["x"], ends * pd.concat([front["num_workers"]] * 2)]).dropna()
+    seconds = pd.concat([points["y"], ends]).dropna()
+    axes.set(xlim=parts.window(costs.min(), costs.max()))
+    axes.set(ylim=parts.window(seconds.min(), seconds.max()))
     parts.plain_ticks(axes, "x")
     parts.plain_ticks(axes, "y")
 
@@ -179,14 +165,14 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
             axes.text(right, right / count, words, ha="left", va="center", **style)
 
 
-def _front(axes: Axes, cost: pd.Series, value: pd.Series, *, worst: float) -> None:
+def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
     """Draw the border of what is beaten: steps, because nothing was measured in between."""
     style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.2, "zorder": 2}
     style["drawstyle"] = "steps-post"
-    axes.plot(cost, value, gid="front", **style)
-    right = axes.get_xlim()[1]
-    axes.plot([cost.iloc[0]] * 2, [worst, value.iloc[0]], **style)
-    axes.plot([cost.iloc[-1], right], [value.iloc[-1]] * 2, **style)
+    axes.plot(front["x"], front["y"], gid="front", **style)
+    right, first, last = axes.get_xlim()[1], front.iloc[0], front.iloc[-1]
+    axes.plot([first["x"]] * 2, [worst, first["y"]], **style)
+    axes.plot([last["x"], right], [last["y"]] * 2, **style)
 
 
 def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
