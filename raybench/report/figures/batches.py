@@ -127,9 +127,6 @@ def batches_figure(results: Study) -> Figure:
     count the runs that reached the target.
     """
     found, rows, predicted = outcome(results), batch_rows(results), predicted_rows(results)
-    if rows.empty:
-        figure, axes = parts.new_figure(parts.WIDTH, 2.6)
-        return parts.say(figure, axes, parts.NOTHING)
     every = pd.concat([rows, predicted], ignore_index=True)
     shown = every[every["outcome"].notna()]
     sizes = shown.groupby(["framework", "num_workers"]).size().sort_values(ascending=False)
@@ -144,10 +141,8 @@ def batches_figure(results: Study) -> Figure:
     part = MOST_POINTS / max(limit, MOST_POINTS)
     for axes, (framework, workers) in zip(grid, panels, strict=False):
         axes.set_xscale("log", base=2)
-        here = rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
-        there = predicted[
-            (predicted["framework"] == framework) & (predicted["num_workers"] == workers)
-        ]
+        here = _of_split(rows, framework, workers)
+        there = _of_split(predicted, framework, workers)
         drawn += _panel(axes, here, there, names, part, sign=found.sign)
         _title(axes, found, here, f"{framework}, {parts.plural(int(workers), 'worker')}")
     _axes(figure, grid, results, found, every)
@@ -268,12 +263,15 @@ def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
     """Return what is said of splits without a panel."""
     words = []
     for framework, workers in splits[:4]:
-        here = rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
-        hits = int(here["outcome"].notna().sum())
+        own = _of_split(rows, framework, workers)["outcome"].notna()
         split = f"{framework}, {parts.plural(int(workers), 'worker')}"
-        words.append(f"{split} ({hits} of {len(here)} reached)")
+        words.append(f"{split} ({own.sum()} of {len(own)} reached)")
     more = f" and {len(splits) - 4} more" if len(splits) > 4 else ""
     return parts.wrapped(f"not drawn: {'; '.join(words)}{more}", parts.ROOM)
+
+
+def _of_split(rows: pd.DataFrame, framework: object, workers: float) -> pd.DataFrame:
+    return rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
 
 
 def _axes(figure: Figure, grid: Any, results: Study, found: Outcome, every: pd.DataFrame) -> None:

@@ -92,13 +92,11 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
     if len(curve):
         mark(axes, results.metric, curve, run, colour)
-    words = "\n".join([name_of(results, trial), *textwrap.wrap(_said(results, trial), parts.ROOM)])
+    words = "\n".join(
+        [name_of(results, trial), *textwrap.wrap(", ".join(seconds_of(results, trial)), parts.ROOM)]
+    )
     shape = parts.marker_of(run["num_workers"])
     return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
-
-
-def _said(results: Study, trial: str) -> str:
-    return ", ".join(seconds_of(results, trial))
 
 
 def _seconds_axis(axes: Axes, results: Study, curves: pd.DataFrame) -> None:
@@ -171,14 +169,11 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
         later = curve[curve["train_s"] >= reached - 1e-9]
         at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
     else:
-        worst_first = (
-            curve[metric.name].mul(metric.sign).sort_values(kind="stable", na_position="first")
-        )
-        at = curve.loc[worst_first.index[-1]]
+        gains = curve[metric.name] * metric.sign
+        at = curve.iloc[len(gains) - 1 - int(np.nan_to_num(gains, nan=-np.inf)[::-1].argmax())]
     x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
     style: dict[str, Any] = {"color": colour, "markeredgecolor": parts.PAPER}
-    style["marker"] = parts.marker_of(run["num_workers"])
-    axes.plot(x, y, markersize=8, zorder=5, **style)
+    axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
 
 
 STYLE_OF: dict[str, Literal["-", ":"]] = {"race": ":", "confirm": "-"}

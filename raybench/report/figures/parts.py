@@ -29,10 +29,10 @@ ROOM = 67
 BESIDE = 11
 """Characters that a marker of a further column takes."""
 
-# Okabe and Ito's colours: told apart by colour-blind readers.
+# Okabe and Ito's colours: colour-blind readers distinguish them.
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""In an order in which neighbours are told apart."""
+"""In an order in which adjacent ones differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
@@ -145,7 +145,7 @@ def line_of(number: int) -> str:
 
 
 def marker(number: int) -> str:
-    """Return the marker of the first, second, ... line: with `colour`, it is told without one."""
+    """Return the marker of the first, second, ... line: with `colour`, it is known without one."""
     return MARKERS[number % len(MARKERS)]
 
 
@@ -269,7 +269,7 @@ def metric_axis(
     *,
     is_labelled: bool = True,
 ) -> None:
-    """Scale y so that good values are told apart; draw the target.
+    """Scale y so that good values are distinguishable; draw the target.
 
     `values` of the metric are those that are drawn; without them it is the learning curves.
 
@@ -284,12 +284,11 @@ def metric_axis(
     elif len(values):
         _value_scale(axes, results, *_ends(values, target))
     if target is not None:
-        _draw_target(axes, results, is_labelled)
+        _draw_target(axes, results, target, is_labelled=is_labelled)
 
 
 def _ends(values: "pd.Series[float]", target: float | None) -> tuple[float, float]:
-    known = [*([] if values.empty else [values.min(), values.max()])]
-    known += [] if target is None else [target]
+    known = [*values, *([] if target is None else [target])]
     return float(min(known)), float(max(known))
 
 
@@ -321,46 +320,41 @@ def _apart(axes: Axes, ticks: list[float]) -> list[float]:
 
 
 def _value_scale(axes: Axes, results: Study, low: float, high: float) -> None:
-    baseline_value = results.baseline_value
-    if results.metric.direction == "min" and low > 0:
-        if baseline_value is not None:
-            high = min(high, max(baseline_value * (baseline_value / low) ** FAR_BELOW, low))
+    start, is_min = results.baseline_value, results.metric.direction == "min"
+    if is_min and low > 0:
+        if start is not None:
+            high = min(high, max(start * (start / low) ** FAR_BELOW, low))
         axes.set_yscale("log")
         room = max((high / low) ** MARGIN, 1.02)
         axes.set_ylim(low / room, high * room)
         plain_ticks(axes, "y")
         return
-    if baseline_value is not None and results.metric.direction == "max":
-        low = max(low, baseline_value - FAR_BELOW * max(high - baseline_value, 0.0))
-    if baseline_value is not None and results.metric.direction == "min":
-        high = min(high, baseline_value + FAR_BELOW * max(baseline_value - low, 0.0))
+    if start is not None and is_min:
+        high = min(high, start + FAR_BELOW * max(start - low, 0.0))
+    elif start is not None:
+        low = max(low, start - FAR_BELOW * max(high - start, 0.0))
     room = MARGIN * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
 
 
-def _draw_target(axes: Axes, results: Study, is_labelled: bool) -> None:
-    assert results.target is not None
+def _draw_target(axes: Axes, results: Study, target: float, *, is_labelled: bool) -> None:
     is_share = results.metric.is_share
-    target = 100 * results.target if is_share else results.target
+    target = 100 * target if is_share else target
     axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
     if is_labelled:
         hold = results.study["study"]["objective"].get("hold", 1)
         held = f"\n{hold} in a row" if hold > 1 else ""
+        # Its words do not go beyond the panel.
+        place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
         axes.annotate(
             f"target\n{target:g}{' %' if is_share else ''}{held}",
             (1.01, target),
             xycoords=axes.get_yaxis_transform(),
-            va=_side(axes, target),
+            va="top" if place > 0.85 else "bottom" if place < 0.15 else "center",
             fontsize=SMALL,
             color=INK,
             annotation_clip=False,
         )
-
-
-def _side(axes: Axes, target: float) -> str:
-    """Return on which side of its line the target's words stand: not beyond the panel."""
-    place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
-    return "top" if place > 0.85 else "bottom" if place < 0.15 else "center"
 
 
 @dataclass(frozen=True)

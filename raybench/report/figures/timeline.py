@@ -124,9 +124,9 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 ROLE_STYLE = {
-    "reference": ("#CC79A7", "reference: a usual one, first"),
+    "reference": ("#CC79A7", "reference: a default one, first"),
     "trial": ("#0072B2", "search"),
-    "placement_check": ("#56B4E9", "finalist: was predicted"),
+    "placement_check": ("#56B4E9", "placement check: was predicted"),
     "race": ("#E69F00", "race: best, new seeds"),
     "confirm": ("#009E73", "confirm: winners alone"),
     "scaling": ("#0072B2", "repeat of a cell"),
@@ -304,7 +304,7 @@ PHASE_STYLE = {
     "report": ("#000000", ""),
     "other": ("#F0E442", "--"),
 }
-"""Colour and hatching of each phase: neighbours are told apart in grey, too."""
+"""Colour and hatching of each phase: adjacent ones differ in grey, too."""
 ORDER = ("reference", "search", "confirm", "scaling")
 """In which a study comes to its phases."""
 MOST_GROUPS = 12

@@ -156,7 +156,7 @@ class Progress:
         self._view: View | None = view_for(console, self._draw)
         self._lines = EventLines(console, self.state)
         self._has_started = False
-        self._told: str | None = None
+        self._waits_for: str | None = None
         """What was last said of waiting, where there is no screen."""
 
     def __enter__(self) -> "Progress":
@@ -214,10 +214,10 @@ class Progress:
         """
         with self._changing:
             self.state.waiting = what
-        told = None if head is None else f"{head} {what[head][0]}"
-        if head is not None and told != self._told and self._view is None:
+        waits = None if head is None else f"{head} {what[head][0]}"
+        if head is not None and waits != self._waits_for and self._view is None:
             self._lines.write(self._clock(), "waits", {"trial": head, "for": what[head][0]})
-        self._told = told or self._told
+        self._waits_for = waits or self._waits_for
         self._changed()
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
@@ -336,7 +336,7 @@ class TrainingScreen:
 
 
 def curve_head(metric: Metric) -> str:
-    """Return the head of the curve; a validation loss is told from that of training."""
+    """Return the head of the curve; a validation loss is named, beside that of training."""
     words = "validation" if metric.name == "loss" else metric.words
     return f"  epoch    samples   train s     loss {words:>9}   samples/s  learning rate"
 

@@ -214,7 +214,7 @@ class Plan:
     """What study.yaml says of the runs to come."""
 
     num_runs: Mapping[str, int] = field(default_factory=dict)
-    """Runs of a phase, where the file tells them."""
+    """Runs of a phase, where the file has them."""
     specs: Mapping[str, RunSpec] = field(default_factory=dict)
     """The run specs that are known before, by the names of their runs: of a scaling study."""
     concurrency: int | None = None
@@ -357,7 +357,7 @@ class Replay:
         return None if source is None or source.trial == name else source.spec
 
     def _phase_of(self, name: str) -> str:
-        """Return the phase of a run that has not ended; its name alone tells it."""
+        """Return the phase of a run that has not endedby its name."""
         if self.plan.only is not None:
             return self.plan.only
         found = (phase for pattern, phase in PHASE_OF_NAME if re.fullmatch(pattern, name))

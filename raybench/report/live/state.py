@@ -17,13 +17,13 @@ from raybench.spec.run import Placement, RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
-"""Finished runs of a phase before a time left is told, where nothing was expected before."""
+"""Finished runs of a phase before a time left is shown, where nothing was expected before."""
 EXPECTED_RUNS = 3
 """What was expected of a phase counts as much as so many of its runs."""
 COLD_S = 0.5
 """A run that took longer to start its workers and load what they need had new ones."""
 MOST_OF_RUN = 0.9
-"""A run that lasts longer than usual is nearly done, as far as anybody knows."""
+"""A run that lasts longer than the others is taken to be nearly done."""
 LEAST_RECENT, MOST_RECENT = 8, 256
 """The newest half of the runs is asked, within these: a search's runs become shorter, as groups
 are warm and the bad ones are stopped early."""
@@ -132,7 +132,7 @@ class LiveRun:
     evaluation: Evaluation | None = None
     """The newest one."""
     trains_since_s: float = 0.0
-    """When its training began, as far as its first evaluation tells it."""
+    """When its training began, judged by its first evaluation."""
     heard_s: float = 0.0
     """When it was last heard of."""
     _curve: list[tuple[int, float]] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """Studies that nobody ran: of any size, by any metric, with a race, in memory."""
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
+from tests.factories import evaluation, record
 
 SPACE: dict[str, Any] = {
     "framework": ["torch", "tensorflow"],
@@ -133,52 +135,26 @@ def _run(
     if metric.direction == "min":
         values = 0.2 + 0.1 * off + 1.7 * (1 - rises) + noise
     points = [
-        Evaluation(
-            index=index,
-            epoch=float(index + 1),
-            samples=1000 * (index + 1),
-            train_s=float(second),
-            train_loss=1.0,
-            value=float(value),
-            learning_rate=spec.learning_rate,
-            samples_per_s=1000.0,
-        )
+        evaluation(float(second), index=index, value=float(value))
         for index, (second, value) in enumerate(zip(seconds, values, strict=True))
     ]
-    target, hit = spec.objective.target, None
-    if target is not None:
-        hit = next((one.train_s for one in points if one.value >= target), None)
-    is_failed = random.random() < failed
-    state = "failed" if is_failed else "stopped" if is_stopped else "complete"
-    train = float(seconds[-1])
-    ledger = dict.fromkeys((*PHASES, "input", OTHER), 0.1) | {"train": train, "queue": 0.5}
-    best = metric.best([one.value for one in points])
-    assert best is not None
-    gap = math.log(hit) if hit else 3 + metric.gap(target if target else 0.0, best)
-    run = RunRecord(
-        trial=name,
+    target, train = spec.objective.target, float(seconds[-1])
+    hit = next((one.train_s for one in points if target is not None and one.value >= target), None)
+    is_failed = bool(random.random() < failed)
+    made = record(
+        name,
+        spec,
+        train,
         role=role,
         source=source,
-        state=state,
+        stop="target" if hit else None if is_stopped else "epochs",
         failure="nan" if is_failed else None,
-        message="loss is not finite" if is_failed else None,
-        stop=None if is_failed else "target" if hit else "scheduler",
-        spec=spec,
-        num_parameters=1000,
-        batch_statistics=False,
-        time_to_target_s=None if is_failed else hit,
-        best_value=None if is_failed else best,
-        test_value=None,
-        score=math.inf if is_failed else gap,
-        samples=1000 * length,
-        ledger=ledger,
-        wall_s=sum(ledger.values()) - ledger["input"],
-        concurrent=1,
-        hosts=["a"] * spec.num_workers,
-        devices=["cpu"] * spec.num_workers,
-        finished="",
+        value=metric.best([one.value for one in points]),
+        time_to_target_s=hit,
     )
-    return run, points
+    ledger = dict.fromkeys((*PHASES, "input", OTHER), 0.1) | {"train": train, "queue": 0.5}
+    wall_s = sum(ledger.values()) - ledger["input"]
+    return replace(made, ledger=ledger, wall_s=wall_s, hosts=["a"], devices=["cpu"]), points
 
 
 def _predicted(run: RunRecord, workers: int) -> Prediction:

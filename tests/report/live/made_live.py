@@ -1,11 +1,13 @@
 """Made-up events of studies, and the state that they make."""
 
+from dataclasses import replace
 from typing import Any
 
 from raybench.report.live.state import LiveState
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
+from raybench.stats.record import Evaluation, Failure, Role, RunRecord
+from tests import factories
 
 OBJECTIVE = Objective(target=0.95, max_train_seconds=60.0)
 KEYS = ("weight_decay", "schedule")
@@ -19,17 +21,8 @@ def spec(**changes: Any) -> RunSpec:
 
 
 def evaluation(index: int = 0, value: float = 0.8, **changes: Any) -> Evaluation:
-    content: dict[str, Any] = {
-        "index": index,
-        "epoch": index + 1.0,
-        "samples": 100 * (index + 1),
-        "train_s": index + 1.0,
-        "train_loss": 1.0,
-        "value": value,
-        "learning_rate": 1e-3,
-        "samples_per_s": 4217.0,
-    }
-    return Evaluation(**(content | changes))
+    given = {"train_s": index + 1.0, "learning_rate": 1e-3, "samples_per_s": 4217.0} | changes
+    return factories.evaluation(given.pop("train_s"), index=index, value=value, **given)
 
 
 def record(
@@ -45,22 +38,18 @@ def record(
     **changes: Any,
 ) -> RunRecord:
     """A finished run: it reached the target after `seconds`, or was stopped at 80 %."""
-    last = evaluation(
-        value=0.96 if seconds else 0.8,
-        best_value=0.96 if seconds else 0.8,
-        time_to_target_s=seconds,
+    made = factories.record(
+        name,
+        spec(**changes),
+        seconds or 3.0,
+        role=role,
+        source=source,
         stop="target" if seconds else None,
-    )
-    outcome = RunOutcome(
-        evaluation=last,
-        is_over=True,
         failure=failure,
-        message=message,
-        baseline_value=0.1,
-        wall_s=wall_s,
-        ledger={"train": seconds or 3.0} | (ledger or {}),
+        value=0.96 if seconds else 0.8,
     )
-    return outcome.record(name, spec(**changes), role=role, source=source, stopped_by="scheduler")
+    took = made.ledger | (ledger or {})
+    return replace(made, message=message, wall_s=wall_s, ledger=took)
 
 
 def curve(num: int, last: float) -> list[Evaluation]:

@@ -3,11 +3,10 @@
 import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,6 +35,8 @@ def finished(name: str, seconds: float | None, moment: str, **options: Any) -> d
     return record(name, seconds, **options).line() | {"finished": f"2026-11-23T12:{moment}+00:00"}
 
 
+NOBODY = 2**22 + 1
+"""No process has this number."""
 FIRST = [
     evaluation(0, 0.5).line("0000"),
     finished("0000", 2.0, "00:10"),
@@ -133,10 +134,7 @@ def test_who_does_not_write_is_told_from_who_has_died(
     (folder / OWNER_FILE).write_text(json.dumps(owner | {"host": "elsewhere"}))
     watched.look(1e9)
     assert watched.notes()[0].endswith("; its driver may have died.")
-    gone = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
-    )
-    (folder / OWNER_FILE).write_text(json.dumps(owner | {"pid": int(gone.stdout)}))
+    (folder / OWNER_FILE).write_text(json.dumps(owner | {"pid": NOBODY}))
     assert source.driver() == "died"
     (folder / OWNER_FILE).write_text("{")
     assert source.driver() == "unknown"
@@ -184,10 +182,7 @@ def test_a_finished_study_ends_with_its_tables(
 
 
 def test_a_driver_that_died_is_a_failure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
-    )
-    owner = {"pid": int(done.stdout), "host": platform.node()}
+    owner = {"pid": NOBODY, "host": platform.node()}
     (folder / OWNER_FILE).write_text(json.dumps(owner))
     assert watch.main([str(folder)]) == cli.FAILED
     assert "Its driver died: the same command continues." in capsys.readouterr().out
@@ -271,17 +266,11 @@ def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: pytest.Mo
     assert source.driver() == "ended"
     with open_storage(url) as place, Store(place.folder) as store:
         store.append(finished("0009", 2.0, "00:30"))
-    asked: list[str] = []
-    get = source._bucket.get
-
-    def noted(key: str) -> bytes | None:
-        asked.append(key)
-        return get(key)
-
-    monkeypatch.setattr(source._bucket, "get", noted)
+    get = Mock(side_effect=source._bucket.get)
+    monkeypatch.setattr(source._bucket, "get", get)
     (line,) = source.news().lines
     assert json.loads(line)["trial"] == "0009"
-    assert len(asked) == 1
+    assert get.call_count == 1
 
 
 def test_it_counts_the_runs_that_the_last_screen_counts(capsys):

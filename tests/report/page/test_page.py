@@ -40,11 +40,11 @@ def test_what_is_text_stays_text(page, seen):
     assert "img" not in seen.tags
     assert not [one for one in seen.attributes if one[1].startswith("on")]
     assert seen.tags.count("script") == 3  # rows, details, the page's own
-    for hostile in (HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3]):
+    for hostile in HOSTILE[:4]:
         assert hostile in seen.text
     assert "\u202e" not in page
     rows = json.loads(seen.contents["script"][0])["rows"]
-    assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3]} <= {row[0] for row in rows}
+    assert {*HOSTILE[:4]} <= {row[0] for row in rows}
 
 
 def test_the_policy_lets_only_the_page_s_own_script_and_style_in(seen):
@@ -144,17 +144,23 @@ def test_a_long_curve_is_thinned_and_keeps_its_best(tmp_path):
     assert details["phases"][: len(PHASES)] == PHASES
 
 
-def test_each_kind_of_study_explains_itself(tmp_path):
-    empty = results_folder(tmp_path / "empty", [])
-    assert "No run has finished yet" in answer_of(empty, "s1").headline
-    assert "No run has finished yet" in Seen(page_text([empty])).text
-    failed = results_folder(tmp_path / "failed", [run_line("0000", failure="oom")])
-    assert answer_of(failed, "s1").headline == "No result: the run failed."
-    missed = results_folder(tmp_path / "missed", [run_line("0000", best_value=0.5)])
-    assert "No run reached the target of 90 %" in answer_of(missed, "s1").headline
-    once = results_folder(tmp_path / "once", [run_line("0000", 2.0)])
-    assert "not confirmed" in answer_of(once, "s1").headline
-    single = results_folder(tmp_path / "single", [run_line("0000", 2.0, test_value=0.91)])
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], "No run has finished yet"),
+        ([run_line("0000", failure="oom")], "No result: the run failed."),
+        ([run_line("0000", best_value=0.5)], "No run reached the target of 90 %"),
+        ([run_line("0000", 2.0)], "not confirmed"),
+    ],
+)
+def test_each_kind_of_study_explains_itself(tmp_path, lines, words):
+    results = results_folder(tmp_path, lines)
+    assert words in answer_of(results, "s1").headline
+    assert words in Seen(page_text([results])).text
+
+
+def test_a_single_run_explains_itself(tmp_path):
+    single = results_folder(tmp_path, [run_line("0000", 2.0, test_value=0.91)])
     single.study["study"]["run"] = True
     found = answer_of(single, "s1")
     assert found.headline == "The run reached 90 % accuracy after 2.00 s of training."
