@@ -1,5 +1,6 @@
 """From a path to what is seen there: which kind of data, and of a table which column is what."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -365,7 +366,11 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 def _see_text(path: Path, task: Task | None) -> Seen:
     if task == "classification" or (task is None and path.is_dir() and is_class_folder(path)):
-        return _see_text_folder(path)
+        folder = {"name": "text", "path": str(path)}
+        asked = DatasetSpec.model_validate(folder | {"task": "classification"})
+        seen = see_dataset(build_dataset(asked), folder)
+        lines = [f"{path}: a folder of texts for each class.", *seen.lines]
+        return replace(seen, kind="texts", lines=lines)
     content: dict[str, Any] = {
         "name": "text",
         "path": str(path),
@@ -398,18 +403,4 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         lines=lines,
         input_shape=(LENGTH,),
         notes={"tokens": "or words, or bytes", "sequence_length": "characters of a window"},
-    )
-
-
-def _see_text_folder(path: Path) -> Seen:
-    content = {"name": "text", "path": str(path)}
-    dataset = build_dataset(DatasetSpec.model_validate(content | {"task": "classification"}))
-    seen = see_dataset(dataset, content)
-    return Seen(
-        kind="texts",
-        dataset=content,
-        task="classification",
-        num_train=seen.num_train,
-        lines=[f"{path}: a folder of texts for each class.", *seen.lines],
-        input_shape=seen.input_shape,
     )

@@ -24,14 +24,8 @@ LARGEST = 1e100
 def is_number_type(kind: Any) -> bool:
     """Whether values of a type of pyarrow are numbers, or as good as: dates, yes and no."""
     types = pa.types
-    return bool(
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_boolean(kind)
-        or types.is_temporal(kind)
-        or types.is_null(kind)
-    )
+    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    return any(test(kind) for test in (*tests, types.is_temporal, types.is_null))
 
 
 def as_numbers(values: Any) -> Numbers:
@@ -217,11 +211,11 @@ def is_text(table: Table, column: str) -> bool:
 
 def is_text_type(kind: Any) -> bool:
     """Whether a type of pyarrow is text, written once each (`dictionary`) or not."""
-    if pa.types.is_dictionary(kind):
+    types = pa.types
+    if types.is_dictionary(kind):
         return is_text_type(kind.value_type)
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    tests = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(test(kind) for test in tests)
 
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
@@ -287,7 +281,7 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str],
     for name, kind in kinds.items():
         if name in used - set(spec.categories or []):
             continue
-        if _numbers_rows(name, kind):
+        if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):  # it may tell the label
             left_out.append(
                 f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
                 "more, name it in dataset.columns."
@@ -302,11 +296,6 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str],
             f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
         )
     return inputs, tuple(left_out)
-
-
-def _numbers_rows(name: str, kind: Any) -> bool:
-    """Whether a column is the index of a data frame: where rows stood, it may tell the label."""
-    return bool(ROW_NUMBERS.fullmatch(name)) and pa.types.is_integer(kind)
 
 
 def is_input_type(kind: Any) -> bool:
