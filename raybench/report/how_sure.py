@@ -11,7 +11,7 @@ Below it what to do next, each step with its command.
 import bisect
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from statistics import fmean
@@ -184,9 +184,7 @@ class _Played:
         self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
         noise = pooled(self._groups.values(), is_timed=self._is_timed)
         judged = best_first(self._groups, self._alone, is_timed=self._is_timed)
-        self._drawn = {
-            trial: _Drawn.of(runs, noise, is_timed=self._is_timed) for trial, runs in judged.items()
-        }
+        self._drawn = {trial: _drawer(runs, noise) for trial, runs in judged.items()}
 
     def decides(self, number: int, chance: random.Random) -> bool:
         """Return whether `number` more runs leave one on each axis."""
@@ -208,7 +206,7 @@ class _Played:
             if not left:
                 return False
             for trial in due[:left]:
-                run = self._drawn[trial].run(chance)
+                run = self._drawn[trial](chance)
                 seconds[trial].append(run)
                 if costs:
                     costs[trial].append(run.times(workers[trial]))
@@ -216,31 +214,22 @@ class _Played:
         return True
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """How runs of a configuration come out, by those that there are."""
+def _drawer(runs: Sequence[Replicate], noise: Noise) -> Callable[[random.Random], Replicate]:
+    """Return what draws a new run of a configuration, by those that there are."""
+    found, missed = (
+        measures(runs, is_timed=noise.is_timed),
+        [r.seconds for r in runs if not r.is_hit],
+    )
+    sigma = noise_at_least(runs, noise).sigma
+    center, missed_s = fmean(found or [0.0]), fmean(missed or [0.0])
 
-    hits: float
-    center: float
-    sigma: float
-    missed_s: float
-    is_timed: bool
+    def run(chance: random.Random) -> Replicate:
+        if chance.random() >= len(found) / len(runs):
+            return Replicate(missed_s, is_hit=False)
+        value = chance.gauss(center, sigma)
+        return Replicate(math.exp(value) if noise.is_timed else value, is_hit=True)
 
-    @classmethod
-    def of(cls, runs: Sequence[Replicate], noise: Noise, *, is_timed: bool) -> "_Drawn":
-        """Return it of a configuration's runs."""
-        found = measures(runs, is_timed=is_timed)
-        missed = [run.seconds for run in runs if not run.is_hit]
-        sigma = noise_at_least(runs, noise).sigma
-        center = fmean(found) if found else 0.0
-        return cls(len(found) / len(runs), center, sigma, fmean(missed or [0.0]), is_timed)
-
-    def run(self, chance: random.Random) -> Replicate:
-        """Return a new run."""
-        if chance.random() >= self.hits:
-            return Replicate(self.missed_s, is_hit=False)
-        found = chance.gauss(self.center, self.sigma)
-        return Replicate(math.exp(found) if self.is_timed else found, is_hit=True)
+    return run
 
 
 PAGE = "report.html"

@@ -1,5 +1,6 @@
 """The last screen of a study: what ran, the answer, what to do next."""
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -220,29 +221,13 @@ def show(
 
 def _amount(console: Console, results: Study, said: _Said, plots: Sequence[Path]) -> Amount:
     """Return the most that leaves the screen SCREEN lines, or the least there is."""
-    most_runs, most_raced = len(ranked(results.trials)), len(confirmed(results))
-    lines = _lines_of(ROWS[0], console, results, said, plots)
-    for amount in reversed(ROWS[1:]):
-        # A row is a line, unless its configuration takes several.
-        more = min(amount.runs, most_runs) - min(ROWS[0].runs, most_runs)
-        more += min(amount.raced, most_raced) - min(ROWS[0].raced, most_raced)
-        if lines + more > SCREEN:
-            continue
-        if _lines_of(amount, console, results, said, plots) <= SCREEN:
-            return amount
-    return ROWS[0]
 
+    def is_too_long(amount: Amount) -> bool:
+        with console.capture() as screen:
+            _print(console, results, said, amount, plots)
+        return _num_lines(screen.get(), console.width) > SCREEN
 
-def _lines_of(
-    amount: Amount,
-    console: Console,
-    results: Study,
-    said: _Said,
-    plots: Sequence[Path],
-) -> int:
-    with console.capture() as screen:
-        _print(console, results, said, amount, plots)
-    return _num_lines(screen.get(), console.width)
+    return ROWS[max(bisect.bisect_left(ROWS, True, key=is_too_long) - 1, 0)]
 
 
 def _num_lines(text: str, width: int) -> int:

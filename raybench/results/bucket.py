@@ -7,11 +7,11 @@ pyarrow is imported late: most commands need none.
 import importlib
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from raybench.spec.errors import UserError
@@ -35,7 +35,6 @@ REFUSED = (
     "PERMISSIONDENIED",
 )
 """What stores say, without case and `_`, when credentials are not good (enough)."""
-Result = TypeVar("Result")
 
 
 class BucketError(Exception):
@@ -61,95 +60,78 @@ class Bucket:
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object: readers see the whole one, or the earlier one."""
-
-        def write() -> None:
-            with self._connected().open_output_stream(f"{self._where}/{key}") as stream:
-                stream.write(content)
-
-        self._try(write)
+        with self._asked() as system, system.open_output_stream(self._path(key)) as stream:
+            stream.write(content)
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file's content as an object, piece by piece. Raises OSError for the file."""
-
-        def write() -> None:
-            with self._connected().open_output_stream(f"{self._where}/{key}") as stream:
-                shutil.copyfileobj(file, stream, CHUNK)
-
-        with path.open("rb") as file:
-            self._try(write)
+        with (
+            path.open("rb") as file,
+            self._asked() as system,
+            system.open_output_stream(self._path(key)) as stream,
+        ):
+            shutil.copyfileobj(file, stream, CHUNK)
 
     def get(self, key: str) -> bytes | None:
         """Return an object's content, None where there is none."""
-
-        def read() -> bytes | None:
+        with self._asked() as system:
             try:
-                with self._connected().open_input_stream(f"{self._where}/{key}") as stream:
+                with system.open_input_stream(self._path(key)) as stream:
                     return bytes(stream.read())
             except FileNotFoundError:
                 return None
-
-        return self._try(read)
 
     def get_file(self, key: str, path: Path) -> None:
         """Write an object's content to a file, whole or not at all; an object that is gone to none.
 
         Piece by piece: weights may be large.
         """
-
-        def read() -> None:
-            partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-            try:
-                with self._connected().open_input_stream(f"{self._where}/{key}") as stream:
-                    with partial.open("wb") as file:
-                        shutil.copyfileobj(stream, file, CHUNK)
-                    partial.replace(path)
-            except FileNotFoundError:
-                return
-
-        self._try(read)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        with self._asked() as system, suppress(FileNotFoundError):
+            with system.open_input_stream(self._path(key)) as stream, partial.open("wb") as file:
+                shutil.copyfileobj(stream, file, CHUNK)
+            partial.replace(path)
 
     def entries(self) -> dict[str, Entry]:
         """Return all objects by their keys."""
         fs = _filesystems()
-
-        def listed() -> Any:
-            system = self._connected()  # first: it knows where
+        with self._asked() as system:
             wanted = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
-            return system.get_file_info(wanted)
-
+            found = system.get_file_info(wanted)
         return {
-            info.path.removeprefix(f"{self._where}/"): Entry(info.size, info.mtime_ns / 1e9)
-            for info in self._try(listed)
+            info.path.removeprefix(self._path("")): Entry(info.size, info.mtime_ns / 1e9)
+            for info in found
             if info.type == fs.FileType.File
         }
 
     def modified(self, key: str) -> float | None:
         """Return when an object was written, in seconds by the store's clock."""
-        info = self._try(lambda: self._connected().get_file_info(f"{self._where}/{key}"))
+        with self._asked() as system:
+            info = system.get_file_info(self._path(key))
         return None if info.mtime_ns is None else info.mtime_ns / 1e9
 
     def delete(self, key: str) -> None:
         """Delete an object; that there is none is no trouble."""
+        with self._asked() as system, suppress(FileNotFoundError):
+            system.delete_file(self._path(key))
 
-        def remove() -> None:
-            with suppress(FileNotFoundError):
-                self._connected().delete_file(f"{self._where}/{key}")
+    def _path(self, key: str) -> str:
+        return f"{self._where}/{key}"
 
-        self._try(remove)
+    @contextmanager
+    def _asked(self) -> Iterator[Any]:
+        """Give the store's file system; what goes wrong with it is a BucketError."""
+        try:
+            yield self._connected()
+        except OSError as error:
+            self._system = None  # the next one reads the credentials anew
+            place = urlsplit(self.url)._replace(query="").geturl()
+            raise BucketError(in_words(place, error)) from None
 
     def _connected(self) -> Any:
         if self._system is None:
             self._system, self._where = _connect(self.url)
         return self._system
-
-    def _try(self, action: Callable[[], Result]) -> Result:
-        try:
-            return action()
-        except OSError as error:
-            self._system = None  # the next one reads the credentials anew
-            raise BucketError(
-                in_words(urlsplit(self.url)._replace(query="").geturl(), error)
-            ) from None
 
 
 def check_url(url: str) -> str:

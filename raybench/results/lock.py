@@ -16,12 +16,13 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
+from pydantic import TypeAdapter
 
 from raybench.results.bucket import Bucket
 from raybench.results.store import command
@@ -225,12 +226,15 @@ class Owner:
     """The local folder of the driver: whoever holds that folder's lock is its only driver."""
     who: str
     beat: int
-    is_released: bool
+    released: bool
     last: str | None
     """The spool that has what is below the URL: of whoever wrote there last, None of nobody.
 
     Another one than `spool` until the driver has brought what is there into its own (`settle`).
     """
+
+
+OWNER = TypeAdapter(Owner)
 
 
 class Lease:
@@ -241,7 +245,7 @@ class Lease:
     ) -> None:
         """`say` gets a sentence if there is something to wait for."""
         self.bucket, self._say = bucket, say
-        self._own = Owner(uuid.uuid4().hex, spool, _who(), 0, is_released=False, last=None)
+        self._own = Owner(uuid.uuid4().hex, spool, _who(), 0, released=False, last=None)
         self._confirmed = float("-inf")
 
     def take(self) -> str | None:
@@ -253,7 +257,7 @@ class Lease:
         """
         before = self._read()
         # Of the same spool: its lock is ours, so that driver is gone.
-        if before is not None and not before.is_released and before.spool != self._own.spool:
+        if before is not None and not before.released and before.spool != self._own.spool:
             before = self._wait_until_stale(before)
         self._own = replace(self._own, last=before.last if before is not None else None)
         self._write()
@@ -292,13 +296,13 @@ class Lease:
         """Give the lease back if it is ours; it still says who wrote last."""
         now = self._read()
         if now is not None and now.lease == self._own.lease:
-            self._own = replace(self._own, beat=self._own.beat + 1, is_released=True)
+            self._own = replace(self._own, beat=self._own.beat + 1, released=True)
             self._write()
 
     def living_owner(self) -> str | None:
         """Return who has the lease, None if nobody has it who wrote it within LEASE_STALE_S."""
         now = self._read()
-        if now is None or now.is_released or self._age() >= LEASE_STALE_S:
+        if now is None or now.released or self._age() >= LEASE_STALE_S:
             return None
         return now.who
 
@@ -313,7 +317,7 @@ class Lease:
         while age + time.monotonic() - began < LEASE_STALE_S:
             time.sleep(LEASE_LOOK_S)
             now = self._read()
-            if now is None or now.is_released:
+            if now is None or now.released:
                 return now
             if (now.lease, now.beat) != (before.lease, before.beat):
                 raise self._held(now)
@@ -338,32 +342,15 @@ class Lease:
         if content is None:
             return None
         try:
-            found: dict[str, Any] = json.loads(content)
-            last = found["last"]
-            return Owner(
-                lease=str(found["lease"]),
-                spool=str(found["spool"]),
-                who=str(found["who"]),
-                beat=int(found["beat"]),
-                is_released=found["released"] is True,
-                last=str(last) if last is not None else None,
-            )
-        except (ValueError, KeyError, TypeError):
+            return OWNER.validate_json(content)
+        except ValueError:
             # Nobody's words: it ages like a dead owner's.
             who = "somebody whose lease cannot be read"
-            return Owner("", "", who, 0, is_released=False, last="")
+            return Owner("", "", who, 0, released=False, last="")
 
     def _write(self) -> None:
-        own = self._own
-        content = {
-            "lease": own.lease,
-            "spool": own.spool,
-            "who": own.who,
-            "beat": own.beat,
-            "released": own.is_released,
-            "last": own.last,
-            "written": datetime.now(UTC).isoformat(timespec="seconds"),  # for people alone
-        }
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        content = asdict(self._own) | {"written": now}  # for people alone
         self.bucket.put(LEASE_KEY, json.dumps(content).encode() + b"\n")
 
 
