@@ -11,8 +11,6 @@ import raybench
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
 from raybench.spec.errors import UserError
-from raybench.spec.objective import Objective
-from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
 from tests.made_results import POINT, curve, results_folder, run_line
@@ -72,15 +70,6 @@ def test_a_run_that_fails_on_its_second_attempt_has_not_the_curve_of_the_first(t
     assert results.curves.empty
 
 
-def test_specs_are_whole_and_the_target_is_the_studys(tmp_path):
-    results = results_folder(tmp_path, [run_line("0000", 2.0, seed=5)])
-    assert results.specs["0000"].seed == 5
-    assert results.specs["0000"] == results.runs["0000"].spec
-    assert results.target == 0.9
-    budget = Objective(kind="best_at_budget")
-    assert results_folder(tmp_path / "budget", [], objective=budget).target is None
-
-
 def test_what_is_written_is_read_back_whole(tmp_path):
     lines = [
         run_line("0000", 2.0, role="placement_check", source="0001", accumulate=3),
@@ -117,11 +106,6 @@ def test_another_folder_is_refused(tmp_path, missing):
     (tmp_path / missing).unlink()
     with pytest.raises(UserError, match=missing):
         raybench.load(tmp_path)
-
-
-def test_describe_is_one_line():
-    spec = RunSpec(num_workers=4, learning_rate=0.012345)
-    assert describe(spec) == "torch 4x64 adam 0.0123"
 
 
 def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):

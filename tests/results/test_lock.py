@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import platform
 import re
@@ -121,14 +120,6 @@ def test_it_is_given_back_after_an_error(tmp_path: Path, kind: str) -> None:
         raise KeyboardInterrupt
     with StudyLock(tmp_path):
         pass
-
-
-def test_the_owner_stands_beside_the_lock(tmp_path: Path) -> None:
-    with StudyLock(tmp_path):
-        owner = json.loads((tmp_path / OWNER_FILE).read_text())
-    assert (owner["pid"], owner["host"]) == (os.getpid(), platform.node())
-    assert owner["command"]
-    assert owner["since"].startswith("20")
 
 
 def test_a_folder_deleted_meanwhile_is_no_trouble(tmp_path: Path, kind: str) -> None:

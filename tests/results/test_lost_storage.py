@@ -156,19 +156,6 @@ def test_expired_credentials_are_said_once_until_they_are_renewed(url, study, sa
     assert len(said) == 2
 
 
-def test_credentials_renewed_in_mid_study_go_on_by_themselves(url, study, said, server):
-    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
-        store.write_text(STUDY_FILE, study)
-        server.refuse(True)
-        try:
-            store.append(run_line("00000", 1.0, learning_rate=0.01))
-            wait_for(lambda: said)
-        finally:
-            server.refuse(False)
-        wait_for(lambda: "everything is uploaded" in said[-1])
-        assert names(url) == wanted(1)
-
-
 def test_an_owner_that_was_taken_for_dead_stops_writing(url, study, said, monkeypatch):
     place = open_storage(url, warn=said.append)
     with Store(place.folder) as store:

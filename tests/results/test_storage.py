@@ -104,26 +104,6 @@ def test_a_url_that_was_emptied_begins_anew(url, study, said):
     assert names(aside) == wanted(5)
 
 
-def test_keys_hold_no_equals_sign_and_files_come_back(url, study, said, monkeypatch, tmp_path):
-    with open_storage(url, warn=said.append) as place:
-        place.folder.joinpath("errors").mkdir()
-        place.folder.joinpath("errors", "a=b c.txt").write_text("text")
-        place.folder.joinpath(".hidden").write_text("")
-    assert [key for key in Bucket(url).entries() if "=" in key or "hidden" in key] == []
-    on_another_machine(monkeypatch, tmp_path)
-    with open_storage(url, warn=said.append) as place:
-        assert (place.folder / "errors" / "a=b c.txt").read_text() == "text"
-
-
-def test_no_object_is_written_outside_of_the_folder(url, study, said, tmp_path):
-    Bucket(url).put("%2e%2e%2Foutside", b"x")
-    Bucket(url).put("errors/..%2F..%2F..%2Foutside", b"x")
-    with open_storage(url, warn=said.append) as place:
-        found = [path.name for path in place.folder.rglob("*") if path.is_file()]
-    assert found == []
-    assert list(tmp_path.rglob("outside")) == []
-
-
 def test_fresh_starts_beside_it(url, study, said):
     write(url, study, range(3), said)
     fresh = storage.unused_url(url)
