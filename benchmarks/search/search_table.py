@@ -68,7 +68,7 @@ SEARCHED, RACE_RUNS = 120, 24
 """Of the row with the race: trials before it begins, and its runs, as in the default study."""
 BY_CHANCE = ", by chance"
 """What a table is called where every trial draws one of its recorded seeds."""
-SEEDS = {"mean": ("",), "baseline_value": (BY_CHANCE,), "both": ("", BY_CHANCE)}
+SEEDS = {"mean": ("",), "chance": (BY_CHANCE,), "both": ("", BY_CHANCE)}
 Job = tuple[str, str, int, argparse.Namespace]
 Cells = dict[tuple[str, str], dict[str, Any]]
 """Table and contestant: the summary of its searches."""
