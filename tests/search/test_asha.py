@@ -267,19 +267,19 @@ def test_of_a_metric_that_falls_the_lowest_go_on() -> None:
     assert one.judge("0006", NARROW, burst) == "scheduler"
 
 
-def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far() -> None:
-    one = early(objective=LOSS | {"target": 0.05})
+@pytest.mark.parametrize(
+    ("objective", "best", "reasons"),
+    [({"target": 0.05}, 0.2, ["scheduler", None]), ({"kind": "best_at_budget"}, 0.9, [None, None])],
+)
+def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far_at_a_budget_with_its_last(
+    objective: dict[str, Any], best: float, reasons: list[StopReason | None]
+) -> None:
+    one = early(objective=LOSS | objective)
     points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
-    one.learn(record("0000", NARROW, 5.0, stop="epochs", value=0.9, best_value=0.2), points)
-    assert one.judge("0001", NARROW, evaluation(5.0, value=0.3)) == "scheduler"
-    assert one.judge("0002", NARROW, evaluation(5.0, value=0.1)) is None
-
-
-def test_at_a_budget_it_counts_with_its_last() -> None:
-    one = early(objective=LOSS | {"kind": "best_at_budget"})
-    points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
-    one.learn(record("0000", NARROW, 5.0, stop="epochs", value=0.9, best_value=0.9), points)
-    assert one.judge("0001", NARROW, evaluation(5.0, value=0.3)) is None
+    one.learn(record("0000", NARROW, 5.0, stop="epochs", value=0.9, best_value=best), points)
+    later = [evaluation(5.0, value=value) for value in (0.3, 0.1)]
+    found = [one.judge(f"000{n}", NARROW, point) for n, point in enumerate(later, 1)]
+    assert found == reasons
 
 
 def test_at_a_target_below_a_trial_is_not_capped() -> None:

@@ -92,6 +92,9 @@ def test_the_number_of_trials_is_the_study_s(apart: bool, tmp_path: Path) -> Non
     assert (one.num_trials, one.num_finished) == (10, 0)
     ended = run_all(one, trained)
     assert [end.trial for end in ended] == [f"{number:04d}" for number in range(10)]
+    assert (one.placer is not None) == apart
+    for end in ended if one.placer else ():
+        assert end.spec.placement in one.placer.factors.of_spec(end.spec), "of its global batch"
     assert one.num_finished == 10
     assert one.ask() is None
 
@@ -106,17 +109,13 @@ def test_trials_may_be_open_side_by_side_and_end_in_any_order(tmp_path: Path) ->
     assert one.num_finished == 10
 
 
-@pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget"])
-def test_a_trial_that_was_stopped_is_finished(stop: StopReason, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
+def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
+    stop: StopReason, tmp_path: Path
+) -> None:
     one = make_search(tmp_path, PLAIN)
     one.tell(record(*_asked(one), stop=None, stopped_by=stop))
-    assert one.num_finished == 1
-
-
-def test_a_trial_that_was_interrupted_is_not(tmp_path: Path) -> None:
-    one = make_search(tmp_path, PLAIN)
-    one.tell(record(*_asked(one), stop=None, stopped_by="interrupted"))
-    assert one.num_finished == 0
+    assert one.num_finished == (stop != "interrupted")
 
 
 def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> None:
@@ -229,14 +228,6 @@ def test_without_early_stopping_nothing_is_stopped(tmp_path: Path) -> None:
     for number in range(5):
         name, _ = _asked(one)
         assert one.report(name, outcome(9.0, value=0.9 - 0.1 * number)) is None
-
-
-def test_a_sampled_batch_runs_on_a_placement_of_it(tmp_path: Path) -> None:
-    one = make_search(tmp_path, PLAIN, apart=True)
-    assert one.placer is not None
-    for ended in run_all(one, trained):
-        assert ended.spec.placement in one.placer.factors.of_spec(ended.spec)
-    assert make_search(tmp_path / "whole", PLAIN).placer is None
 
 
 def _asked(search: Search) -> tuple[str, RunSpec]:
