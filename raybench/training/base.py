@@ -112,7 +112,7 @@ class Trainer(Protocol):
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         ...
 
-    _parts: dict[str, Any]
+    _splits: dict[str, Any]
     """The splits as the worker takes them, by their names."""
     _recorder: Any
     """Of `record_steps`; else None."""
@@ -121,7 +121,7 @@ class Trainer(Protocol):
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
-        waited: float = self._parts["train"].waited_seconds()
+        waited: float = self._splits["train"].waited_seconds()
         return self._earlier_input_s + waited
 
     def step_log(self) -> StepLog:

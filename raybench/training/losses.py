@@ -20,18 +20,11 @@ class Losses:
     PREFIX: ClassVar[str]
     """Of the names of a workload's hooks."""
     floats: Any
-    """(values): float32."""
     mean: Any
-    """(values): the mean over the outputs of each sample (N,)."""
     mean_of_counted: Any
-    """(values, labels): the mean over the tokens of each sample that count (N,); 0 of none."""
     errors: Any
-    """(outputs, labels): their difference in the labels' shape: (N, 1) outputs are (N,) there."""
     cross_entropy: Any
-    """(outputs, labels, smoothing): that of each label, in the labels' shape."""
     hits: Any
-    """(outputs, labels, most): whether the label's output is among the `most` largest, in the
-    labels' shape."""
 
     def __init__(
         self, workload: Workload, metric: Metric, *, scale: Tensor = 1.0, smoothing: float = 0.0

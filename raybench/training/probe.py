@@ -45,21 +45,13 @@ class Trial:
     """Whether several workers wait for the gradient of each parameter, as torch's DDP does."""
 
     build: Any
-    """(workload): a whole model with parameters, or UserError."""
     shapes: Any
-    """(model): name and shape of all that workers exchange."""
     tensors: Any
-    """(model, inputs, labels): (model, batch, answers), on the device where it is tried."""
     forward: Any
-    """(model, batch, training): what the model returns."""
     refused_kind: Any
-    """(outputs): what they are, where they are no tensor of numbers; else None."""
     gradients: Any
-    """(model, batch, answers, losses): the gradient of each parameter by its name, or None."""
     batch_statistics: Any
-    """(model): whether a layer normalises over the samples of one worker's batch."""
     array: Any
-    """(tensor): an array of float32."""
 
     def __init__(self, workload: Workload, metric: Metric, judge: Any) -> None:
         self.workload, self._metric, self.losses = workload, metric, judge

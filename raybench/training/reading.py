@@ -114,13 +114,11 @@ class Reader:
         return Samples(changed.inputs, labels, (others, own, rest))
 
 
-class PartInMemory:
+class BatchesInMemory:
     """Inputs and labels that are on the device: a batch is an index into them. A framework's own
     has the rest."""
 
     noise_like: Any
-    """(rows of an input): random pixels or numbers; whole numbers as they are, others might be no
-    tokens."""
 
     def __init__(self, inputs: Any, labels: Any, *, mixed: bool = False) -> None:
         """`mixed`: each sample with itself, to warm up what mixes them."""
@@ -149,18 +147,14 @@ class PartInMemory:
         return each(inputs, lambda one: one[rows]), labels[rows]
 
 
-class PartOnDemand:
+class BatchesOnDemand:
     """Inputs that are read when they are asked for, `prefetch` batches ahead. A framework's own has
     the rest."""
 
     in_memory: Any
-    """(inputs, labels, mixed): they are on the device."""
     sent: Any
-    """(array): a tensor where the device takes it."""
     on_device: Any
-    """(tensor that was `sent`): it on the device."""
     random: Any
-    """(shape, type of numpy's): noise on the device."""
 
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
         """`mixed`: whether the reader mixes samples."""

@@ -42,10 +42,7 @@ class Trained:
         self._model, self._predict = model, find_part(framework, "model").predict
 
     def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return what the model returns for new samples, (N, ...) float32.
-
-        See `ModelData.inputs` for what they may be.
-        """
+        """Return its outputs for samples as `ModelData.inputs` takes them, (N, ...) float32."""
         inputs = self.data.inputs(samples)
         found = []
         for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
@@ -54,10 +51,7 @@ class Trained:
         return np.concatenate(found)
 
     def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return what the model says of new samples: names of classes, numbers in their own unit.
-
-        See `ModelData.answers`.
-        """
+        """Return what the model says of new samples, as `ModelData.answers`."""
         return self.data.answers(self.outputs(samples, batch_size=batch_size))
 
 
@@ -127,10 +121,8 @@ class Checkpoints:
         return self.now(trainer, ledger)
 
     def now(self, trainer: Trainer, ledger: Ledger) -> Checkpoint | None:
-        """Save the run after its last evaluation, unless it is never to be; as in `after`.
-
-        Never of workers that exchange no gradients: each has weights of its own.
-        """
+        """Save the run after its last evaluation, as in `after`: never of workers that exchange no
+        gradients, as each has weights of its own."""
         if not self._spec.checkpoint_every_s or not self._spec.exchange_gradients:
             return None
         self._saved_s = _work(self._curve[-1].ledger)

@@ -147,7 +147,7 @@ def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
         world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
         given = (world.torch_device,) if framework == "torch" else ()
         mixed = 3 if framework == "torch" else 2
-        part = find_part(framework, "parts").training_part(spec, split, *given, Room(2**30))
+        part = find_part(framework, "batches").training_batches(spec, split, *given, Room(2**30))
         steps = take_until(training_steps(spec, data, world), 200)[0]
         found = [
             [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]

@@ -128,7 +128,7 @@ def test_the_splits_of_a_trainer_share_one_room(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, rooms = find_part(framework, "loop"), []
-    for name in ("part_of", "training_part"):
+    for name in ("batches_of", "training_batches"):
         real = getattr(loop, name)
         monkeypatch.setattr(
             loop, name, lambda *given, of=real: rooms.append(given[-1]) or of(*given)
@@ -143,12 +143,12 @@ def test_the_splits_of_a_trainer_share_one_room(
 
 def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from raybench.training.torch import parts
+    from raybench.training.torch import batches
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70, 80))
-    monkeypatch.setattr(parts, "Room", lambda free_bytes: free_bytes)
+    monkeypatch.setattr(batches, "Room", lambda free_bytes: free_bytes)
     device = torch.device("cuda", 0)
-    assert [parts.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
+    assert [batches.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
 
 
 @dataclass
@@ -213,13 +213,13 @@ def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
 ) -> None:
     """int64 for int32; here too bytes are gathered as the type of their size that a GPU can."""
     pytest.importorskip("tensorflow")
-    from raybench.training.tensorflow import parts
+    from raybench.training.tensorflow import batches
 
     if is_file:  # of which batches are read
         monkeypatch.setattr(room, "SHARE", 0.0)
     spec = spec_of("tensorflow", {"regression": "rmse"}.get(name, "perplexity"))
     own = train(spec, *TASKS[name])
-    monkeypatch.setattr(parts, "has_gpus", lambda: True)
+    monkeypatch.setattr(batches, "has_gpus", lambda: True)
     found = train(spec, *TASKS[name])
     assert np.array_equal(numbers(own[0]), numbers(found[0]))
     assert own[1] == found[1]

@@ -16,8 +16,8 @@ tf = pytest.importorskip("tensorflow")
 @pytest.mark.parametrize("offset", [0, 1, 4, 16, 64])
 def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
     """A tensor over memory aligned to less than 64 bytes ends the process in a kernel."""
+    from raybench.training.tensorflow.batches import to_tensor
     from raybench.training.tensorflow.loop import join
-    from raybench.training.tensorflow.parts import to_tensor
 
     join(rank=0, num_workers=1, device="cpu", num_threads=1)  # before TensorFlow's first use
     memory = np.zeros(4096 + 128 + offset, np.uint8)
@@ -40,7 +40,7 @@ def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
 def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raybench.training.tensorflow import parts
+    from raybench.training.tensorflow import batches
 
     def used(name: str) -> dict[str, int]:
         assert name == "GPU:0"  # with its task in it TensorFlow refuses the name
@@ -51,14 +51,14 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", used)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
-    assert parts.free_bytes(share) == gib * 2**30
+    assert batches.free_bytes(share) == gib * 2**30
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
-    assert parts.free_bytes(share) == 0  # not known is not without end
+    assert batches.free_bytes(share) == 0  # not known is not without end
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 3, 2), (5, 3, 1)])
 def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
-    from raybench.training.tensorflow.parts import gathered
+    from raybench.training.tensorflow.batches import gathered
 
     every = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
     rows = [3, 15, 0, 3]
@@ -70,21 +70,21 @@ def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
 def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from raybench.training.tensorflow import parts
+    from raybench.training.tensorflow import batches
 
     pixels = tf.TensorSpec([None, 4, 4], tf.uint8)
-    graph = tf.function(parts.gathered).get_concrete_function(
+    graph = tf.function(batches.gathered).get_concrete_function(
         pixels, tf.TensorSpec([None], tf.int64)
     )
     gathers = [op for op in graph.graph.get_operations() if op.type == "GatherV2"]
-    assert [op.get_attr("Tparams") for op in gathers] == [parts.WORDS[4]]
-    monkeypatch.setattr(parts, "has_gpus", lambda: True)
+    assert [op.get_attr("Tparams") for op in gathers] == [batches.WORDS[4]]
+    monkeypatch.setattr(batches, "has_gpus", lambda: True)
     odd, even = (
         Split(np.zeros((4, *shape), np.uint8), np.zeros(4, np.int64))
         for shape in [(5, 3, 1), (4, 3, 1)]
     )
-    assert isinstance(parts.part_of(odd, 0, Room(2**20)), parts.OnDemandPart)
-    assert isinstance(parts.part_of(even, 0, Room(2**20)), parts.InMemoryPart)
+    assert isinstance(batches.batches_of(odd, 0, Room(2**20)), batches.OnDemandBatches)
+    assert isinstance(batches.batches_of(even, 0, Room(2**20)), batches.InMemoryBatches)
 
 
 def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.Mo
     from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
     from raybench.data.inputs import KINDS
-    from raybench.training.tensorflow import parts
+    from raybench.training.tensorflow import batches
 
     listed = get_registered_kernels_for_op("GatherV2").kernel
     kernels = {
@@ -103,8 +103,8 @@ def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.Mo
         if one.device_type == "GPU" and of.name == "Tparams"
     }
     assert tf.uint8 not in kernels  # as long as this holds, `WORDS` are needed
-    monkeypatch.setattr(parts, "has_gpus", lambda: True)
-    given = {parts.type_here(kind) for kind in KINDS}
+    monkeypatch.setattr(batches, "has_gpus", lambda: True)
+    given = {batches.type_here(kind) for kind in KINDS}
     assert tf.int32 not in given  # it has one, and stays on the host
-    assert given - {tf.uint8} | set(parts.WORDS.values()) <= kernels
+    assert given - {tf.uint8} | set(batches.WORDS.values()) <= kernels
     assert "GPU" in {one.device_type for one in get_registered_kernels_for_op("Bitcast").kernel}

@@ -17,7 +17,7 @@ from raybench.training.steps import take_until, training_steps
 
 torch = pytest.importorskip("torch")
 
-from raybench.training.torch.parts import InputClock  # noqa: E402
+from raybench.training.torch.batches import InputClock  # noqa: E402
 from raybench.training.torch.state import (  # noqa: E402
     random_state,
     seed_replicas,
@@ -66,13 +66,13 @@ def test_a_users_model_may_view_what_its_convolutions_return() -> None:
 
 
 def test_rows_and_weights_of_an_interval_reach_the_device_at_once() -> None:
-    from raybench.training.torch.parts import InMemoryPart
+    from raybench.training.torch.batches import InMemoryBatches
 
     spec = small_spec("torch", batch_size_per_worker=8, accumulate=3)
     dataset = load_workload_dataset(spec.workload, spec.dataset)[1]
     world = find_backend("torch").join(rank=0, num_workers=1, device="cpu", num_threads=1)
     steps = take_until(training_steps(spec, dataset, world), 400)[0]
-    part = InMemoryPart(torch.arange(len(dataset.train)), torch.from_numpy(dataset.train.labels))
+    part = InMemoryBatches(torch.arange(len(dataset.train)), torch.from_numpy(dataset.train.labels))
     batches = list(part.batches(steps))
     passes = [rows for step in steps for rows in step.indices]
     for batch, rows in zip(batches, passes, strict=True):

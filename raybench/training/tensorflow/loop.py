@@ -27,6 +27,14 @@ from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.steps import with_unfrozen
+from raybench.training.tensorflow.batches import (
+    batches_of,
+    gathered,
+    mixed_signature,
+    room_for_data,
+    signature,
+    training_batches,
+)
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
 from raybench.training.tensorflow.model import (
     Inputs,
@@ -43,14 +51,6 @@ from raybench.training.tensorflow.model import (
 from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer, clip_gradients
 from raybench.training.tensorflow.optim.kernels import Optimizer
-from raybench.training.tensorflow.parts import (
-    gathered,
-    mixed_signature,
-    part_of,
-    room_for_data,
-    signature,
-    training_part,
-)
 from raybench.training.tensorflow.state import (
     Averaging,
     Copies,
@@ -304,12 +304,12 @@ class Trainer(base.Trainer):
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)
-        self._parts = {
-            "train": training_part(spec, dataset.train, room),
-            "validation": part_of(dataset.validation, spec.prefetch, room),
+        self._splits = {
+            "train": training_batches(spec, dataset.train, room),
+            "validation": batches_of(dataset.validation, spec.prefetch, room),
         }
         if len(dataset.test):
-            self._parts["test"] = part_of(dataset.test, spec.prefetch, room)
+            self._splits["test"] = batches_of(dataset.test, spec.prefetch, room)
         self._steps = TracedSteps(
             spec, world, self._model, self._optimizer, self._averaging, self._losses
         )
@@ -329,13 +329,13 @@ class Trainer(base.Trainer):
         copies = self._copies()
         saved = [values_of(variables) for variables in copies]
         num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
-        real = self._parts
-        self._parts = {name: part.noise(num_rows) for name, part in real.items()}
+        real = self._splits
+        self._splits = {name: part.noise(num_rows) for name, part in real.items()}
         for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
             for _ in range(WARM_UP_STEPS):
                 self.train([one])
         self.evaluate("validation", slice(0, self._evaluation_batch))
-        self._parts = real
+        self._splits = real
         self._freeze(steps[0].is_frozen)
         for variables, values in zip(copies, saved, strict=True):
             set_values(variables, values)
@@ -356,7 +356,7 @@ class Trainer(base.Trainer):
         """Take steps by one traced function, all with the backbone frozen or all without."""
         total = 0.0
         clocks = self._recorder.start() if self._recorder else None
-        for batch in self._parts["train"].batches(steps):
+        for batch in self._splits["train"].batches(steps):
             loss, rows = take(*batch)
             total += float(loss)  # waits for the device
             if self._recorder and clocks:
@@ -369,7 +369,7 @@ class Trainer(base.Trainer):
         self._average_statistics()
         loss, value, samples = 0.0, 0.0, 0
         with self._averaging.in_place(self._optimizer):
-            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+            for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 batch_loss, batch_value = self._evaluate_batch(inputs, labels)
                 samples += len(labels)
                 loss += float(batch_loss)
@@ -404,18 +404,15 @@ class Trainer(base.Trainer):
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
-        for part in self._parts.values():
+        for part in self._splits.values():
             part.close()
-        self._parts.clear()
+        self._splits.clear()
         del self._model, self._optimizer, self._averaging, self._steps
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or let it go, on all ranks at the same step.
-
-        The optimizer of a backbone that is let go begins anew, that of the head with it.
-        """
+        """Freeze the backbone or let it go, on all ranks at the same step."""
         if self._freezing is None or self._freezing.is_on == is_on:
             return
         self._freezing.set(is_on)

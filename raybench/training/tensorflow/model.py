@@ -53,20 +53,13 @@ def parameter_shapes(model: keras.Model) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def batch_statistics(model: keras.Model) -> bool:
-    """Whether a layer normalises over the samples of one worker's batch.
-
-    Then what is learnt depends on the batch per worker, not on the global batch alone; a
-    `synchronized` one takes all workers' samples and does not count.
-    """
+    """Whether a layer normalises over the samples of one worker's batch."""
     kinds = (keras.layers.BatchNormalization,)
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
 def prepare_inputs(inputs: Inputs) -> Inputs:
-    """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each.
-
-    Images stay (N, H, W, C).
-    """
+    """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each."""
     if isinstance(inputs, dict):
         return {name: _prepared(one) for name, one in inputs.items()}
     return _prepared(inputs)

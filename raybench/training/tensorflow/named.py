@@ -173,11 +173,7 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Give a new model the weights of a spec; return what was drawn anew, in sentences.
-
-    `none` leaves it as it was drawn. UserError for weights that are not there, or of another
-    model; only the head may differ, in its number of outputs.
-    """
+    """Give a new model the weights of a spec; return what was drawn anew, in sentences."""
     path = weights_file(workload, weights, CACHED)
     return [] if path is None else load_file(model, workload, path)
 

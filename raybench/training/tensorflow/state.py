@@ -43,10 +43,7 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run: the first replica's values; `rows` as `own_numbers` gives.
-
-    `own` are the positions of the arrays that the rows are of.
-    """
+    """Return the state of a run: the first replica's values; `rows` as `own_numbers` gives."""
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
@@ -56,10 +53,7 @@ def pack_state(
 
 def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     """Give the copies of this rank's replicas what `pack_state` was given; return the seconds, and
-    whether the backbone was frozen.
-
-    UserError if they are of another model, or were written by something else.
-    """
+    whether the backbone was frozen."""
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
@@ -82,10 +76,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
 
 
 def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
-    """Return the positions of arrays that are not the same on all ranks and their replicas.
-
-    They are random streams, and averages over each worker's own samples.
-    """
+    """Return the positions of arrays that are not the same on all ranks and their replicas."""
     sums: list[list[float]] = []
     for arrays in replicas:
         sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
@@ -93,10 +84,7 @@ def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
 
 
 def own_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
-    """Return what a replica has of its own: seconds of waiting for data, and the arrays `own`.
-
-    float64 holds their 32 bits.
-    """
+    """Return what a replica has of its own: seconds of waiting for data, and the arrays `own`."""
     return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
 
 
@@ -127,16 +115,8 @@ def _plain(array: Array) -> Array:
 
 
 class Averaging:
-    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither.
-
-        mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the steps so far
-
-    The divisor is Adam's correction: the average is over the steps taken, and the weights of the
-    beginning have no part in it. Of trainable weights alone: moving averages of batch normalisation
-    are the model's own, as with the `use_ema` of Keras's optimizers.
-
-    To be made in the scope of the strategy.
-    """
+    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither; as
+    torch's. To be made in the scope of the strategy."""
 
     def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._decay, self._strategy = spec.ema_decay, strategy

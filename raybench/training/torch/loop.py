@@ -20,6 +20,7 @@ from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.steps import with_unfrozen
+from raybench.training.torch.batches import batches_of, room_for_data, training_batches
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import (
     Losses,
@@ -34,7 +35,6 @@ from raybench.training.torch.model import (
 )
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import build_optimizer, clip_gradients
-from raybench.training.torch.parts import part_of, room_for_data, training_part
 from raybench.training.torch.state import (
     Averaging,
     Freezing,
@@ -152,12 +152,12 @@ class Trainer(base.Trainer):
         self._losses = Losses.of(spec, workload, dataset, on_device)
         self.metric = self._losses.metric
         room = room_for_data(self._device, spec.gpus_per_worker)
-        self._parts = {
-            "train": training_part(spec, dataset.train, self._device, room),
-            "validation": part_of(dataset.validation, self._device, spec.prefetch, room),
+        self._splits = {
+            "train": training_batches(spec, dataset.train, self._device, room),
+            "validation": batches_of(dataset.validation, self._device, spec.prefetch, room),
         }
         if len(dataset.test):
-            self._parts["test"] = part_of(dataset.test, self._device, spec.prefetch, room)
+            self._splits["test"] = batches_of(dataset.test, self._device, spec.prefetch, room)
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
@@ -166,15 +166,15 @@ class Trainer(base.Trainer):
         optimizer = copy.deepcopy(self._optimizer.state_dict())
         averages = copy.deepcopy(self._averaging.state())
         num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
-        real = self._parts
+        real = self._splits
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            self._parts = {name: part.noise(num_rows) for name, part in real.items()}
+            self._splits = {name: part.noise(num_rows) for name, part in real.items()}
             for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
                 for _ in range(WARM_UP_STEPS):
                     self.train([one])
             self.evaluate("validation", slice(0, self._evaluation_batch))
-        self._parts = real
+        self._splits = real
         self._freeze(steps[0].is_frozen)
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
@@ -185,7 +185,7 @@ class Trainer(base.Trainer):
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
         self._into_training()
         total = torch.zeros((), device=self._device)
-        batches = self._parts["train"].batches(steps)
+        batches = self._splits["train"].batches(steps)
         if self._recorder:
             self._recorder.begin()
         for step in steps:
@@ -221,7 +221,7 @@ class Trainer(base.Trainer):
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value = torch.zeros((), dtype=torch.float64, device=self._device)
         with self._averaging.in_place(self._optimizer):
-            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+            for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 prepared = prepare_inputs(inputs, channels_last=self._channels_last)
                 with self._precision():
                     outputs = self._model(prepared)
@@ -259,9 +259,9 @@ class Trainer(base.Trainer):
 
     def close(self) -> None:
         """Release model, optimizer and data."""
-        for part in self._parts.values():
+        for part in self._splits.values():
             part.close()
-        self._parts.clear()
+        self._splits.clear()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         del self._averaging
         if self._device.type == "cuda":

@@ -177,10 +177,7 @@ def unpack_state(
     state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, averaging: Averaging
 ) -> tuple[list[list[float]], bool]:
     """Give model, optimizer and averages what `pack_state` was given; return its `rows`, and
-    whether the backbone was frozen.
-
-    UserError if they are of another model, or were written by something else.
-    """
+    whether the backbone was frozen."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:

@@ -275,11 +275,7 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
 
 
 def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
-    """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
-
-    Newton and Schulz's iteration with a polynomial of degree 5, in float32 or the matrix's wider
-    type: the authors' bfloat16 would not be the same in two frameworks, nor fast on a CPU.
-    """
+    """Return U S V^T with S near 1 in place of the singular values; 0 of 0. As torch's."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = tf.transpose(matrix) if is_tall else matrix
     if found.dtype != tf.float64:

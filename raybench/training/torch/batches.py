@@ -1,4 +1,4 @@
-"""The splits of a dataset as tensors on the worker's device. Mirrors tensorflow/parts.py."""
+"""The splits of a dataset as tensors on the worker's device. Mirrors tensorflow/batches.py."""
 
 import contextlib
 import time
@@ -16,8 +16,8 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.memory import Room
 from raybench.training.reading import (
-    PartInMemory,
-    PartOnDemand,
+    BatchesInMemory,
+    BatchesOnDemand,
     Reader,
     mixes,
     rounds_of,
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
     mixed: Any = None
 
 
-class InMemoryPart(PartInMemory):
+class InMemoryBatches(BatchesInMemory):
     """Inputs and labels that are on the device: a batch is an index into them."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
@@ -125,10 +125,10 @@ class InMemoryPart(PartInMemory):
         return Batch(inputs, labels, weights, mixed)
 
 
-class OnDemandPart(PartOnDemand):
+class OnDemandBatches(BatchesOnDemand):
     """Inputs that are read when they are asked for, `prefetch` batches ahead."""
 
-    in_memory = InMemoryPart
+    in_memory = InMemoryBatches
 
     def __init__(
         self, reader: Reader, device: torch.device, prefetch: int, *, mixed: bool = False
@@ -181,7 +181,7 @@ def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:
     return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
 
 
-Part = InMemoryPart | OnDemandPart
+Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(device: torch.device, share: float) -> Room:
@@ -192,20 +192,20 @@ def room_for_data(device: torch.device, share: float) -> Room:
     return Room(min(free, int(total * min(share, 1))))
 
 
-def part_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Part:
+def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Batches:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
     if split.is_on_demand or not _has_room(split, device, room):
-        return OnDemandPart(Reader(split), device, prefetch)
+        return OnDemandBatches(Reader(split), device, prefetch)
     inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
-    return InMemoryPart(inputs, to_tensor(split.labels).to(device))
+    return InMemoryBatches(inputs, to_tensor(split.labels).to(device))
 
 
-def training_part(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Part:
+def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Batches:
     """Return the training split; where samples are augmented they are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
-        return part_of(split, device, spec.prefetch, room)
-    return OnDemandPart(reader, device, spec.prefetch, mixed=mixes(spec))
+        return batches_of(split, device, spec.prefetch, room)
+    return OnDemandBatches(reader, device, spec.prefetch, mixed=mixes(spec))
 
 
 def _has_room(split: Split, device: torch.device, room: Room) -> bool:

@@ -1,4 +1,4 @@
-"""The splits of a dataset as tensors on the worker's device. Mirrors torch/parts.py."""
+"""The splits of a dataset as tensors on the worker's device. Mirrors torch/batches.py."""
 
 import itertools
 import math
@@ -15,7 +15,13 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.machine import gpu_memory_bytes
 from raybench.training.memory import Room
-from raybench.training.reading import PartInMemory, PartOnDemand, Reader, mixes, training_reader
+from raybench.training.reading import (
+    BatchesInMemory,
+    BatchesOnDemand,
+    Reader,
+    mixes,
+    training_reader,
+)
 from raybench.training.tensorflow.model import Inputs, Mixed
 
 ALIGNMENT = 64
@@ -85,7 +91,7 @@ Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
 passes, samples) rows of all these, and their weights, and (steps,) rates."""
 
 
-class InMemoryPart(PartInMemory):
+class InMemoryBatches(BatchesInMemory):
     """Inputs and labels that are on the device: a batch is an index into them."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
@@ -108,10 +114,10 @@ class InMemoryPart(PartInMemory):
         return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
 
 
-class OnDemandPart(PartOnDemand):
+class OnDemandBatches(BatchesOnDemand):
     """Inputs that are read when they are asked for, the batches of `prefetch` steps ahead."""
 
-    in_memory = InMemoryPart
+    in_memory = InMemoryBatches
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield what the traced function takes, one step in a call: as in memory, of its samples.
@@ -152,7 +158,7 @@ class OnDemandPart(PartOnDemand):
         )
 
 
-Part = InMemoryPart | OnDemandPart
+Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(share: float) -> Room:
@@ -160,19 +166,19 @@ def room_for_data(share: float) -> Room:
     return Room(free_bytes(share))
 
 
-def part_of(split: Split, prefetch: int, room: Room) -> Part:
+def batches_of(split: Split, prefetch: int, room: Room) -> Batches:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
     if split.is_on_demand or not _has_room(split, room):
-        return OnDemandPart(Reader(split), prefetch)
-    return InMemoryPart(each(split.arrays, to_tensor), to_tensor(split.labels))
+        return OnDemandBatches(Reader(split), prefetch)
+    return InMemoryBatches(each(split.arrays, to_tensor), to_tensor(split.labels))
 
 
-def training_part(spec: RunSpec, split: Split, room: Room) -> Part:
+def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
     """Return the training split; where samples are augmented they are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
-        return part_of(split, spec.prefetch, room)
-    return OnDemandPart(reader, spec.prefetch, mixed=mixes(spec))
+        return batches_of(split, spec.prefetch, room)
+    return OnDemandBatches(reader, spec.prefetch, mixed=mixes(spec))
 
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
