@@ -108,7 +108,7 @@ def require_gpus(
     given = f"framework {framework}: a worker{where} is given {gpus}, and"
     if problem:
         raise UserError(
-            f"{given} nobody knows whether {framework} sees them: {problem}; mend that, or set "
+            f"{given} it is not known whether {framework} sees them: {problem}; fix that, or set "
             "gpus_per_worker: 0."
         )
     raise UserError(

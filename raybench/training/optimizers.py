@@ -60,7 +60,7 @@ carry the old one. Its weight decay is decoupled.
     c = beta1 m + (1 - beta1) g
     w <- w - lr (sign(c) + wd w);  m <- beta2 m + (1 - beta2) g
 
-Every weight moves by lr, so that its usual rates are 3 to 10 times below those of AdamW, and its
+Every weight moves by lr, so that its typical rates are 3 to 10 times below those of AdamW, and its
 weight decay as much above. keras.optimizers.Lion has weight decay on biases too.
 
 `schedule_free_adamw` (Defazio et al. 2024, arXiv:2405.15682, Algorithm 1), as AdamWScheduleFree

@@ -302,7 +302,7 @@ def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
         return warnings
     return [
         *warnings,
-        f"Workload {workload.name}: frozen_epochs freezes weights that are drawn by chance; set "
+        f"Workload {workload.name}: frozen_epochs freezes weights that are random; set "
         "weights to a file or to cached.",
     ]
 
@@ -311,7 +311,7 @@ def no_head(workload: Workload, names: list[str], what: str) -> UserError:
     """Return the error of a model whose parts (`what`: parameters, layers) have these names."""
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     if workload.head is None:
-        problem = "nobody knows which is its head; set its attribute head to what the names of"
+        problem = "it does not say which is its head; set its attribute head to what the names of"
         return UserError(
             f"frozen_epochs: workload {workload.name}: {problem} the head's {what} begin with "
             f"({shown})."

@@ -34,7 +34,7 @@ class RefusedStateError(UserError):
 
 
 class Trained:
-    """A saved model with what it must be told of its data: `load_model(...).raybench`."""
+    """A saved model with what it must know of its data: `load_model(...).raybench`."""
 
     def __init__(self, model: Any, data: ModelData, framework: str) -> None:
         self.data = data

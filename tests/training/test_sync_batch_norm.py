@@ -94,7 +94,7 @@ def test_torch_sends_no_buffers_while_it_trains(tmp_path: Path) -> None:
     [
         ({"accumulate": 2}, "set accumulate: 1"),
         ({"strategy": "single_process"}, "set strategy: distributed"),
-        ({"gpus_per_worker": 0}, "set gpus_per_worker: 1 or sync_batch_norm: false"),
+        ({"gpus_per_worker": 0}, "is for workers on GPUs; set it to false, or gpus_per_worker: 1"),
     ],
 )
 def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], words: str) -> None:

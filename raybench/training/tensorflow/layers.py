@@ -24,7 +24,7 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.laye
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:
-    """Return the type of what the first layer takes; None is the usual one of numbers."""
+    """Return the type of what the first layer takes; None is the default, of numbers."""
     is_embedded = isinstance(layers[0], description.Embedding | description.MeanEmbedding)
     return "int64" if is_embedded else None
 

@@ -232,8 +232,8 @@ class StepRecorder:
     def memory_peak_bytes(self) -> int | None:
         """The most memory since this was made; of several GPUs that of the fullest."""
         if self._gpus:
-            told = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
-            return max(int(one["peak"]) for one in told)
+            known = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+            return max(int(one["peak"]) for one in known)
         return peak_bytes()
 
 

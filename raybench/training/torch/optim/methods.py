@@ -162,7 +162,7 @@ class NAdamW(Optimizer):
             foreach.add_(bucket.params, updates, alpha=-group["lr"])
             return
         # beta1 m + (1 - beta1) g is the moment of decay beta1^2: the kernel leaves it in the place
-        # of m, which is told from it again. Its own correction is that of beta1^2.
+        # of m, which is computed back from it. Its own correction is that of beta1^2.
         growth = 1 + beta1 ** group["step"]
         settings |= {"lr": group["lr"] * growth, "beta1": beta1**2}
         adamw(bucket, weight_decay=weight_decay / growth, **settings)
