@@ -16,7 +16,7 @@ from raybench.data.dataset import Array, Dataset, Split, named_arrays, split_of_
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
-from raybench.data.sources.images import ImageForm, fit
+from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.store.build import stored
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import Source, file_at
@@ -121,14 +121,8 @@ def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
             "uint8 images (height, width, 1 or 3) can be changed; leave the key out."
         )
     height, width, channels = inputs.shape[1:]
-    form = ImageForm(
-        height=spec.image_size or height,
-        width=spec.image_size or width,
-        channels=spec.channels or channels,
-        is_scaled=spec.image_size is not None,
-        is_greyed=spec.channels is not None,
-        resize=spec.resize,
-    )
+    head = ImageHead(name="", width=width, height=height, is_grey=channels == 1)
+    form = form_of(spec, [head])
     return None if form.shape == inputs.shape[1:] else form
 
 
