@@ -132,7 +132,7 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     value = run[metric.best_column]
     best = "nothing evaluated" if value != value else f"best {_text(metric, value)}"
     is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]
-    found = f"{_searched_s(results, trial, run):.2f} s" if is_hit else best
+    found = f"{repeat(results, trial).seconds:.2f} s" if is_hit else best
     proof = confirmed(results).set_index("trial")
     if trial not in proof.index:
         return [f"search {found} (one run)"]
@@ -147,12 +147,6 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of}"
     ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
     return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
-
-
-def _searched_s(results: Study, trial: str, run: Any) -> float:
-    if trial in results.runs:
-        return repeat(results, trial).seconds
-    return float(run["time_to_target_s"])
 
 
 def _text(metric: Metric, value: float) -> str:

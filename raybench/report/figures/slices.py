@@ -3,7 +3,7 @@ they are or by their log, or names), with where the optimum is flat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,37 +95,27 @@ class Values:
 def values_of(results: Study, key: str, rows: pd.DataFrame) -> Values:
     """Return the places of the values that `rows` have of a searched key."""
     column = rows[key]
-    if _is_number(column):
-        numbers = column.astype("Float64").to_numpy(dtype=float, na_value=np.nan)
-        every = np.unique(numbers[np.isfinite(numbers)])
-        if len(every) > FEW:
-            return _numbers(numbers, is_log=_is_log(results, key, every))
-        # Side by side, runs with the same of few numbers do not hide each other.
-        known = [parts.number(float(one)) for one in every]
-        texts = [parts.number(float(one)) if np.isfinite(one) else "none" for one in numbers]
-        return _names(pd.Series(texts, dtype=object), known)
-    texts = [clean(str(one)) for one in column]
-    return _names(pd.Series(texts, dtype=object), sorted(set(texts)))
-
-
-def _is_number(column: "pd.Series[Any]") -> bool:
-    is_truth = pd.api.types.is_bool_dtype(column)
-    return bool(pd.api.types.is_numeric_dtype(column)) and not is_truth
+    if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
+        texts = [clean(str(one)) for one in column]
+        return _names(pd.Series(texts, dtype=object), sorted(set(texts)))
+    numbers = column.astype("Float64").to_numpy(dtype=float, na_value=np.nan)
+    every = np.unique(numbers[np.isfinite(numbers)])
+    if len(every) > FEW:
+        return _numbers(numbers, is_log=_is_log(results, key, every))
+    # Side by side, runs with the same of few numbers do not hide each other.
+    texts = [parts.number(float(one)) if np.isfinite(one) else "none" for one in numbers]
+    return _names(pd.Series(texts, dtype=object), [parts.number(float(one)) for one in every])
 
 
 def _is_log(results: Study, key: str, every: np.ndarray) -> bool:
     """Return whether a key was searched by its log, or where the file does not say, spans much."""
-    if every.min() <= 0:
-        return False
-    space = results.study["study"].get("space", {}).get(key)
-    ranges = [one for one in (space if isinstance(space, list) else [space]) if _is_range(one)]
+    space: Any = results.study["study"].get("space", {}).get(key)
+    every_range = space if isinstance(space, list) else [space]
+    ranges = [one for one in every_range if isinstance(one, dict) and "low" in one]
+    is_wide = every.max() >= WIDE * every.min()
     if ranges:
-        return any(one.get("log") or one.get("log2") for one in ranges)
-    return bool(every.max() >= WIDE * every.min())
-
-
-def _is_range(content: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(content, dict) and "low" in content
+        is_wide = any(one.get("log") or one.get("log2") for one in ranges)
+    return bool(every.min() > 0 and is_wide)
 
 
 def _numbers(numbers: np.ndarray, *, is_log: bool) -> Values:
@@ -143,15 +133,11 @@ def _numbers(numbers: np.ndarray, *, is_log: bool) -> Values:
     return Values(places, tuple(at), tuple(map(parts.number, ticks)), is_named=False)
 
 
-def _are_doublings(numbers: np.ndarray) -> bool:
-    powers = np.log2(numbers)
-    return bool(np.allclose(powers, powers.round()))
-
-
 def _log_ticks(low: float, high: float) -> np.ndarray:
     """Return round numbers between two ends: powers of two of batches and the like, else of ten."""
-    if low >= 1 and _are_doublings(np.array([low, high])):
-        powers = np.arange(np.log2(low), np.log2(high) + 0.5)
+    ends = np.log2([low, high])
+    if low >= 1 and np.allclose(ends, ends.round()):
+        powers = np.arange(ends[0], ends[1] + 0.5)
         return np.asarray(2.0 ** powers[:: max(-(-len(powers) // 5), 1)])
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     ticks = powers if high / low > 90 else np.sort(np.outer(powers, (1, 2, 5)).ravel())
@@ -164,22 +150,18 @@ def _log_ticks(low: float, high: float) -> np.ndarray:
 def _names(texts: "pd.Series[str]", known: Sequence[str]) -> Values:
     """`known`: the different ones, in the order of the axis."""
     counts = texts.value_counts()
-    often = set(counts.index[:MOST_NAMES])
-    if len(counts) > MOST_NAMES:
-        often = set(counts.index[: MOST_NAMES - 1])
+    is_many = len(counts) > MOST_NAMES
+    often = set(counts.index[: MOST_NAMES - is_many])
     names = [name for name in dict.fromkeys((*known, *counts.index)) if name in often]
-    names += ["others"] if len(counts) > MOST_NAMES else []
+    names += ["others"] if is_many else []
     order = {name: place for place, name in enumerate(names)}
     codes = np.array([order.get(text, len(names) - 1) for text in texts], dtype=float)
     # Always the same scatter: a figure of the same study is the same figure.
     scatter = np.random.default_rng(0).uniform(-0.28, 0.28, len(codes))
     places, ticks = (codes + 0.5 + scatter) / len(names), np.arange(len(names)) + 0.5
-    labels = tuple(parts.plain(_short(name)) for name in names)
+    short = [one if len(one) <= LONGEST else one[: LONGEST - 1] + "…" for one in names]
+    labels = tuple(map(parts.plain, short))
     return Values(places, tuple(ticks / len(names)), labels, True, 1 / len(names))
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
 
 
 MOST_KEYS = 8
@@ -190,6 +172,7 @@ PANEL = 1.9
 STRIP = 0.13
 """Part of a panel's height for what missed the target."""
 SHADE = "#009E73"
+SHAPES = {"torch": "o", "tensorflow": "s"}
 
 
 def slices_figure(results: Study) -> Figure:
@@ -260,7 +243,7 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
     places = pd.Series(values.places, index=found.rows.index)
     _shade(axes, values, places[found.rows["trial"].isin(near)])
     for framework, own in rows[rows["outcome"].notna()].groupby("framework", dropna=False):
-        shape = _shape(str(framework))
+        shape = SHAPES.get(str(framework), "^")
         for row, x in zip(parts.tuples(own), places[own.index], strict=True):
             style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
             style["markeredgecolor"] = parts.PAPER
@@ -279,7 +262,9 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
     axes.set_xticks(values.ticks, values.labels)
     if values.is_named:
         axes.grid(visible=False, axis="x")
-        _tilt(axes, values)
+        if max(map(len, values.labels)) * len(values.labels) > 34:  # they would touch
+            for label in axes.get_xticklabels():
+                label.set(rotation=30, ha="right", rotation_mode="anchor")
 
 
 def _strip(axes: Axes) -> None:
@@ -294,13 +279,6 @@ def _strip(axes: Axes) -> None:
     axes.minorticks_off()
 
 
-def _tilt(axes: Axes, values: Values) -> None:
-    """Tilt the names of an axis where they would lie over each other."""
-    if max(map(len, values.labels)) * len(values.labels) > 34:
-        for label in axes.get_xticklabels():
-            label.set(rotation=30, ha="right", rotation_mode="anchor")
-
-
 def _shade(axes: Axes, values: Values, places: "pd.Series[float]") -> None:
     known = places.dropna()
     if known.empty:
@@ -313,14 +291,11 @@ def _shade(axes: Axes, values: Values, places: "pd.Series[float]") -> None:
         axes.axvspan(known.min() - 0.015, known.max() + 0.015, **style)
 
 
-def _shape(framework: str) -> str:
-    return {"torch": "o", "tensorflow": "s"}.get(framework, "^")
-
-
 def _keys(found: Outcome, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
     names = sorted(set(rows["framework"].astype(str)))
     keys: list[Artist] = [
-        parts.dot(parts.plain(name), parts.colour_of(name), marker=_shape(name)) for name in names
+        parts.dot(parts.plain(name), parts.colour_of(name), marker=SHAPES.get(name, "^"))
+        for name in names
     ]
     keys.append(parts.key("best", marker="*", markersize=11, linestyle="none"))
     if len(near) > 1:
