@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from raybench.report.live.replay import Driver, Plan, Replay, Source
+from raybench.report.live.replay import Driver, Forecast, Plan, Replay, Source
 from raybench.report.live.screen import spent
 from raybench.report.live.state import LiveState
 from raybench.results.records import left_out
@@ -22,8 +22,8 @@ from raybench.spec.study import StudySpec
 from raybench.stats.record import RunRecord
 
 
-class StudyForecast:
-    """Follows the runs of a search; see `results.live.replay.Forecast`."""
+class StudyForecast(Forecast):
+    """Follows the runs of a search; see `report.live.replay.Forecast`."""
 
     def __init__(self, study: StudySpec, at_once: Callable[[RunSpec], int]) -> None:
         """`at_once`: how many runs of a spec there is room for at the same time."""
@@ -148,18 +148,18 @@ class Watched:
         self.state.num_workers = _num_workers(document)
         self.replay.replan(*self._plan())
 
-    def _plan(self) -> tuple[Plan, StudyForecast | None]:
+    def _plan(self) -> tuple[Plan, Forecast]:
         document = self._document
         if SCALING in document:
             study = validate(ScalingStudy, document[SCALING], f"{STUDY_FILE}: {SCALING}")
             specs = _repeats(study)
-            return Plan({"scaling": len(specs)}, specs, concurrency=1, only="scaling"), None
+            return Plan({"scaling": len(specs)}, specs, concurrency=1, only="scaling"), Forecast()
         if document["study"].get("run"):
-            return Plan({"train": 1}, concurrency=1, only="train"), None
+            return Plan({"train": 1}, concurrency=1, only="train"), Forecast()
         try:
             search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
         except UserError:  # of a version that wrote other keys: its runs are shown without a plan
-            return Plan(), None
+            return Plan(), Forecast()
         self.state.keys = label_keys(search.space)
         concurrency = document.get("concurrency")
         at_once = concurrency if isinstance(concurrency, int) else 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from raybench.report.live.state import Cause, LiveState
 from raybench.results.bucket import Bucket, BucketError
@@ -197,10 +197,6 @@ def _mapping(content: bytes) -> dict[str, Any]:
 
 PAUSE_S = 120.0
 """A study in which nothing ran for so long was continued: a phase begins again."""
-PHASE_OF = {"trial": "search"}
-"""Of a role; the others are phases of their own."""
-
-
 PHASE_OF_NAME = (
     (r"reference\d+", "reference"),
     (r".*-race\d+", "race"),
@@ -227,14 +223,15 @@ OnEnd = Callable[[RunRecord, Cause | None, float], None]
 """Told of every run that counts, the cause of its failure, and when it ended."""
 
 
-class Forecast(Protocol):
-    """What the runs so far say of those that follow."""
+class Forecast:
+    """What the runs so far say of those that follow; this one knows nothing."""
 
     def add(self, record: RunRecord) -> None:
         """Take a run that has ended."""
 
     def after_s(self, phase: str) -> float:
         """Return the seconds of what follows a phase."""
+        return 0.0
 
     def expect_s(self, phase: str) -> float | None:
         """Return the seconds of a phase that begins now; None where they are not known."""
@@ -246,8 +243,8 @@ class Forecast(Protocol):
 class Replay:
     """Feeds a state with what is read."""
 
-    def __init__(self, state: LiveState, plan: Plan, forecast: Forecast | None = None) -> None:
-        self.state, self.plan, self._forecast = state, plan, forecast
+    def __init__(self, state: LiveState, plan: Plan) -> None:
+        self.state, self.plan, self._forecast = state, plan, Forecast()
         self.on_end: OnEnd = lambda record, cause, at: None
         self.is_interrupted = False
         """Whether the last run that ended was cut off by the user, or by what went wrong."""
@@ -262,12 +259,11 @@ class Replay:
         """New evaluations of runs without a record, in the order in which they were heard of."""
         self._has_begun = False
 
-    def replan(self, plan: Plan, forecast: Forecast | None) -> None:
+    def replan(self, plan: Plan, forecast: Forecast) -> None:
         """Take what study.yaml says by now; what is known of the runs stays."""
         self.plan, self._forecast = plan, forecast
-        if forecast is not None:
-            for record in self._records.values():
-                forecast.add(record)
+        for record in self._records.values():
+            forecast.add(record)
 
     def feed(self, lines: Iterable[bytes], at: float) -> None:
         """Take whole lines that were read at a moment; `bad` keeps those that are no records.
@@ -290,8 +286,7 @@ class Replay:
         if self.plan.concurrency is not None:  # others are of a session that was killed
             for name in list(self._open)[: -self.plan.concurrency]:
                 self.state.runs.pop(name, None)
-        if self._forecast is not None:
-            self.state.after_s = self._forecast.after_s(self.state.phase)
+        self.state.after_s = self._forecast.after_s(self.state.phase)
 
     def _take(self, line: Any) -> None:
         kind, name = kind_and_trial(line)
@@ -311,8 +306,7 @@ class Replay:
         self._records[record.trial] = record
         self.last_s = max(ended_s, self.last_s or ended_s)
         self.is_interrupted = record.stop == "interrupted"
-        if self._forecast is not None:
-            self._forecast.add(record)
+        self._forecast.add(record)
         is_counted = before is not None and before.stop != "interrupted"
         if is_counted or self.is_interrupted:
             self.state.runs.pop(record.trial, None)
@@ -339,15 +333,13 @@ class Replay:
         )
         if not self._has_begun:
             state.began_s = at
-        num_runs, expect_s = self.plan.num_runs.get(phase), None
-        if self._forecast is not None:
-            num_runs = num_runs or self._forecast.num_runs(phase)
-            expect_s = self._forecast.expect_s(phase)
+        num_runs = self.plan.num_runs.get(phase) or self._forecast.num_runs(phase)
+        expect_s = self._forecast.expect_s(phase)
         state.begin(phase, num_runs, at, num_done=done, expect_s=expect_s)
         self._has_begun = True
 
     def _phase(self, record: RunRecord) -> str:
-        return self.plan.only or PHASE_OF.get(record.role, record.role)
+        return self.plan.only or ("search" if record.role == "trial" else record.role)
 
     def _spec_of(self, name: str) -> RunSpec | None:
         """Return the run spec of a run that has not ended: that of what it runs again."""
