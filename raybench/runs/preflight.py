@@ -304,7 +304,7 @@ def _uses_gpus(
         if not seen.names:
             why = f"{framework} sees none of them: {LACKING[framework]}"
             if seen.problem:
-                why = f"nobody knows whether {framework} sees them: {seen.problem}"
+                why = f"it is not known whether {framework} sees them: {seen.problem}"
             return False, f"{there}, and runs train on its cores, because {why}."
     return True, f"{there}: each worker trains on one; {otherwise} takes cores alone."
 
