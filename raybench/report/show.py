@@ -25,7 +25,7 @@ from raybench.report.remarks import (
 from raybench.report.tables import (
     BATCH_STATISTICS,
     MARK_SAYS,
-    best_per_framework,
+    best_runs,
     brief,
     failures,
     has_marks,
@@ -37,7 +37,6 @@ from raybench.report.tables import (
     of_runs,
     predictions,
     print_frame,
-    top,
     with_alone,
 )
 from raybench.report.words import counted, target_in_words, unranked_lines
@@ -92,31 +91,27 @@ def show_tables(console: Console, results: Study, amount: Amount) -> None:
 def _show_runs(console: Console, results: Study, amount: Amount) -> bool:
     """Print the best single runs; return whether times are marked."""
     trials, metric = results.trials, results.metric
-    best = top(trials, number=amount.runs, metric=metric)
+    best = best_runs(trials, amount.runs, metric)
     if best.empty:
         return False
-    number = len(ranked(trials))
+    number, explained = len(ranked(trials)), not amount.is_brief
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    title = f"Search: {which}{aim}, one run each (luck is in it)"
-    marks = marks_of_runs(best, trials)
-    table = of_runs(best, trials, metric=metric, is_brief=amount.is_brief)
-    print_frame(
-        console,
-        table,
-        title,
-        below=LABEL,
-        metric=metric,
-        marked=marks,
-        is_explained=not amount.is_brief,
-    )
+    tables = [(f"Search: {which}{aim}, one run each (luck is in it)", best, LABEL)]
     if not amount.is_brief:
-        each = best_per_framework(trials, metric=metric)
-        table, own = of_runs(each, trials, metric=metric), marks_of_runs(each, trials)
+        each = ranked(trials).groupby("framework", sort=False).head(1)
+        tables.append(("Best of each framework, one run each", each, ""))
+    for title, runs, below in tables:
         print_frame(
-            console, table, "Best of each framework, one run each", metric=metric, marked=own
+            console,
+            of_runs(runs, trials, metric=metric, is_brief=amount.is_brief),
+            title,
+            below=below,
+            metric=metric,
+            marked=marks_of_runs(runs),
+            is_explained=explained,
         )
-    return has_marks(marks)
+    return has_marks(marks_of_runs(best))
 
 
 def _show_predicted(console: Console, results: Study) -> None:
@@ -144,8 +139,7 @@ def _show_race(console: Console, results: Study, amount: Amount) -> bool:
     if amount.is_brief:  # the winner's runs alone stand beside it
         cells, below = with_alone(cells, rows), ""
         title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
-    explained = not amount.is_brief
-    print_frame(console, cells, title, below=below, marked=marks, is_explained=explained)
+    print_frame(console, cells, title, below=below, marked=marks, is_explained=not amount.is_brief)
     return has_marks(marks)
 
 
@@ -175,8 +169,9 @@ def _show_alone(console: Console, results: Study, amount: Amount) -> bool:
         title = RACE.format(again=_again(len(table), len(rows)))
     cells = of_confirmed(rows, is_timed=is_timed, metric=metric)
     marks = marks_of_confirmed(rows) if is_timed else {}
-    explained = not amount.is_brief
-    print_frame(console, cells, title, metric=metric, marked=marks, is_explained=explained)
+    print_frame(
+        console, cells, title, metric=metric, marked=marks, is_explained=not amount.is_brief
+    )
     return has_marks(marks)
 
 

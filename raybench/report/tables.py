@@ -15,7 +15,6 @@ from raybench.results.analyses import ledger_totals as ledger_totals
 from raybench.results.ranking import ranked as ranked
 from raybench.results.store import ERRORS_FOLDER
 from raybench.results.study import Study
-from raybench.results.trials import searched_columns
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean, shorten
 
@@ -55,18 +54,10 @@ BATCH_STATISTICS = (
 )
 
 
-def top(trials: pd.DataFrame, *, number: int = 10, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return the best runs of the search, in the words of the printed table.
-
-    `metric` is the study's: `Study.metric`.
-    """
+def best_runs(trials: pd.DataFrame, number: int, metric: Metric) -> pd.DataFrame:
+    """Return the best runs of the search that measured anything."""
     begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
-    return _readable(ranked(begun).head(number), metric)
-
-
-def best_per_framework(trials: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return the best run of each framework."""
-    return _readable(ranked(trials).groupby("framework", sort=False).head(1), metric)
+    return ranked(begun).head(number)
 
 
 def predictions(results: Study, *, number: int = 6) -> pd.DataFrame:
@@ -88,29 +79,6 @@ def predictions(results: Study, *, number: int = 6) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["trial", "configuration", "seconds ~", "worker s ~"])
     best = table.sort_values("seconds ~", kind="stable").head(number)
     return best.reset_index(drop=True)
-
-
-def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    head = {
-        "trial": runs["trial"],
-        "framework": runs["framework"],
-        "workers": runs["num_workers"],
-        "batch per worker": runs["batch_size_per_worker"],
-        "global batch": runs["global_batch_size"],
-        "optimizer": runs["optimizer"],
-        "learning rate": runs["learning_rate"],
-    }
-    more = {title: runs[key] for title, key in _telling_layout(runs).items()}
-    more |= {key: runs[key] for key in searched_columns(runs)}
-    measured = {
-        "target after s": runs["crossed_s"],
-        "worker s to target": runs["num_workers"] * runs["crossed_s"],
-        f"best {metric.words}": runs[metric.best_column],
-        "samples/s": runs["samples_per_s"],
-        "train s": runs["train_s"],
-        "end to end s": runs["wall_s"],
-    }
-    return pd.DataFrame(head | more | measured).reset_index(drop=True)
 
 
 def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
@@ -136,14 +104,6 @@ FORMATS = {
     "learning rate": "{:.3g}",
     "share": "{:.0%}",
 }
-SHORT = {
-    "target after s": "s to target",
-    "worker s to target": "worker-s",
-    "end to end s": "whole run s",
-}
-"""Columns of `tables.top` that have shorter heads on a terminal: two lines at most."""
-LAYOUT = ("hosts", "GPUs", "waited for")
-"""Columns of what runs were on, in tables of runs that it tells apart."""
 WRAPPED = ("configuration", "for example", "waited for")
 """Columns that may take several lines."""
 SHARE, OTHER = "{:.1%}", "{:.4g}"
@@ -217,23 +177,22 @@ def has_marks(marked: Marked) -> bool:
 
 
 def of_runs(
-    frame: pd.DataFrame, trials: pd.DataFrame, *, metric: Metric = ACCURACY, is_brief: bool = False
+    runs: pd.DataFrame, trials: pd.DataFrame, *, metric: Metric = ACCURACY, is_brief: bool = False
 ) -> pd.DataFrame:
-    """Return a table of runs (`top`) for a terminal: one column for the configuration.
+    """Return a table of runs for a terminal: one column for the configuration.
 
     `is_brief` leaves out what follows from the configuration, and what is measured beside times.
     """
-    label, best = trials.set_index("trial")["config"], f"best {metric.words}"
-    names = with_disturbed(frame["trial"], trials)
-    kept = ["s to target", "worker-s", best]
-    if frame["target after s"].isna().all():
-        kept = [best]  # nobody reached it, or none is asked for
-    kept += ["whole run s"] if is_brief else ["samples/s", "train s", "whole run s"]
-    head = {"trial": names, "configuration": brief(frame["trial"].map(label))}
-    own = [] if is_brief else ["global batch"]
-    own += [name for name in LAYOUT if name in frame]
-    named = frame.rename(columns=SHORT)
-    return pd.concat([pd.DataFrame(head), named[[*own, *kept]]], axis=1)
+    table = {"trial": with_disturbed(runs["trial"], trials), "configuration": brief(runs["config"])}
+    table |= {} if is_brief else {"global batch": runs["global_batch_size"]}
+    table |= {title: runs[key] for title, key in _telling_layout(runs).items()}
+    if runs["crossed_s"].notna().any():  # else nobody reached it, or none is asked for
+        table["s to target"] = runs["crossed_s"]
+        table["worker-s"] = runs["num_workers"] * runs["crossed_s"]
+    table[f"best {metric.words}"] = runs[metric.best_column]
+    if not is_brief:
+        table |= {"samples/s": runs["samples_per_s"], "train s": runs["train_s"]}
+    return pd.DataFrame(table | {"whole run s": runs["wall_s"]})
 
 
 def with_disturbed(names: pd.Series, trials: pd.DataFrame) -> pd.Series:
@@ -243,10 +202,9 @@ def with_disturbed(names: pd.Series, trials: pd.DataFrame) -> pd.Series:
     return names.where(~names.isin(found), names + DISTURBED)
 
 
-def marks_of_runs(frame: pd.DataFrame, trials: pd.DataFrame) -> Marked:
+def marks_of_runs(runs: pd.DataFrame) -> Marked:
     """Return which of `of_runs`' times are interpolated."""
-    is_interpolated = trials.set_index("trial")["is_interpolated"].eq(True).fillna(False)
-    marks = [bool(is_interpolated[trial]) for trial in frame["trial"]]
+    marks = runs["is_interpolated"].eq(True).fillna(False).tolist()
     return dict.fromkeys(("s to target", "worker-s"), marks)
 
 
