@@ -213,8 +213,6 @@ LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
 FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
 """`cluster/connectivity.py`: whether the hosts of a cluster that the user named reach each other,
 for seconds, on the address that the group itself uses."""
-TO_OWN_PROCESSES = ("decode_images.py", "images.py")
-"""They speak to one another through pipes that nobody else has."""
 NAMED_KINDS_ALONE = ("library_sets.py",)
 """Files of other libraries, by an unpickler that lets a few names through: the tests below."""
 
@@ -223,7 +221,7 @@ NAMED_KINDS_ALONE = ("library_sets.py",)
 def test_no_source_reads_code_out_of_data_or_listens(source: Path) -> None:
     found = findings(source.read_text())
     known = LISTENS_TO_SIGNALS + (FOR_A_MOMENT if source.name == "connectivity.py" else ())
-    if source.name in (*TO_OWN_PROCESSES, *NAMED_KINDS_ALONE):
+    if source.name in NAMED_KINDS_ALONE:
         known += ("pickle",)
     assert [what for what in found if what not in known] == []
 
