@@ -262,8 +262,10 @@ def _merged(runs: pd.DataFrame, found: Spans) -> pd.DataFrame:
 
 
 def _bands(above: Axes, below: Axes, found: Spans, scale: float) -> None:
-    """Shade every other phase, and name those that are wide enough."""
-    for number, row in enumerate(parts.tuples(phases(found.runs))):
+    """Shade every other phase, until the next one begins, and name those that are wide enough."""
+    table = phases(found.runs)
+    table["end"] = np.minimum(table["end"], table["begin"].shift(-1, fill_value=np.inf))
+    for number, row in enumerate(parts.tuples(table)):
         begin, end = row.begin / scale, row.end / scale
         for axes in (above, below):
             if number % 2:

@@ -97,7 +97,7 @@ def test_the_best_so_far_only_gets_better(study, rmse) -> None:
     assert table["best"].is_monotonic_decreasing
 
 
-def test_a_race_shows_every_run_and_who_is_not_told_apart(study) -> None:
+def test_a_race_shows_every_run_and_who_is_tied(study) -> None:
     figure, verdict = race_figure(study), judge(study)
     again = study.trials[study.trials["role"].isin(["race", "confirm"])]
     rows = race_rows(study)

@@ -18,10 +18,11 @@ from raybench.report.figures.svg import svg
 from raybench.report.study import StudyResults
 from raybench.spec.objective import Objective
 
-DIGITS = Path(__file__).parents[2] / "fixtures" / "digits_study"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 MOST_BYTES = 150_000
 MAKERS: dict[str, Any] = {
-    "digits": lambda: raybench.load(DIGITS),
+    "digits": lambda: raybench.load(FIXTURES / "digits_study"),
+    "recorded": lambda: raybench.load(FIXTURES / "digits_race"),
     "race": lambda: made_study(40, pause_s=4000.0),
     "rmse": lambda: made_study(40, objective=Objective(**RMSE)),
     "many": lambda: made_study(1500, num_points=12),
@@ -60,7 +61,7 @@ def texts(figure: Figure) -> list[Text]:
     return [one for one in found if one.get_visible() and one.get_text().strip()]
 
 
-@pytest.mark.parametrize("study", studies("race"))
+@pytest.mark.parametrize("study", studies("race", "recorded"))
 def test_figures_are_drawn_inside_their_frames_and_no_text_hides_another(study: str) -> None:
     results = study_of(study)
     for name, kind in FIGURES.items():
