@@ -30,7 +30,7 @@ NUMBERS = (4, 8, 12, 16, 24, 32, 48, 64, 100)
 PATHS, SHARE = 20, 0.8
 """Times that each is played, and the share of them that has to distinguish all."""
 FEW = 4.0
-"""Degrees of freedom up to which what is said of the scatter is mostly what is usual."""
+"""Degrees of freedom up to which what is said of the scatter is mostly the prior."""
 MOST_RUNS = NUMBERS[-1]
 """Runs beyond which nobody would go on to distinguish two configurations."""
 LEAST_RUNS = 4

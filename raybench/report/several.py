@@ -134,7 +134,7 @@ class Studies(Sequence[StudyResults]):
         | seconds, low_s, high_s | to the target, and the 90 % interval if confirmed |
         | worker_seconds | num_workers x seconds |
         | value | best value of the metric |
-        | ties | how many others cannot be told from it |
+        | ties | how many others are statistically tied with it |
         | trials | runs of the search |
 
         Seconds of studies with other targets, data or machines are no comparison.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SAID = "raybench: "
 """How the sentence begins that a command ends with."""
 PARTS = ("dataset", "objective")
-"""Keys that a command line gives whole: without it, they are other than a spec's usual ones."""
+"""Keys that a command line always gives whole: their defaults there differ from a spec's."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ def chosen_trial(results: "StudyResults", trial: str) -> Chosen:
 
 def arguments_of(spec: RunSpec) -> list[str]:
     """Return the `--set KEY=VALUE` of `raybench train` that make a spec from the defaults."""
-    content, usual = spec.document(), RunSpec().document()
+    content, default = spec.document(), RunSpec().document()
     for key in PARTS:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
     content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
     found = []
     for key, value in content.items():
-        if key in PARTS or value != usual[key]:
+        if key in PARTS or value != default[key]:
             text = json.dumps(value, ensure_ascii=False)  # which is YAML, in one line
             found += ["--set", f"{key}={text}"]
     return found

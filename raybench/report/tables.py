@@ -21,7 +21,7 @@ from raybench.spec.text import clean, shorten
 NUMBERS = re.compile(rf"\S*\b{ERRORS_FOLDER}/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 LONGEST_CAUSE = 2000
-"""Characters of a message by which causes are told apart."""
+"""Characters of a message by which causes are distinguished."""
 
 
 def cause_of(failure: str, message: str | None) -> str:

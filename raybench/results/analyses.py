@@ -23,9 +23,9 @@ from raybench.stats.standing import LONG_PERIOD
 def need(
     frame: pd.DataFrame, what: str, columns: Iterable[str], *, known: Iterable[str] = ()
 ) -> None:
-    """Raise UserError where a column is missing, or nothing is told in one of `known`.
+    """Raise UserError where a column is missing, or nothing is known in one of `known`.
 
-    `what` names the frame: `trials`, `curves`, `scaling`. Studies of other tools tell less.
+    `what` names the frame: `trials`, `curves`, `scaling`. Studies of other tools say less.
     """
     for name in (*columns, *known):
         if name not in frame:
@@ -34,7 +34,9 @@ def need(
             )
     for name in known:
         if len(frame) and frame[name].isna().all():
-            raise UserError(f"{what}: nothing is known of '{name}' there, so this cannot be told.")
+            raise UserError(
+                f"{what}: nothing is known of '{name}' there, so this cannot be computed."
+            )
 
 
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -115,7 +117,7 @@ COLUMNS = (
 def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     """Return the speed-up curves of a scaling study, one row per number of workers.
 
-    `scaling` is `Study.scaling`, a row per cell; see `results.scaling.cells` for the
+    `scaling` is `Study.scaling`, a row per cell; see `scaling.cells` for the
     columns. `ideal` is what the speed-up would be if nothing was lost: the number of workers. Cells
     without a single worker of their kind to compare with are left out.
     """
@@ -130,7 +132,7 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
 SEARCH = ("trial", "placement_check")
 """Roles of a search's own runs."""
 ONE_POINT = 0.01
-"""Of a share; of other metrics it is 1 % of the gap to chance (`small_difference`)."""
+"""Of a share; of other metrics it is 1 % of the gap to the baseline value (`small_difference`)."""
 
 
 def time_to_target(
@@ -145,7 +147,7 @@ def time_to_target(
 
     Columns: trial, seconds (of training; missing where it never did), is_interpolated. The first
     of `hold` evaluations in a row at the target counts, and where evaluations are far apart a
-    time between it and the one before (`core.standing`; `chance` is what is reached at 0 s).
+    time between it and the one before (`stats.standing`; `baseline_value` is reached at 0 s).
     """
     need(curves, "curves", ("trial", metric.name), known=("train_s",))
     codes, names = pd.factorize(curves["trial"])
@@ -181,8 +183,8 @@ def around_target(
     """Return which trial reaches first the target, an easier and a harder one, easiest first.
 
     They are `points` of a share apart (0.01: one point), of other metrics 1 % of the gap to
-    chance. Columns: target, trial, seconds (both missing where none reaches it), reached (trials
-    that do), trials. A winner that changes with the target hangs on it.
+    the baseline value. Columns: target, trial, seconds (both missing where none reaches it),
+    reached (trials that do), trials. A winner that changes with the target hangs on it.
     """
     step = metric.sign * small_difference(metric, target, baseline_value, points=points)
     rows = []

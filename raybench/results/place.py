@@ -1,6 +1,6 @@
 """A study's place as the user names it: a folder, `file://`, or the URL of an object store.
 
-Whether an earlier session may be continued there is told here too.
+Also whether an earlier session may be continued there.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 A race trains contenders with new seeds beside other runs (role `race`); its winners then run alone
 (role `confirm`), with further seeds. What is compared must have been run alike, so configurations
-are chosen by the race, unless their runs alone overrule it (`core.standing.best_first`); the time
+are chosen by the race, unless their runs alone overrule it (`stats.standing.best_first`); the time
 that is printed is of the runs alone: those of the race are 9 to 14 % too good. Studies without a
 race have but the second kind.
 """
@@ -77,7 +77,7 @@ class Repeated:
 
 @once
 def repeated(results: Study) -> dict[str, Repeated]:
-    """Return them by trial, best first: see `core.standing.best_first`."""
+    """Return them by trial, best first: see `stats.standing.best_first`."""
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
     again: dict[str, list[RunRecord]] = {}
@@ -256,7 +256,7 @@ def confirmed(results: Study) -> pd.DataFrame:
     | printed_s | median_s, or of runs with misses their expected running time |
     | worker_seconds_to_target | num_workers x printed_s |
     | search_s | what the search had measured |
-    | is_interpolated | whether one of them is interpolated (`core.standing`) |
+    | is_interpolated | whether one of them is interpolated (`stats.standing`) |
     | median_accuracy, low_, high_ | of the new runs; of another metric by its name |
     | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval (`with_rows`) |
     | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
@@ -267,7 +267,7 @@ def confirmed(results: Study) -> pd.DataFrame:
     best_at_budget `hits` are the runs that did not fail, and there are no seconds.
 
     Order: by the upper end of expected_s, so that one lucky run is no better than five good ones;
-    of as many runs, by expected_s (`core.repeats.ranked`). With best_at_budget by the mean value.
+    of as many runs, by expected_s (`stats.replicates`). With best_at_budget by the mean value.
     """
     found, metric = repeated(results), results.metric
     trials, noise = results.trials.set_index("trial"), noise_of_all(repeated(results), results)
@@ -351,8 +351,8 @@ def _tested(results: Study) -> dict[str, dict[str, float]]:
 
 
 def with_rows(results: Study, part: str, ends: tuple[float, float]) -> tuple[float, float]:
-    """Return a 90 % interval of values, given as what scores are (`core.repeats.interval`), with
-    the sampling error of the rows of `validation` or `test` in it.
+    """Return a 90 % interval of values, given as what scores are (`stats.replicates`), with the
+    sampling error of the rows of `validation` or `test` in it.
 
     Of shares that is binomial, and adds to the error over seeds in squares: all seeds share the
     rows, so no number of them lessens it. Of other metrics, and of rows that nobody counted, the

@@ -159,7 +159,7 @@ class Records:
 def read_records(folder: Path) -> Records:
     """Return what a folder's records hold.
 
-    Strings are cleaned (`core.text.clean`), a torn last line is left out. A line that is broken
+    Strings are cleaned (`spec.text.clean`), a torn last line is left out. A line that is broken
     elsewhere, or no record, is left out too, and said; UserError where no line is a record.
     """
     with uncollected():

@@ -10,7 +10,7 @@ PART_BYTES at most for its last part; the 58 MB are 222 objects, fetched FETCHER
 A crash between two uploads leaves a beginning of the log, in whole lines: each object is written
 whole or not at all, in order, a part only after the one before it is full and there. Optuna's
 journal is measured before the records and written after them, so it never knows of a run that the
-records lack; what it lacks itself is told from them (`optuna_study.restore`). A log that was
+records lack; what it lacks itself is restored from them (`optuna_study.restore`). A log that was
 rewritten is deleted from its end, so what is left is a beginning again. Records are results: they
 are deleted only where `cleared_mark` says that this machine's were forgotten on purpose.
 

@@ -116,7 +116,7 @@ class Store(StudyFiles):
     def append(self, line: dict[str, Any]) -> None:
         """Write one record; it is on its way to the disk when this returns.
 
-        Its strings are cleaned (`core.text.clean`), its message tells no secrets. Raises
+        Its strings are cleaned (`spec.text.clean`), its message tells no secrets. Raises
         StudyError where the file was deleted or replaced, so that nothing is written to nowhere.
         """
         self.check()

@@ -112,8 +112,8 @@ class Study:
 
     @property
     def value_at_start(self) -> float | None:
-        """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
-        of which nobody has said it one over the number of classes."""
+        """What the metric is before a run has begun, as the race takes it: the baseline value, or
+        of an accuracy without one, one over the number of classes."""
         return value_at_start(self.study, self.metric)
 
     @cached_property

@@ -74,11 +74,11 @@ def accelerators_of(record: RunRecord) -> str | None:
     return ", ".join(record.accelerators) or None
 
 
-class Usual:
+class TypicalNodes:
     """The number of hosts that runs of a size are compared on.
 
     As few as any of them had, of spread ones as many. Where hosts were not counted, a run is
-    taken for a usual one.
+    taken for a typical one.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
@@ -86,7 +86,7 @@ class Usual:
         self._num_nodes: dict[Layout, int] = {}
 
     def add(self, layout: Layout) -> bool:
-        """Take a run's layout; return whether what is usual for its size has changed."""
+        """Take a run's layout; return whether what is typical for its size has changed."""
         if not layout.num_nodes or not layout.exchanges:
             return False
         before = self._num_nodes.get(layout.size)
@@ -103,24 +103,24 @@ class Usual:
             return NOT_EXCHANGED
         if layout.is_spread and not self._may_spread:
             return NOT_ASKED
-        usual = self._num_nodes.get(layout.size, layout.num_nodes)
-        if layout.num_nodes in (0, usual):
+        typical = self._num_nodes.get(layout.size, layout.num_nodes)
+        if layout.num_nodes in (0, typical):
             return None
-        return f"on {_hosts(layout.num_nodes)}, others of its size on {usual}"
+        return f"on {_hosts(layout.num_nodes)}, others of its size on {typical}"
 
 
-def usual_of(
+def typical_of(
     runs: Iterable[RunRecord], space: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> Usual:
-    """Return what is usual in a study; `space` and `fixed` are those of its file.
+) -> TypicalNodes:
+    """Return what is typical in a study; `space` and `fixed` are those of its file.
 
     Of a run that failed nothing is learnt: it may have had no workers.
     """
-    usual = Usual(may_spread=STRATEGY in space or STRATEGY in fixed)
+    typical = TypicalNodes(may_spread=STRATEGY in space or STRATEGY in fixed)
     for record in runs:
         if record.failure is None:
-            usual.add(layout_of(record))
-    return usual
+            typical.add(layout_of(record))
+    return typical
 
 
 def _hosts(number: int) -> str:
@@ -194,7 +194,7 @@ EXTRA_TYPES = {
 `waited_for` what was missing while it was queued, `unranked` why it is not compared with others
 of its size (`results.trials`). `crossed_s` is what configurations are chosen and printed by: the
 recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
-`is_interpolated` says (`core.standing`). `train_cpu_s` are the processor's seconds of training
+`is_interpolated` says (`stats.standing`). `train_cpu_s` are the processor's seconds of training
 and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
 where they took too much, `reruns` how often it had run before for that reason."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
@@ -245,15 +245,15 @@ def trial_table(
 ) -> pd.DataFrame:
     """Return one row per run; every key of the run spec that `space` has is a column.
 
-    `curves` and `chance` (as in `core.standing`) tell when a target was crossed.
+    `curves` and `baseline_value` (as in `stats.standing`) give the interpolated time to target.
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
     more = [key for key in space if key in RunSpec.model_fields and key not in types]
-    usual, label = usual_of(runs, space, fixed), label_keys(space)
+    typical, label = typical_of(runs, space, fixed), label_keys(space)
     rows = [
         _trial_row(run, more, label, metric)
-        | {"unranked": usual.objection(layout_of(run))}
+        | {"unranked": typical.objection(layout_of(run))}
         | _crossed(run, curves.get(run.trial, ()), baseline_value)
         for run in runs
     ]

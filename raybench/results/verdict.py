@@ -1,4 +1,4 @@
-"""Which configurations won: by expected running time, with those that cannot be told from them."""
+"""Which configurations won: by expected running time, with what is statistically tied."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,11 +45,11 @@ class Verdict:
     is_confirmed: bool
     """Whether both stand on repeated runs; otherwise on one search trial each."""
     ties: tuple[str, ...]
-    """Trials that cannot be told from the fastest, itself included (`core.repeats.tied`)."""
+    """Trials that are statistically tied with the fastest, itself included."""
     once: tuple[str, ...]
-    """Others that cannot either, whose configurations ran but once."""
+    """Others that may be as good, whose configurations ran but once."""
     cheapest_ties: tuple[str, ...] = ()
-    """Trials that cannot be told from the cheapest, itself included; empty without a target."""
+    """Those tied with the cheapest, itself included; empty without a target."""
     cheapest_once: tuple[str, ...] = ()
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def _ties(results: Study, found: Sequence[Repeated], kind: str, axis: Axis) -> T
 
 
 def _tied(results: Study, groups: Mapping[str, Sequence[Replicate]], kind: str, axis: Axis) -> Ties:
-    """Return what cannot be told from the first of `groups`, among them and all that ran once."""
+    """Return what is tied with the first of `groups`, among them and all that ran once."""
     runs, groups = ranked_runs(results.trials), dict(groups)
     for trial in runs["trial"][kind_of(runs) == kind]:
         if trial in groups or trial in repeated(results) or not is_informative(results.runs[trial]):
@@ -358,7 +358,7 @@ COLUMNS = (
 
 @once
 def winners(results: Study) -> pd.DataFrame:
-    """Return the winner and the configurations that cannot be told from it.
+    """Return the winner and the configurations that are statistically tied with it.
 
     | column | holds |
     |---|---|

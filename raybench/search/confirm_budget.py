@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raybench.results.trials import Layout, Usual, layout_of, usual_of
+from raybench.results.trials import Layout, TypicalNodes, layout_of, typical_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
@@ -78,14 +78,14 @@ class ConfirmBudget:
     baseline_value: float | None = None
     """What the metric is before a run has begun, where the objective does not say it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
-    _usual: Usual = field(init=False)
+    _typical: TypicalNodes = field(init=False)
     _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)
     """The best on each model of GPU."""
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
 
     def __post_init__(self) -> None:
-        self._usual = usual_of((), self.study.space, self.study.fixed)
+        self._typical = typical_of((), self.study.space, self.study.fixed)
         planned = stages(max(self.study.confirm.race, self.least_race))
         self._most = planned[0][0] if planned else 0
 
@@ -125,7 +125,7 @@ class ConfirmBudget:
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.
-        is_changed = self._usual.add(layout) or record.trial in self._costs
+        is_changed = self._typical.add(layout) or record.trial in self._costs
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
         if self.study.price is not None:
             worker_seconds *= 1 + beside / max(train_s, 1e-9)
@@ -142,7 +142,7 @@ class ConfirmBudget:
 
     def _compare(self, cost: Cost) -> None:
         """Keep the best and the cheapest; of equal ones, those that came first."""
-        if self._usual.objection(cost.layout):
+        if self._typical.objection(cost.layout):
             return
         best = self._of_kind.setdefault(cost.layout.accelerators, Candidates())
         bisect.insort(best.fastest, cost, key=lambda one: one.rank)
@@ -172,7 +172,7 @@ class ConfirmBudget:
             return True
         layout, cost = layout_of(record), self._costs.get(record.source or "")
         same = cost is not None and cost.layout.accelerators == layout.accelerators
-        return same and self._usual.objection(layout) is None
+        return same and self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
         """Return the seconds to expect of a run alone, with room for bad luck."""
