@@ -1,6 +1,6 @@
-"""A model of your own, in the README's words.
+"""A model of your own with settings of its own, in the README's words.
 
-raybench tune --workload my_model:MyModel --set space.framework=[torch] --trials 6
+raybench tune --workload my_model:MyModel --set space.model.hidden_units=[64,128,256] --trials 6
 """
 
 import torch
@@ -13,10 +13,14 @@ class MyModel(Workload):
     input_shape = (28, 28, 1)  # height, width, channels
     num_classes = 10
 
+    def __init__(self, hidden_units: int = 128, dropout: float = 0.0) -> None:
+        self.hidden_units, self.dropout = hidden_units, dropout
+
     def build_torch(self) -> torch.nn.Module:
         return torch.nn.Sequential(
             torch.nn.Flatten(),
-            torch.nn.Linear(784, 128),
+            torch.nn.Linear(784, self.hidden_units),
             torch.nn.ReLU(),
-            torch.nn.Linear(128, 10),  # logits
+            torch.nn.Dropout(self.dropout),
+            torch.nn.Linear(self.hidden_units, 10),  # logits
         )

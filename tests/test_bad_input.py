@@ -59,7 +59,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     yield
-    find._load_own.cache_clear()
+    find._own_data.clear()
     sys.modules.pop("own_net", None)
 
 

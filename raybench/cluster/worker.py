@@ -182,7 +182,9 @@ class _Run:
         pin(command.cores)
         self._world = world
         spec = command.spec
-        workload, self._dataset = load_workload_dataset(spec.workload, spec.dataset, shared=data)
+        workload, self._dataset = load_workload_dataset(
+            spec.workload, spec.dataset, spec.model, shared=data
+        )
         build = find_backend(spec.framework).Trainer
         self._trainer: Trainer = build(spec, workload, self._dataset, world)
         if command.resume:

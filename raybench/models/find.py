@@ -2,9 +2,10 @@
 
 import importlib
 import sys
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from raybench.models.base import (
 from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
+from raybench.models.settings import check_settings, known_settings
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.dataset_spec import TASKS
 from raybench.spec.errors import UserError, did_you_mean
@@ -99,22 +101,25 @@ BYTES_PER_PARAMETER = 12
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
-def find_workload(name: str, shape: DataShape | None = None) -> Workload:
+def find_workload(
+    name: str, shape: DataShape | None = None, model: Mapping[str, Any] = MappingProxyType({})
+) -> Workload:
     """Return a shipped workload, a library's model by name (`torchvision:resnet18`), or an
     instance of `module:Class` (also beside the user).
 
     Shipped ones take shape, outputs and task of the data (none: their own); a user's class
     has its own, and data that do not fit it are a UserError. So is a name that leads nowhere,
-    and an input too small for the layers.
+    and an input too small for the layers. `model` are its own settings, by name.
     """
     if is_named(name):
-        return named_workload(name, shape)
+        return named_workload(name, shape, model)
     if ":" in name:
-        workload = _users_own(name)
+        workload = _users_own(name, model)
         if shape is not None:
             _require_fit(workload, shape)
     elif name in WORKLOADS:
         workload = shipped_workload(name, shape)
+        check_settings({}, model, f"workload {name}")
     else:
         known = (*WORKLOADS, *NETWORKS)
         raise UserError(
@@ -141,18 +146,22 @@ def require_framework(workload: Workload, framework: str) -> None:
 
 
 def load_workload_dataset(
-    name: str, spec: DatasetSpec, *, shared: Path | None = None
+    name: str,
+    spec: DatasetSpec,
+    model: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    shared: Path | None = None,
 ) -> tuple[Workload, Dataset]:
-    """Return workload `name` and the data of `spec`, made to fit each other.
+    """Return workload `name` with its settings and the data of `spec`, made to fit each other.
 
     A second call with an equal spec does not load again, a workload's own data included. With
     `shared`, a folder on this machine that lives as long as a session, the arrays are mapped
     from there: the first process to ask loads them, all others get them at once.
     """
     if spec.name == "workload":
-        return _load_own(name, spec.model_dump_json(), shared)
+        return _load_own(name, spec, model, shared)
     dataset = load_dataset(spec) if shared is None else _load_shared(spec.model_dump_json(), shared)
-    return find_workload(name, DataShape.of(dataset)), dataset
+    return find_workload(name, DataShape.of(dataset), model), dataset
 
 
 @lru_cache(maxsize=4)
@@ -164,14 +173,23 @@ def _load_shared(spec_json: str, shared: Path) -> Dataset:
     return open_shared(shared / shared_key("", spec), lambda: build_dataset(spec))
 
 
-@lru_cache(maxsize=4)
-def _load_own(name: str, spec_json: str, shared: Path | None) -> tuple[Workload, Dataset]:
-    spec = DatasetSpec.model_validate_json(spec_json)
-    workload = find_workload(name)
-    if shared is None:
-        return workload, _build_own(name, workload, spec)
-    folder = shared / shared_key(name, spec)
-    return workload, open_shared(folder, lambda: _build_own(name, workload, spec))
+_own_data: dict[tuple[str, str, Path | None], Dataset] = {}
+"""The last few datasets of workloads; whatever settings a model has, its data are the same."""
+MOST_KEPT = 4
+
+
+def _load_own(
+    name: str, spec: DatasetSpec, model: Mapping[str, Any], shared: Path | None
+) -> tuple[Workload, Dataset]:
+    workload, key = find_workload(name, model=model), (name, spec.model_dump_json(), shared)
+    if key not in _own_data:
+        build = partial(_build_own, name, workload, spec)
+        folder = None if shared is None else shared / shared_key(name, spec)
+        found = build() if folder is None else open_shared(folder, build)
+        for oldest in list(_own_data)[: len(_own_data) + 1 - MOST_KEPT]:
+            del _own_data[oldest]
+        _own_data[key] = found
+    return workload, _own_data[key]
 
 
 def _build_own(name: str, workload: Workload, spec: DatasetSpec) -> Dataset:
@@ -227,7 +245,7 @@ def _require_layers(workload: LayerWorkload) -> None:
     )
 
 
-def _users_own(name: str) -> Workload:
+def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     module_name, _, class_name = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -241,13 +259,15 @@ def _users_own(name: str) -> Workload:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UserError(f"Workload {name}: {class_name} must be a subclass of raybench.Workload.")
+    check_settings(known_settings(found), model, f"workload {name}")
+    given = ", ".join(f"{key}={value!r}" for key, value in model.items())
+    with users_code(f"Workload {name}: {class_name}({given}) failed"):
+        workload = found(**model)
     has_layers = issubclass(found, LayerWorkload)
     wanted = {"name": True, "input_shape": True, "layers": has_layers}
-    wanted["num_classes"] = has_layers or getattr(found, "task", None) != "regression"
+    wanted["num_classes"] = has_layers or getattr(workload, "task", None) != "regression"
     for attribute, is_needed in wanted.items():
-        if is_needed and not hasattr(found, attribute):
+        if is_needed and not hasattr(workload, attribute):
             raise UserError(f"Workload {name}: {class_name} needs the attribute {attribute}.")
-    with users_code(f"Workload {name}: {class_name}() failed"):
-        workload = found()
     check_attributes(workload, f"Workload {name}")
     return workload

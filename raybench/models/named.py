@@ -6,11 +6,15 @@ Trained weights are looked for where the libraries keep them; nothing is fetched
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from raybench.models.base import DataShape, Workload
+from raybench.models.base import DataShape, Workload, users_code
 from raybench.models.networks import NETWORKS
+from raybench.models.settings import check_settings
 from raybench.spec.errors import UserError
 from raybench.spec.run import Task
 
@@ -34,6 +38,14 @@ class NamedWorkload(Workload):
     """Outputs of the head: classes, numbers of a regression, tokens of a vocabulary."""
     task: Task
     vocabulary_size: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What its constructor is given beside, by name."""
+
+    def constructed(self) -> AbstractContextManager[None]:
+        """Turn what the library says of the settings into one sentence."""
+        given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
+        what = f"Workload {self.name}: cannot be built with {given}"
+        return users_code(what) if self.settings else nullcontext()
 
 
 TORCH_URL = "https://download.pytorch.org/models/"
@@ -108,7 +120,9 @@ def is_named(name: str) -> bool:
     return name in NETWORKS or (bool(colon) and library in LIBRARIES and library != "both")
 
 
-def named_workload(name: str, shape: DataShape | None) -> NamedWorkload:
+def named_workload(
+    name: str, shape: DataShape | None, settings: Mapping[str, Any] = MappingProxyType({})
+) -> NamedWorkload:
     """Return the model of that name for data of that shape (none: typical ones).
 
     UserError where the library is not installed, or its models do not take such data. Whether the
@@ -122,8 +136,10 @@ def named_workload(name: str, shape: DataShape | None) -> NamedWorkload:
         _require_installed(name, library)
     shape = shape or (IMAGES if library.takes_images else TOKENS)
     _require_fit(name, library, shape)
+    if key == "both":
+        check_settings({}, settings, f"workload {name}")
     data = shape.input_shape, shape.num_outputs, shape.task, shape.vocabulary_size
-    return NamedWorkload(name, key, model, *data)
+    return NamedWorkload(name, key, model, *data, settings)
 
 
 def require_library(workload: NamedWorkload, framework: str) -> None:

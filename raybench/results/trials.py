@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from raybench.spec.metric import ACCURACY, Metric
-from raybench.spec.run import RunSpec, describe, label_keys, short
+from raybench.spec.run import describe, is_key, label_keys, short, value_of
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
 from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.stats.standing import interpolated_time
@@ -231,7 +231,7 @@ def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
 def searched_columns(trials: pd.DataFrame) -> list[str]:
     """Return the columns of searched keys that stand behind the others."""
     known = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
-    return [str(key) for key in trials.columns if key in RunSpec.model_fields and key not in known]
+    return [str(key) for key in trials.columns if is_key(str(key)) and key not in known]
 
 
 def trial_table(
@@ -249,7 +249,7 @@ def trial_table(
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
-    more = [key for key in space if key in RunSpec.model_fields and key not in types]
+    more = [key for key in space if is_key(key) and key not in types]
     typical, label = typical_of(runs, space, fixed), label_keys(space)
     rows = [
         _trial_row(run, more, label, metric)
@@ -299,7 +299,7 @@ def _trial_row(
     reached = run.time_to_target_s
     row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
-    row |= {key: _cell(getattr(spec, key)) for key in (*SPEC_COLUMNS, *more)}
+    row |= {key: _cell(value_of(spec, key)) for key in (*SPEC_COLUMNS, *more)}
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
     row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}
     row["is_disturbed"] = run.is_disturbed if CPU_NAMES[-1] in run.ledger else None

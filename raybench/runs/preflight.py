@@ -25,7 +25,7 @@ from raybench.scaling.runs import RUN_COLUMNS
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY, Metric, find_metric
 from raybench.spec.objective import BUDGET, Objective, resolved
-from raybench.spec.run import RESOURCES, Placement, RunSpec
+from raybench.spec.run import MODEL, RESOURCES, Placement, RunSpec, nested, value_of
 from raybench.spec.space import (
     Choices,
     Powers,
@@ -73,7 +73,7 @@ def check_task(
                 f"framework {framework} is not installed; run: pip install "
                 f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
             )
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model)
     for framework in frameworks:
         require_framework(workload, framework)
         refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
@@ -431,18 +431,28 @@ def first_values(
 
 
 def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
-    """Return `spec` with other values that are searched of what a model begins with.
+    """Return `spec` with other values that are searched of what a model begins with, and of its
+    own settings.
 
     Each value stands in one of them, not every combination.
     """
-    keys = [key for key in START_KEYS if key in space]
-    seen, found = {(key, getattr(spec, key)) for key in keys}, []
-    for combination in itertools.product(*(values_of(key, space, study.fixed) for key in keys)):
-        values = first_values(study, space, dict(zip(keys, combination, strict=True)))
-        pairs = {(key, values[key]) for key in keys}
+    starts = [key for key in START_KEYS if key in space]
+    settings = [key for key in space if key.startswith(MODEL)]
+    every = {key: values_of(key, space, study.fixed) for key in (*starts, *settings)}
+    wanted: list[dict[str, object]] = [
+        dict(zip(starts, combination, strict=True))
+        for combination in itertools.product(*(every[key] for key in starts))
+    ]
+    wanted += [{key: one} for key in settings for one in every[key]]
+    seen = {(key, str(value_of(spec, key))) for key in (*starts, *settings)}
+    found = []
+    for given in wanted:
+        values = first_values(study, space, given)
+        pairs = {(key, str(values[key])) for key in (*starts, *settings)}
         if not pairs <= seen:
             seen |= pairs
-            found.append(spec.model_copy(update={key: values[key] for key in keys}))
+            own = {key: values[key] for key in (*starts, *settings)}
+            found.append(spec.model_copy(update=nested({"model": spec.model} | own)))
     return found
 
 

@@ -212,7 +212,9 @@ def _run(
             if (fault := fault_of(record.message)) is not None:
                 raise fault
             if weights is not None:
-                _, dataset = load_workload_dataset(spec.workload, spec.dataset)  # is kept
+                _, dataset = load_workload_dataset(
+                    spec.workload, spec.dataset, spec.model
+                )  # is kept
                 store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
                 store.write_bytes(MODEL_FILES[spec.framework], weights)
             store.append(record.line())

@@ -10,7 +10,7 @@ from typing import Any
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
-from raybench.spec.run import RESOURCES, Placement, RunSpec
+from raybench.spec.run import MODEL, RESOURCES, Placement, RunSpec
 from raybench.spec.space import Cases, Choices, Dimension, Powers, Space, possible_values, values_of
 from raybench.spec.study import TIME, StudySpec
 
@@ -106,7 +106,10 @@ def study_factors(study: StudySpec, space: Space) -> Factors | str:
     """Return the study's space taken apart, or why it is not."""
     if not study.search.factorise:
         return "search.factorise is false"
-    workload, _ = load_workload_dataset(study.workload, study.dataset)
+    if any(key.startswith(MODEL) for key in space):
+        return next(_obstacles(study, space, SPEED_KEYS), "the model's settings are searched")
+    model = study.fixed.get("model") or {}
+    workload, _ = load_workload_dataset(study.workload, study.dataset, model)
     return factorise(study, space, equal_frameworks=isinstance(workload, LayerWorkload))
 
 
@@ -119,8 +122,8 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     for key in keys:
         if key in space and not isinstance(space[key], Choices | Powers):
             yield f"space.{key} is neither a list nor a range with log2: true"
-    for key in NOT_WITH:
-        if key in space:
+    for key in space:
+        if key in NOT_WITH or key.startswith(MODEL):
             yield f"space.{key} changes the step time too"
     if values_of("learning_rate_scaling", space, study.fixed) != ["none"]:
         yield "learning_rate_scaling makes the rate depend on the workers"

@@ -106,11 +106,18 @@ NOT_IN_ONE_PROCESS: dict[str, object] = {
 """Keys on how processes are placed and exchange gradients, with their defaults."""
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+Setting = bool | int | float | str | None | list[bool | int | float | str]
+
+
 class RunSpec(Document):
     """Everything that determines one training. Frozen; unknown keys are refused."""
 
     workload: str = "mnist_small"
     """A shipped name, or `module:Class` of your own."""
+    model: dict[Name, Setting] = {}
+    """The model's own settings, which the workload's constructor takes: `{hidden_units: 128}`. In a
+    space each is a key of its own, `model: {hidden_units: [64, 128]}`."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
     """Which data, and how much of it."""
     objective: Objective = Objective(target=0.95)
@@ -322,6 +329,41 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
 
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 """Keys of what a worker is given."""
+MODEL = "model."
+"""What the keys of the model's own settings begin with, where each is a key of its own."""
+
+
+def is_key(key: str) -> bool:
+    """Whether a run spec has this key; `model.NAME` is one whatever the name."""
+    return key in RunSpec.model_fields or key.startswith(MODEL)
+
+
+def value_of(spec: RunSpec, key: str) -> Any:
+    """Return the value of a key; of a model's setting that the spec does not name None."""
+    if key.startswith(MODEL):
+        return spec.model.get(key.removeprefix(MODEL))
+    return getattr(spec, key)
+
+
+def flat(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys and what they have, each of the model's settings as a key of its own."""
+    settings = content.get("model")
+    if not isinstance(settings, dict):
+        return dict(content)
+    own = {f"{MODEL}{name}": one for name, one in settings.items()}
+    found: dict[str, Any] = {}
+    for key, value in content.items():  # at its place: later keys may depend on it
+        found |= own if key == "model" else {key: value}
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as a run spec has them: the model's settings below `model`."""
+    rest = {key: one for key, one in values.items() if not key.startswith(MODEL)}
+    own = {key.removeprefix(MODEL): one for key, one in values.items() if key not in rest}
+    return rest | ({"model": dict(rest.get("model", {})) | own} if own else {})
+
+
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
 """Keys that every label has."""
 
@@ -334,7 +376,7 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         str(key)
         for key, values in space.items()
-        if key in RunSpec.model_fields
+        if is_key(str(key))
         and key not in BASE_KEYS
         and not (isinstance(values, list) and len(values) == 1 and not isinstance(values[0], dict))
     )
@@ -349,7 +391,8 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
         f"{spec.optimizer} {spec.learning_rate:.3g}"
     )
-    return " ".join([base, *(f"{key} {short(getattr(spec, key))}" for key in keys)])
+    named = [f"{key.removeprefix(MODEL)} {short(value_of(spec, key))}" for key in keys]
+    return " ".join([base, *named])
 
 
 def short(value: object) -> str:

@@ -57,7 +57,15 @@ def study_schema() -> dict[str, Any]:
             key: {"description": value.get("description", ""), "anyOf": _DIMENSION}
             for key, value in keys.items()
             if key not in NOT_SEARCHED
+        }
+        | {
+            "model": {
+                "type": "object",
+                "description": keys["model"].get("description", ""),
+                "additionalProperties": {"anyOf": _DIMENSION},
+            }
         },
+        "patternProperties": {"^model\\.": {"anyOf": _DIMENSION}},
         "additionalProperties": False,
     }
     return schema

@@ -9,12 +9,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.run import RunSpec
+from raybench.spec.run import MODEL, RunSpec, flat, nested
 
 NOT_SEARCHED = (
     "checkpoint_every_s",
     "dataset",
     "exchange_gradients",
+    "model",
     "objective",
     "record_steps",
     "seed",
@@ -103,7 +104,7 @@ _DEFAULTS: dict[str, Any] = {key: RunSpec.model_fields[key].default for key in S
 
 def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return every run-spec key's value: what is chosen, else fixed, else the default."""
-    return _DEFAULTS | fixed | values
+    return _DEFAULTS | flat(fixed) | values
 
 
 def possible_values(dimension: Dimension) -> list[Any]:
@@ -176,6 +177,11 @@ def every_value(dimension: Simple) -> Sequence[Any]:
     return possible_values(dimension)
 
 
+def is_searchable(key: str) -> bool:
+    """Whether a space may search a key, and its conditions name it; any setting of a model's."""
+    return key in SEARCHABLE or str(key).startswith(MODEL)
+
+
 def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Space:
     """Read the `space:` part of a file; UserError names the key and what is allowed.
 
@@ -185,9 +191,9 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
     space: Space = {}
     for key, content in raw.items():
         where = f"{source}: 'space.{key}'"
-        if key not in SEARCHABLE:
+        if not is_searchable(key):
             raise UserError(f"{where}: cannot be searched; {did_you_mean(key, SEARCHABLE)}")
-        if key in fixed:
+        if key in flat(fixed):
             raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
         dimension = _parse_dimension(content, key, where, f"{source}: space")
         if isinstance(dimension, Cases):
@@ -250,9 +256,11 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     """Read values or a range and check all that can be drawn; `source` begins what is refused."""
     if isinstance(content, dict):
-        dimension = _parse_range(validate(RangeForm, content, where), key, where)
+        is_whole = all(isinstance(content.get(end), int) for end in ("low", "high"))
+        form = validate(RangeForm, content, where)
+        dimension = _parse_range(form, key, where, is_whole=is_whole)
         for value in possible_values(dimension):
-            validate_key(RunSpec, key, value, source)
+            _validated(key, value, source)
         return dimension
     values = content if isinstance(content, list) else [content]
     if not values:
@@ -260,15 +268,26 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     # 1 and 1.0 are one value; True, which Python counts as 1, is refused as a value below.
     if any(value in values[:index] for index, value in enumerate(values) if value is not True):
         raise UserError(f"{where}: a value stands there twice; name each once.")
-    found = [validate_key(RunSpec, key, value, source) for value in values]
+    found = [_validated(key, value, source) for value in values]
     # Lists (`augment`) come as a run spec holds them.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
 
 
-def _parse_range(form: RangeForm, key: str, where: str) -> Range | Powers:
-    annotation = RunSpec.model_fields[key].annotation
-    # The key's type decides whether numbers are whole, not the bounds.
-    is_integer = annotation is int or int in _members(annotation)
+def _validated(key: str, value: Any, source: str) -> Any:
+    """Return a value as a run spec holds it; UserError where it cannot."""
+    if not key.startswith(MODEL):
+        return validate_key(RunSpec, key, value, source)
+    name = key.removeprefix(MODEL)
+    return validate_key(RunSpec, "model", {name: value}, source)[name]
+
+
+def _parse_range(form: RangeForm, key: str, where: str, *, is_whole: bool) -> Range | Powers:
+    if key.startswith(MODEL):  # its type is not known here: 1 and 8 are whole, 1.0 and 8.0 not
+        is_integer = is_whole
+    else:
+        # The key's type decides whether numbers are whole, not the bounds.
+        annotation = RunSpec.model_fields[key].annotation
+        is_integer = annotation is int or int in _members(annotation)
     low, high = form.low, form.high
     if not is_integer and not form.log2:
         return Range(low, high, form.log, is_integer)
@@ -294,7 +313,7 @@ def _check_conditions(
     """Check that exactly one case holds for every combination of what the cases depend on."""
     for case in dimension.cases:
         for other, allowed in case.when:
-            if other not in SEARCHABLE:
+            if not is_searchable(other):
                 hint = did_you_mean(other, SEARCHABLE)
                 raise UserError(f"{where}: unknown key '{other}' in 'when'; {hint}")
             if other in raw and other not in space:
@@ -306,11 +325,11 @@ def _check_conditions(
             if not allowed:
                 raise UserError(f"{where}: 'when': '{other}' has an empty list; name its values.")
             for value in allowed:
-                validate_key(RunSpec, other, value, f"{where} when")
+                _validated(other, value, f"{where} when")
     for values in combinations(space, fixed, dimension.keys()):
         holding = [case for case in dimension.cases if case.holds(values)]
         if len(holding) != 1:
-            shown = ", ".join(f"{name}: {values[name]}" for name in sorted(dimension.keys()))
+            shown = ", ".join(f"{name}: {values.get(name)}" for name in sorted(dimension.keys()))
             number = "no case" if not holding else f"{len(holding)} cases"
             raise UserError(f"{where}: {number} for {shown}; give it exactly one.")
 
@@ -343,7 +362,7 @@ def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source
         known, problem = known_values(fixed, values), ""
         _Watched.seen.clear()
         try:
-            _Watched.model_validate(known)
+            _Watched.model_validate(nested(known))
         except ValidationError as error:
             problem = problem_of(error.errors()[0])
         seen = list(dict.fromkeys(_Watched.seen))

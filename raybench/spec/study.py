@@ -20,7 +20,7 @@ from raybench.spec.documents import (
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
-from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.spec.run import MODEL, DatasetSpec, RunSpec, flat, nested
 from raybench.spec.space import Space, parse_space
 
 MOST = 200
@@ -120,7 +120,7 @@ class StudySpec(Document):
 
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
         """Return the run spec of one configuration: `values` of the space, and what is fixed."""
-        content = self.fixed | values | self.model_dump(include=set(COMMON))
+        content = nested(self.fixed | values) | self.model_dump(include=set(COMMON))
         content["seed"] = self.search.seed if seed is None else seed
         return validate(RunSpec, content, "configuration")
 
@@ -144,6 +144,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for key in ("auto", "is_set"):
         if key in content:
             raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
+    if isinstance(content.get("space"), dict):
+        content = content | {"space": flat(content["space"])}
     study = validate(StudySpec, _auto(content, source), source)
     if not study.space:
         raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
@@ -196,7 +198,9 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
         setting = f"{key}{separator}{value}"
         if key == "seed":
             setting = f"search.{setting.strip()}"
-        elif key in RunSpec.model_fields and key not in StudySpec.model_fields:
+        elif key.startswith(MODEL) or (
+            key in RunSpec.model_fields and key not in StudySpec.model_fields
+        ):
             content = _without(content, "space", key)
             setting = f"fixed.{setting.strip()}"
         elif key.startswith("space."):
@@ -220,4 +224,10 @@ def _without(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
     entries = content.get(part)
     if not isinstance(entries, dict):
         return content
-    return content | {part: {name: item for name, item in entries.items() if name != key}}
+    kept = {name: item for name, item in entries.items() if name != key}
+    if key.startswith(MODEL) and isinstance(kept.get("model"), dict):
+        name = key.removeprefix(MODEL)
+        settings = {other: item for other, item in kept["model"].items() if other != name}
+        kept = {other: item for other, item in kept.items() if other != "model"}
+        kept |= {"model": settings} if settings else {}
+    return content | {part: kept}

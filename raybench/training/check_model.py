@@ -50,11 +50,14 @@ def check_models(
 
     It is built, and a small batch of the real data goes through model, loss and back. What
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
-    those given by layers are known to be whole and cost nothing. `others`: the same with another
-    start (weights, what is frozen), which is tried without a batch. `several`: the frameworks of
-    which several workers may train it.
+    those given by layers are known to be whole and cost nothing. `others`: the same with other
+    settings of the model, or with another start (weights, what is frozen), which is tried without a
+    batch. `several`: the frameworks of which several workers may train it.
     """
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model)
+    for other in others:  # a name or a value that its constructor does not take
+        if other.model != spec.model:
+            find_workload(spec.workload, DataShape.of(dataset), other.model)
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
         return Probed([])
     request: dict[str, Any] = {"spec": spec.document(), "sample": _sample(dataset)}
@@ -155,18 +158,29 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     """Try the model of a request, in this process."""
     spec = validate(RunSpec, request["spec"], "spec")
     try:
-        workload = find_workload(spec.workload, _shape_of(request["shape"]))
-        probe = find_part(request["framework"], "probe")
+        shape, probe = _shape_of(request["shape"]), find_part(request["framework"], "probe")
         starts = [spec, *(validate(RunSpec, one, "spec") for one in request["others"])]
-        found = [sentence for one in starts for sentence in probe.check_start(workload, one)]
-        warnings = list(dict.fromkeys(found))
+        workloads = [find_workload(spec.workload, shape, one.model) for one in starts]
+        warnings = [
+            sentence
+            for workload, one in zip(workloads, starts, strict=True)
+            for sentence in probe.check_start(workload, one)
+        ]
         inputs, labels = _of_sample(request["sample"])
-        metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         given = {"gpu": bool(spec.gpus_per_worker), "several": bool(request["several"])}
-        probed: Probed = probe.probe_model(workload, inputs, labels, metric=metric, **given)
+        seen: list[object] = []
+        has_statistics = False
+        for workload, one in zip(workloads, starts, strict=True):
+            if one.model in seen:
+                continue
+            seen.append(one.model)
+            metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
+            probed: Probed = probe.probe_model(workload, inputs, labels, metric=metric, **given)
+            warnings += probed.warnings
+            has_statistics |= probed.batch_statistics
         return {
-            "warnings": warnings + probed.warnings,
-            "batch_statistics": probed.batch_statistics and not spec.sync_batch_norm,
+            "warnings": list(dict.fromkeys(warnings)),
+            "batch_statistics": has_statistics and not spec.sync_batch_norm,
         }
     except UserError as error:
         return {"error": str(error), "details": error.details or traceback.format_exc()}

@@ -70,7 +70,7 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
         if not file.is_file():
             raise UserError(f"{folder}: holds no {file.name}; raybench.train saves one.")
     data = ModelData.read(folder / DATA_FILE)
-    workload = find_workload(spec.workload, data.shape)
+    workload = find_workload(spec.workload, data.shape, spec.model)
     module = find_part(spec.framework, "model")
     model = module.build_model(workload, spec.seed)
     module.load_weights(model, path.read_bytes())

@@ -18,6 +18,20 @@ MODULE = """
     def _split(num_samples):
         return Split(np.zeros((num_samples, 3), np.float32), np.zeros(num_samples, np.int64))
 
+    class Set(Workload):
+        name = "set"
+        input_shape = (3,)
+        num_classes = 2
+
+        def __init__(self, width=4, dropout=0.0):
+            self.width, self.dropout = width, dropout
+
+        def build_torch(self):
+            return f"{self.width} {self.dropout}"
+
+        def load_dataset(self, spec):
+            return Dataset("own", 2, train=_split(8), validation=_split(4), test=_split(4))
+
     class Full(Workload):
         name = "full"
         input_shape = (3,)
@@ -73,7 +87,7 @@ def beside_the_user(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield
-    find._load_own.cache_clear()
+    find._own_data.clear()
     for name in ("users_own", "users_syntax"):
         sys.modules.pop(name, None)
 
@@ -96,7 +110,7 @@ def test_a_users_workload_is_found_in_the_current_directory(name):
         ("users_own:NotAWorkload", "must be a subclass of raybench.Workload"),
         ("users_own:NoShape", "needs the attribute input_shape"),
         ("users_own:NoLayers", "needs the attribute layers"),
-        ("users_own:WantsArguments", r"WantsArguments\(\) failed"),
+        ("users_own:WantsArguments", "WantsArguments needs model.size: set it under fixed.model"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
@@ -164,6 +178,18 @@ def test_a_workload_without_usable_data_is_refused(name, message):
         load_workload_dataset(name, DatasetSpec(name="workload"))
 
 
+def test_a_workload_takes_its_settings_and_keeps_its_data():
+    spec = DatasetSpec(name="workload")
+    workload, dataset = load_workload_dataset("users_own:Set", spec, {"width": 9})
+    assert workload.build_torch() == "9 0.0"
+    other, same = load_workload_dataset("users_own:Set", spec, {"dropout": 0.5})
+    assert (other.build_torch(), same is dataset) == ("4 0.5", True)
+    with pytest.raises(UserError, match=r"model.widht: workload users_own:Set has no .* 'width'"):
+        find_workload("users_own:Set", model={"widht": 9})
+    with pytest.raises(UserError, match="its constructor takes nothing"):
+        find_workload("mnist_small", model={"width": 9})
+
+
 @pytest.fixture
 def own(tmp_path):
     """Write a module of the user's with one class, and return the class's name."""
@@ -220,7 +246,6 @@ def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path)
         ("def __init__(self):\n    self.missing", "AttributeError"),
         ("def __init__(self):\n    raise KeyError", "line 11: KeyError)."),
         ("def __init__(self):\n    raise OSError('x' * 9999)", "xxx...)."),
-        ("def __init__(self, size):\n    pass", "TypeError"),
     ],
     ids=lambda value: None,
 )
@@ -305,7 +330,7 @@ def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
     spec = DatasetSpec(name="workload", limit=6, repeat=2)
     workload, dataset = load_workload_dataset(name, spec, shared=shared)
     assert load_workload_dataset(name, spec, shared=shared)[1] is dataset
-    find._load_own.cache_clear()  # as another process
+    find._own_data.clear()  # as another process
     again = load_workload_dataset(name, spec, shared=shared)[1]
     assert (tmp_path / "loaded").read_text() == "x"
     assert workload.name == "net"

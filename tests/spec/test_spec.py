@@ -28,7 +28,7 @@ def test_the_defaults_are_a_whole_spec():
         ({"learning_rates": 0.1}, "did you mean 'learning_rate'"),
         ({"dataset": {"image_sise": 28}}, r"'dataset.image_sise'; did you mean 'image_size'"),
         ({"objective": {"tarjet": 0.9}}, r"'objective.tarjet'; did you mean 'target'"),
-        ({"zzz": 1}, "unknown key 'zzz'; there are workload, dataset,"),
+        ({"zzz": 1}, "unknown key 'zzz'; there are workload, model, dataset,"),
     ],
 )
 def test_unknown_keys_are_refused_with_what_is_allowed(content, hint):

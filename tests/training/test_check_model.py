@@ -46,6 +46,10 @@ MODULE = """
     class Seven(Good):
         units = 7
 
+    class Set(Good):
+        def __init__(self, units=10):
+            self.units = units
+
     class Raises(Good):
         def build_torch(self):
             return self.nothing
@@ -107,6 +111,16 @@ def test_a_whole_model_passes_whatever_it_prints():
 
 def test_a_model_of_the_wrong_size_is_refused():
     assert "returns outputs of shape (8, 7)" in str(refused("own_models:Seven", ["torch"]))
+
+
+def test_every_value_of_a_setting_is_tried():
+    spec = RunSpec(workload="own_models:Set", dataset=DatasetSpec(name="digits"))
+    others = [spec.model_copy(update={"model": {"units": one}}) for one in (10, 7)]
+    assert check_models(spec, ["torch"], others=others[:1]).warnings == []
+    with pytest.raises(UserError, match=r"returns outputs of shape \(8, 7\)"):
+        check_models(spec, ["torch"], others=others)
+    with pytest.raises(UserError, match=r"model.unit: .* did you mean 'units'"):
+        check_models(spec, ["torch"], others=[spec.model_copy(update={"model": {"unit": 1}})])
 
 
 def test_the_users_file_and_traceback_come_back(tmp_path):

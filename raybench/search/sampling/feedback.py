@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power, scaling_of
 from raybench.spec.objective import worst_score
-from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, short
+from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, short, value_of
 from raybench.spec.study import StudySpec
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
@@ -121,13 +121,13 @@ def _rate(spec: RunSpec) -> float:
 def _memory_key(spec: RunSpec) -> Key:
     kind = spec.accelerator_type or ""
     state = str(spec.momentum == 0), str(spec.ema_decay is None), str(spec.frozen_epochs == "all")
-    framework = spec.framework, spec.strategy
+    framework = spec.framework, spec.strategy, str(sorted(spec.model.items()))
     return *framework, spec.optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
 
 
 def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
     told = [key for key in keys if key not in RATE_AND_BATCH and key not in NO_ARITHMETIC]
-    return " ".join([spec.optimizer, *(f"{key} {short(getattr(spec, key))}" for key in told)])
+    return " ".join([spec.optimizer, *(f"{key} {short(value_of(spec, key))}" for key in told)])
 
 
 class Answer(NamedTuple):

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from raybench.search.asha import DEFAULT
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
+from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
     Cases,
     Choices,
@@ -92,7 +92,7 @@ def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] |
 
     `space` is what the sampler samples, with GLOBAL_BATCH where it is taken apart.
     """
-    values = {key: getattr(spec, key) for key in space if key != GLOBAL_BATCH}
+    values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
     # A sampled batch stands for every placement of it: that on which the run was.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.num_workers * spec.batch_size_per_worker} if placement else {}

@@ -111,7 +111,14 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
     height, width, _ = workload.input_shape
     shape = (height, width, RGB)
     try:
-        backbone = function(include_top=False, weights=None, input_shape=shape, pooling="avg")
+        with workload.constructed():
+            backbone = function(
+                include_top=False,
+                weights=None,
+                input_shape=shape,
+                pooling="avg",
+                **workload.settings,
+            )
     except ValueError as error:
         raise UserError(
             f"Workload {workload.name}: cannot be built for images of {height} x {width} "

@@ -26,6 +26,7 @@ from raybench.models.named import (
     weights_file,
 )
 from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
+from raybench.models.settings import check_settings
 from raybench.spec.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -109,9 +110,10 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
         given = {"input_size": (height, width)} if is_maxvit else {"image_size": height}
 
     def make(num_outputs: int) -> nn.Module:
-        model: nn.Module = torchvision.models.get_model(
-            name, weights=None, num_classes=num_outputs, **given
-        )
+        with workload.constructed():
+            model: nn.Module = torchvision.models.get_model(
+                name, weights=None, num_classes=num_outputs, **given, **workload.settings
+            )
         return model
 
     mean, std = MEAN, STD
@@ -152,7 +154,10 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
         given["img_size"] = (height, width)
 
     def make(num_outputs: int) -> nn.Module:
-        return timm.create_model(workload.model, num_classes=num_outputs, **given)
+        with workload.constructed():
+            return timm.create_model(
+                workload.model, num_classes=num_outputs, **given, **workload.settings
+            )
 
     normalised = {"mean": config["mean"], "std": config["std"]} if channels == RGB else {}
     return _of_images(workload, make, config["input_size"][-1], **normalised)
@@ -256,6 +261,8 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config, is_own = _text_config(workload)
+    check_settings(config.to_dict(), workload.settings, f"workload {workload.name}")
+    config.update(dict(workload.settings))
     _fit(config, workload, is_own=is_own)
     models_language = workload.task == "language_modelling"
     auto: Any = AutoModelForCausalLM if models_language else AutoModelForSequenceClassification
