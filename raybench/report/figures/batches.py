@@ -144,7 +144,10 @@ def batches_figure(results: Study) -> Figure:
         here = _of_split(rows, framework, workers)
         there = _of_split(predicted, framework, workers)
         drawn += _panel(axes, here, there, names, part, sign=found.sign)
-        _title(axes, found, here, f"{framework}, {parts.plural(int(workers), 'worker')}")
+        title = f"{framework}, {parts.plural(int(workers), 'worker')}"
+        if found.is_seconds:
+            title += f"\n{here['outcome'].notna().sum()} of {len(here)} reached the target"
+        axes.set_title(parts.plain(title), fontsize=parts.SMALL, color=parts.INK, loc="left")
     _axes(figure, grid, results, found, every)
     keys = _keys(names, found, has_predicted=len(predicted) > 0)
     if drawn < limit:
@@ -250,13 +253,6 @@ def _style(names: list[str], optimizer: str) -> tuple[str, str]:
     if place >= MANY:
         return parts.QUIET, "h"
     return parts.colour(place), parts.marker(place)
-
-
-def _title(axes: Axes, found: Outcome, here: pd.DataFrame, name: str) -> None:
-    if found.is_seconds:
-        hits = int(here["outcome"].notna().sum())
-        name += f"\n{hits} of {len(here)} reached the target"
-    axes.set_title(parts.plain(name), fontsize=parts.SMALL, color=parts.INK, loc="left")
 
 
 def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:

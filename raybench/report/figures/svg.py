@@ -158,14 +158,10 @@ def _tag(text: str, prefix: str, used: set[str], gids: dict[str, str]) -> str:
 def _style(match: re.Match[str]) -> str:
     text = re.sub(r"font-family: [^;\"]*;?\s*", "", match[0])
     # The short form names the font last.
-    text = re.sub(r"font: (?:(\d+|bold) )?([\d.]+px) [^;\"]*", _font, text)
+    text = re.sub(r"font: (\d+|bold) ([\d.]+px) [^;\"]*", r"font-weight:\1;font-size:\2", text)
+    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size:\1", text)
     text = COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)
     return re.sub(r"([:;])\s+", r"\1", text).replace(';"', '"')
-
-
-def _font(match: re.Match[str]) -> str:
-    weight = f"font-weight:{match[1]};" if match[1] else ""
-    return f"{weight}font-size:{match[2]}"
 
 
 def _rounded(match: re.Match[str]) -> str:

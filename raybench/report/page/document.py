@@ -89,7 +89,13 @@ def _parts(results: Study, study: str, extras: Sequence[Extra]) -> list[Part]:
         Part("figures", "Pictures", pictures=_pictures(results, study)),
         *_scaling_parts(results),
         *(
-            Part(f"extra-{number}", one.title, (), one.lines, _tables(one))
+            Part(
+                f"extra-{number}",
+                one.title,
+                (),
+                one.lines,
+                [table_of(table, of) for of, table in one.tables],
+            )
             for number, one in enumerate(extras)
         ),
         Part(
@@ -136,10 +142,6 @@ def _pictures(results: Study, study: str) -> list[Picture]:
         for name, kind in kinds_of(results).items()
         if kind.applies(results)
     ]
-
-
-def _tables(extra: Extra) -> list[Table]:
-    return [table_of(frame, caption) for caption, frame in extra.tables]
 
 
 def _scaling_parts(results: Study) -> list[Part]:
