@@ -114,7 +114,7 @@ MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
 DEAF = "is not reached by another worker"
 
 
-def listen(address: str, size: int) -> socket.socket:
+def opened_at(address: str, size: int) -> socket.socket:
     """Return a socket on a free port of `address` alone, for as many workers."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET

@@ -16,7 +16,7 @@ from raybench.cluster.connectivity import (
     address_of,
     environment,
     interface_to,
-    listen,
+    opened_at,
     place_of,
     sum_over_workers,
     with_hosts,
@@ -113,7 +113,7 @@ def test_tensorflow_meets_at_the_places_ports_kept() -> None:
 
 def meet(size: int, *, timeout_s: float, lost: int = -1) -> list[int | str]:
     """Let `size` workers of this host add up; `lost` has a port that nobody listens on."""
-    listeners = [listen("127.0.0.1", size) for _ in range(size)]
+    listeners = [opened_at("127.0.0.1", size) for _ in range(size)]
     places = [
         Place(f"host{rank}", "lo", "127.0.0.1", one.getsockname()[1])
         for rank, one in enumerate(listeners)

@@ -147,7 +147,7 @@ def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
         place = connectivity.place_of(rank_0, named)
-        listener = connectivity.listen(place.address, size)
+        listener = connectivity.opened_at(place.address, size)
     except (connectivity.NoInterface, OSError) as problem:
         begin = MISNAMED if is_named else UNREACHED
         return (
