@@ -57,7 +57,8 @@ def search(
     for option in rng.permutation(len(pool.options)).tolist():
         cap_s = math.inf
         if cap_factor is not None and times:
-            cap_s = cap_factor * policy.reference(sorted(times))
+            # As `asha.Cap`: with fewer times than it compares with, the last.
+            cap_s = cap_factor * sorted(times)[min(policy.compared_with, len(times)) - 1]
         found[option] = until(draws.next(option), cap_s)
         if found[option].is_hit:
             times.append(found[option].seconds)
