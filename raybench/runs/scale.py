@@ -112,9 +112,9 @@ def run_order(
     for cell in cells:
         groups.setdefault(cell.spec.placement.group, []).append(cell)
     for number in range(repeats):
-        baseline_value = random.Random(f"{seed}/{number}")
-        for group in baseline_value.sample(list(groups), len(groups)):
-            for cell in baseline_value.sample(groups[group], len(groups[group])):
+        rng = random.Random(f"{seed}/{number}")
+        for group in rng.sample(list(groups), len(groups)):
+            for cell in rng.sample(groups[group], len(groups[group])):
                 yield cell, number
 
 

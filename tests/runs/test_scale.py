@@ -51,6 +51,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
         yield SimpleNamespace(
             is_local=True,
             capacity=TWO_CORES,
+            notes=[],
             scratch=tmp_path / "scratch",
             waiting=dict,
             stop_waiting=None,

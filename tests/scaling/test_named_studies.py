@@ -136,7 +136,7 @@ def test_workloads_of_the_studies_train_in_their_framework() -> None:
 
 def test_pairs_differ_in_nothing_else() -> None:
     results = MadeUp(STUDIES["synthetic_throughput"].study(True), Machine(usual))
-    cells = measured(results)
+    cells = measured(results.scaling_study, results.scaling)
     points = [(one, one.number("samples_per_s")) for one in cells]
     for group in grouped(points, ["num_workers"]):
         (one, _), (other, _) = (group[at] for at in sorted(group))
