@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.report.pairs import comparison_of, sentences
 from raybench.report.remarks import disturbed_line
 from raybench.report.scaling_printed import scaling_answer
 from raybench.report.words import (
@@ -194,6 +195,8 @@ def _saved(results: Study, facts: VerdictFacts) -> str:
 
 def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return the outcome in one or two sentences."""
+    if (pairs := comparison_of(results)) is not None:
+        return sentences(pairs)
     if verdict is None:
         return guessing_lines(results) or [_nothing(results)]
     each = judge_each(results)
@@ -518,7 +521,12 @@ def _start_up(results: Study) -> list[str]:
 MOST_ROWS = 5
 """Of the table in a notebook."""
 FRAMES = ("trials", "curves", "confirmed", "configurations", "scaling")
-PLURALS = {"search": "search", "confirm": "confirming", "reference": "reference"}
+PLURALS = {
+    "search": "search",
+    "confirm": "confirming",
+    "reference": "reference",
+    "compare": "of pairs",
+}
 
 
 def lines_of(results: Study) -> list[str]:
@@ -534,6 +542,8 @@ def answer_of(results: Study) -> list[str]:
         return scaling_answer(scaling_cells(results)) or [_fastest_cell(results)]
     if results.study["study"].get("run"):
         return [_trained(results)]
+    if (pairs := comparison_of(results)) is not None:
+        return [clean(line) for line in sentences(pairs)]
     verdict = judge(results)
     lines = answer_lines(results, verdict) or verdict_lines(results, verdict)
     return [clean(line) for line in lines]

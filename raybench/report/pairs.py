@@ -1,17 +1,20 @@
-"""What a comparison by pairs of runs says: its facts, lines, document and exit code."""
+"""What a comparison by pairs of runs says: its facts, its lines and its exit code."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from raybench.results.store import STUDY_FILE
+from raybench.results.study import Study, once
+from raybench.spec.documents import validate
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE
 from raybench.spec.objective import TIME, Objective
+from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate
-from raybench.stats.sequential import Comparison, Outcome, compare, pairs_needed
+from raybench.stats.sequential import ERRORS, Comparison, Outcome, compare, pairs_needed
 from raybench.stats.standing import replicate_of
 
 EXIT_CODES: dict[Outcome, int] = {
@@ -43,7 +46,7 @@ class Pairs:
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
     """Share of the seconds or of the value, of accuracies in points over 100, that matters."""
-    errors: float = 0.05
+    errors: float = ERRORS
     """Share of comparisons that may name the wrong side, over all sides together."""
 
     @property
@@ -51,14 +54,17 @@ class Pairs:
         """Whether seconds to a target are compared, not values at a budget."""
         return self.objective.kind == TIME
 
+    @property
+    def _bar(self) -> dict[str, float]:
+        """What each comparison is decided by."""
+        smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
+        return {"smallest": smallest, "errors": self.errors / max(1, len(self.sides) - 1)}
+
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
         """Each side but the first beside the first."""
-        smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
-        errors = self.errors / max(1, len(self.sides) - 1)
         return {
-            side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)
-            for side in self.sides[1:]
+            side.name: compare(self.differences(side.name), **self._bar) for side in self.sides[1:]
         }
 
     @property
@@ -92,9 +98,7 @@ class Pairs:
 
     def more(self, name: str) -> int | None:
         """Return how many more pairs are likely to decide; None where nobody can say."""
-        smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
-        errors = self.errors / max(1, len(self.sides) - 1)
-        return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
+        return pairs_needed(self.differences(name), **self._bar)
 
 
 def pairs_of(
@@ -118,9 +122,26 @@ def pairs_of(
     return Pairs(sides, objective, runs, smallest, errors)
 
 
+@once
+def comparison_of(results: Study) -> Pairs | None:
+    """Return the pairs of a folder that `raybench compare` has written; None of any other."""
+    asked = results.study.get("compare")
+    if not isinstance(asked, dict):
+        return None
+    where = f"{results.folder / STUDY_FILE}: study.objective"
+    return pairs_of(
+        [Side(**side) for side in asked["sides"]],
+        validate(Objective, results.study["study"]["objective"], where),
+        results.runs,
+        results.evaluations,
+        smallest=asked["smallest"],
+        errors=asked["errors"],
+    )
+
+
 def answer_lines(pairs: Pairs) -> list[str]:
     """Return what there is to say: a line for each side, then a sentence for each but the first."""
-    return [*(_side_line(pairs, side) for side in pairs.sides), *_sentences(pairs)]
+    return [*(_side_line(pairs, side) for side in pairs.sides), *sentences(pairs)]
 
 
 def _side_line(pairs: Pairs, side: Side) -> str:
@@ -136,29 +157,22 @@ def _side_line(pairs: Pairs, side: Side) -> str:
     return f"{side.name}  {side.label}  ({side.source}): {what}"
 
 
-def _sentences(pairs: Pairs) -> list[str]:
+def sentences(pairs: Pairs) -> list[str]:
+    """Return what is known of each side but the first, in a sentence."""
     first, lines = pairs.sides[0].name, []
     for name, found in pairs.comparisons.items():
-        after = f"after {found.pairs} pair{'' if found.pairs == 1 else 's'}"
+        after = f"after {counted(found.pairs, 'pair')}"
         interval = f"90 % interval {_span(pairs, found)}"
-        if found.outcome == "better":
-            lines.append(
-                f"{name} is better than {first} by {_size(pairs, found)} ({interval}) {after}."
-            )
-        elif found.outcome == "worse":
-            lines.append(
-                f"{name} is worse than {first} by {_size(pairs, found)} ({interval}) {after}."
-            )
-        elif found.outcome == "same":
-            least = f"{100 * pairs.smallest:g} {_unit(pairs)}"
-            lines.append(
-                f"Between {name} and {first} there is no difference of {least} or more "
-                f"({interval}) {after}."
-            )
-        else:
+        if found.outcome == "undecided":
             more = pairs.more(name)
             tail = "." if more is None else f"; about {more} more are likely to decide (--runs)."
             lines.append(f"{name} and {first}: undecided {after} ({interval}){tail}")
+            continue
+        words = f"{name} is {found.outcome} than {first} by {_size(pairs, found)}"
+        if found.outcome == "same":
+            least = f"{100 * pairs.smallest:g} {_unit(pairs)}"
+            words = f"Between {name} and {first} there is no difference of {least} or more"
+        lines.append(f"{words} ({interval}) {after}.")
     return lines
 
 
@@ -197,39 +211,3 @@ def exit_code(pairs: Pairs) -> int:
     found = {one.outcome for one in pairs.comparisons.values()}
     order: tuple[Outcome, ...] = ("better", "undecided", "same", "worse")
     return EXIT_CODES[next(one for one in order if one in found)]
-
-
-def document(pairs: Pairs) -> dict[str, Any]:
-    """Return the comparison as plain data; effects and intervals as shares, positive is better."""
-
-    def share(value: float | None) -> float | None:
-        return None if value is None or not math.isfinite(value) else _percent(pairs, value) / 100
-
-    return {
-        "objective": pairs.objective.model_dump(mode="json"),
-        "smallest": pairs.smallest,
-        "sides": [
-            {
-                "name": side.name,
-                "source": side.source,
-                "configuration": side.label,
-                "runs": len(pairs.runs[side.name]),
-                "hits": sum(one.is_hit for one in pairs.runs[side.name].values()),
-            }
-            for side in pairs.sides
-        ],
-        "comparisons": [
-            {
-                "side": name,
-                "beside": pairs.sides[0].name,
-                "outcome": found.outcome,
-                "pairs": found.pairs,
-                "effect": share(found.effect),
-                "low": share(found.low),
-                "high": share(found.high),
-                "more_pairs": pairs.more(name) if found.outcome == "undecided" else None,
-            }
-            for name, found in pairs.comparisons.items()
-        ],
-        "answer": answer_lines(pairs)[len(pairs.sides) :],
-    }

@@ -14,6 +14,8 @@ from rich.text import Text
 from raybench.report.answer import answer_lines, verdict_lines
 from raybench.report.console import say, say_pairs, say_wrapped
 from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
+from raybench.report.pairs import answer_lines as pair_lines
+from raybench.report.pairs import comparison_of
 from raybench.report.remarks import (
     disturbed_line,
     edge_lines,
@@ -207,8 +209,13 @@ def show(
     """Print tables first and the answer last, where the eye ends; all of them with `verbose`.
 
     `plots` are the pictures that were written, named at the end. The console may be any: no
-    text is read as markup.
+    text is read as markup. Of a comparison of pairs, what it has found.
     """
+    if (pairs := comparison_of(results)) is not None:
+        for line in pair_lines(pairs):
+            say(console, line)
+        say(console, f"results: {shown(results.place, results.folder)}")
+        return
     said = _said(results, verbose=verbose)
     amount = WHOLE if verbose else _amount(console, results, said, plots)
     _print(console, results, said, amount, plots)

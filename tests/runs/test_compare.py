@@ -1,17 +1,17 @@
 """`raybench compare`: what it reads, what it says, and what it refuses, without Ray."""
 
-import json
-
 import pytest
 import yaml
 
+from raybench.commands import report
 from raybench.commands.compare import parser
 from raybench.report.console import make_console
-from raybench.report.pairs import Pairs, Side, answer_lines, document, exit_code
+from raybench.report.pairs import Pairs, Side, answer_lines, exit_code
 from raybench.runs.compare import check_sides, errors_left, order_of, read_share, read_side
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
+from tests.made_results import results_folder, run_line
 
 SIDES = (Side("A", "a.yaml", "torch 1x64 adam 0.001"), Side("B", "b.yaml", "torch 1x32 adam 0.004"))
 TIMED = Objective(target=0.95)
@@ -56,7 +56,6 @@ def test_the_answer_and_its_exit_code(a, b, code, says):
     found = pairs(a, b)
     assert exit_code(found) == code
     assert says in answer_lines(found)[-1]
-    assert json.loads(json.dumps(document(found)))["comparisons"][0]["beside"] == "A"
 
 
 def test_values_at_a_budget_are_compared_in_points():
@@ -77,6 +76,21 @@ def test_runs_of_one_side_alone_are_no_pair():
     found = Pairs(SIDES, TIMED, {"A": {0: Replicate(1.0, True)}, "B": {}})
     assert found.differences("B") == []
     assert exit_code(found) == UNDECIDED
+
+
+def test_a_report_of_a_comparisons_folder_says_what_it_has_found(tmp_path, capsys):
+    lines = [
+        run_line(f"{name}-{number:03d}", seconds, role="pair", source=name)
+        for name, times in (("A", SLOW), ("B", FAST))
+        for number, seconds in enumerate(times)
+    ]
+    asked = {"sides": [vars(side) for side in SIDES], "smallest": 0.02, "errors": 0.05}
+    results = results_folder(tmp_path, lines, compare=asked)
+    said = answer_lines(pairs(SLOW, FAST))
+    assert report.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [*said, f"results: {tmp_path}"]
+    assert repr(results).splitlines()[0] == said[-1]
+    assert said[-1] in (tmp_path / "report.html").read_text()
 
 
 def write(path, **keys):

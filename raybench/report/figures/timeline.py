@@ -130,6 +130,7 @@ ROLE_STYLE = {
     "race": ("#E69F00", "race: best, new seeds"),
     "confirm": ("#009E73", "confirm: winners alone"),
     "scaling": ("#0072B2", "repeat of a cell"),
+    "pair": ("#0072B2", "run of a pair"),
 }
 """Colour and words of what a run is for."""
 MOST_BARS, MOST_DOTS = 250, 250
@@ -307,7 +308,7 @@ PHASE_STYLE = {
     "other": ("#F0E442", "--"),
 }
 """Colour and hatching of each phase: adjacent ones differ in grey, too."""
-ORDER = ("reference", "search", "confirm", "scaling")
+ORDER = ("reference", "search", "confirm", "scaling", "compare")
 """In which a study comes to its phases."""
 MOST_GROUPS = 12
 """Bars that a figure has room for."""

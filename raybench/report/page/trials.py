@@ -24,6 +24,7 @@ ROLES = {
     "race": "race, new seed",
     "confirm": "alone, new seed",
     "scaling": "repeat of a cell",
+    "pair": "run of a pair",
 }
 """What a run is for, where its role does not say it."""
 
