@@ -39,15 +39,18 @@ class Scripted:
 
     metric, num_parameters, batch_statistics = ACCURACY, 1, False
 
-    def __init__(self, accuracies: list[float], *, evaluated: int = 0) -> None:
+    def __init__(
+        self, accuracies: list[float], *, evaluated: int = 0, slow_after: int = 99
+    ) -> None:
         self.now, self.rates = 0.0, list[float]()
         self._accuracies, self._evaluated = accuracies, evaluated
+        self._slow_after = slow_after
 
     def warm_up(self, *steps: Step) -> None:
         self.now += 100.0
 
     def train(self, steps: list[Step]) -> float:
-        self.now += STEP_S * len(steps)
+        self.now += STEP_S * len(steps) * (4 if self._evaluated >= self._slow_after else 1)
         self.rates += [step.learning_rate for step in steps]
         return float(sum(step.indices[0, 0] for step in steps))
 
@@ -62,6 +65,13 @@ class Scripted:
     def state(self) -> bytes:
         self.now += STATE_S
         return b"state"
+
+    def save(self) -> bytes:
+        """The weights are those of so many evaluations."""
+        return bytes([self._evaluated])
+
+    def load(self, weights: bytes) -> None:
+        (self._evaluated,) = weights
 
 
 def dataset() -> Dataset:
@@ -82,14 +92,15 @@ def spec_of(objective: Objective, **changes: object) -> RunSpec:
 
 
 def follow(
-    spec: RunSpec, accuracies: list[float], earlier: list[Evaluation]
-) -> tuple[list[Evaluation], list[float]]:
-    """Run, from the beginning or after `earlier`; return curve and rates."""
+    spec: RunSpec, accuracies: list[float], earlier: list[Evaluation], slow_after: int = 99
+) -> tuple[list[Evaluation], list[float], bytes]:
+    """Run, from the beginning or after `earlier`; return curve, rates and the weights at its
+    end."""
     resume = RunState.after(spec, earlier) if earlier else None
-    trainer = Scripted(accuracies, evaluated=len(earlier))
+    trainer = Scripted(accuracies, evaluated=len(earlier), slow_after=slow_after)
     ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
     curve = list(run(spec, dataset(), trainer, Alone(), ledger, resume=resume))  # type: ignore[arg-type]
-    return curve, trainer.rates
+    return curve, trainer.rates, trainer.save()
 
 
 OBJECTIVES = [
@@ -100,15 +111,23 @@ OBJECTIVES = [
 ]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective) -> None:
+@pytest.mark.parametrize(
+    ("objective", "slow_after"), [(one, 99) for one in OBJECTIVES] + [(OBJECTIVES[2], 4)]
+)
+def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_after: int) -> None:
+    """Of a machine that slows down too, so that the last interval ends after the budget."""
     spec = spec_of(objective)
     accuracies = [0.2, 0.95, 0.3, 0.91, 0.92, 0.93, 0.94, 0.5, 0.6, 0.7, 0.1]
-    curve, rates = follow(spec, accuracies, [])
+    curve, rates, weights = follow(spec, accuracies, [], slow_after)
     assert len(curve) > 3
+    is_late = curve[-1].train_s > objective.max_train_seconds
+    is_judged_before = is_late and objective.kind == "best_at_budget"
+    assert weights == bytes([len(curve) - is_judged_before])
+    assert is_late or slow_after == 99
     for point in curve[:-1]:
-        rest, later = follow(spec, accuracies, curve[: point.index + 1])
+        rest, later, same_weights = follow(spec, accuracies, curve[: point.index + 1], slow_after)
         assert later == rates[-len(later) :]
+        assert same_weights == weights
         for one, other in zip(curve[point.index + 1 :], rest, strict=True):
             assert one.ledger["compile"] + 100.0 == other.ledger["compile"]
             same = {"ledger": {}}
@@ -134,7 +153,7 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
     """Return the evaluations after which a run is saved; each takes 1.5 + 0.25 s, or 1.75."""
     spec = spec_of(OBJECTIVES[3], checkpoint_every_s=every)
     accuracies = [0.5] * 30
-    curve, _ = follow(spec, accuracies, [])
+    curve, _, _ = follow(spec, accuracies, [])
     resume = RunState.after(spec, curve[:earlier]) if earlier else None
     world = Alone(rank, 2)
     checkpoints = Checkpoints(spec, world, resume=resume)
