@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_diabetes
 
-from raybench import Workload
-from raybench.data.dataset import Dataset, Split
-from raybench.spec.metric import Metric
+from raybench import Dataset, Metric, Split, Workload
 
 
 class Diabetes(Workload):

@@ -3,6 +3,7 @@
 Importing it is fast and imports neither Ray nor a framework.
 """
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -10,21 +11,29 @@ from typing import TYPE_CHECKING, Any, overload
 from raybench.spec.errors import UserError as UserError
 
 if TYPE_CHECKING:
+    from raybench.data.dataset import Dataset as Dataset
+    from raybench.data.dataset import Split as Split
     from raybench.models.base import Workload as Workload
     from raybench.report.several import Studies
     from raybench.report.study import StudyResults
+    from raybench.spec.metric import Metric as Metric
 
     __version__: str
 
-__all__ = ["UserError", "Workload", "__version__", "load", "load_model"]
+HOMES = {
+    "Workload": "raybench.models.base",
+    "Dataset": "raybench.data.dataset",
+    "Split": "raybench.data.dataset",
+    "Metric": "raybench.spec.metric",
+}
+"""What a user's own model and data are made of; numpy and pydantic come with them."""
+__all__ = ["UserError", "__version__", "load", "load_model", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Workload` (numpy) and look up `__version__` when they are first asked for."""
-    if name == "Workload":
-        from raybench.models.base import Workload
-
-        return Workload
+    """Import what HOMES names and look up `__version__` when they are first asked for."""
+    if name in HOMES:
+        return getattr(importlib.import_module(HOMES[name]), name)
     if name == "__version__":
         from importlib import metadata
 

@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +21,7 @@ import yaml
 from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
 from raybench.spec import errors
-from raybench.spec.run import RunSpec
+from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training.base import find_backend
 from raybench.training.run import run
@@ -190,6 +191,16 @@ def test_files_and_links_exist(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 220
+
+
+def test_the_docs_own_data_are_a_dataset() -> None:
+    names: dict[str, Any] = {}
+    exec(block("python", "class Squares"), names)
+    workload = names["Squares"]()
+    dataset = workload.load_dataset(DatasetSpec(name="workload"))
+    sizes = [len(split) for split in (dataset.train, dataset.validation, dataset.test)]
+    assert sizes == [800, 100, 100]
+    assert dataset.task == workload.task
 
 
 def test_my_model_is_the_readmes() -> None:
