@@ -2,8 +2,8 @@
 
 Really trains every cell of a grid (`table_grids.py`): 5 optimizers x 6 to 10 learning rates x 6
 global batch sizes x seeds, one torch worker without Ray (equal updates and sample order make the
-curve the same for every framework and worker count; test_worker_equality.py and test_layers_agree.py
-in tests/training/ hold that), validated twenty times or more. Step times are another matter: `times`
+curve the same for every framework and worker count, as tests/training/test_worker_equality.py and
+test_layers_agree.py hold), validated twenty times or more. Step times are another matter: `times`
 measures them in worker groups of one and two, interleaved.
 
     RAYBENCH_DATA=DIR python benchmarks/search/record_table.py curves mnist_conv [--jobs 2]
