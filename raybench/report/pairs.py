@@ -55,16 +55,18 @@ class Pairs:
         return self.objective.kind == TIME
 
     @property
-    def _bar(self) -> dict[str, float]:
-        """What each comparison is decided by."""
+    def _bar(self) -> tuple[float, float]:
+        """The smallest difference that matters, and the errors that each comparison may spend."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
-        return {"smallest": smallest, "errors": self.errors / max(1, len(self.sides) - 1)}
+        return smallest, self.errors / max(1, len(self.sides) - 1)
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
         """Each side but the first beside the first."""
+        smallest, errors = self._bar
         return {
-            side.name: compare(self.differences(side.name), **self._bar) for side in self.sides[1:]
+            side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)
+            for side in self.sides[1:]
         }
 
     @property
@@ -98,7 +100,8 @@ class Pairs:
 
     def more(self, name: str) -> int | None:
         """Return how many more pairs are likely to decide; None where nobody can say."""
-        return pairs_needed(self.differences(name), **self._bar)
+        smallest, errors = self._bar
+        return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
 
 
 def pairs_of(
