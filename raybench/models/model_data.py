@@ -80,21 +80,25 @@ class ModelData(Document):
         texts, paths of images (or their bytes), or arrays as the model takes them. UserError for
         what it cannot take.
         """
-        # pyarrow and PIL are imported where a model is used alone.
-        from raybench.data.sources import new_samples
-
         encoding = self.encoding or {}
         length = self.input_shape[0] if isinstance(self.input_shape, tuple) else 0
         is_raw = not isinstance(samples, np.ndarray) or samples.dtype.kind in "OSU"
         if "columns" in encoding and is_raw:
-            return new_samples.rows_as_inputs(samples, encoding["columns"])
+            from raybench.data.sources.encode import rows_as_inputs  # pyarrow takes a while
+
+            return rows_as_inputs(samples, encoding["columns"])
         if "tokens" in encoding and is_raw:
-            return new_samples.texts_as_inputs(samples, encoding["tokens"], self.vocabulary, length)
+            from raybench.data.sources.texts import texts_as_inputs
+
+            return texts_as_inputs(samples, encoding["tokens"], self.vocabulary, length)
         if self.kind == "pixels" and isinstance(samples, str | bytes | Path):
             raise UserError("The images are one image; give a list of them: [image].")
         if self.kind == "pixels" and is_raw and _are_files(samples):
             assert isinstance(self.input_shape, tuple)
-            return new_samples.files_as_inputs(samples, self.input_shape, self.resize)
+            from raybench.data.sources.images import files_as_inputs
+
+            pixels: Batch = files_as_inputs(samples, self.input_shape, self.resize)
+            return pixels
         found = self._of_shape(samples)
         if "scale" in encoding:
             found = each(found, lambda one: (one - encoding["offset"]) / encoding["scale"])

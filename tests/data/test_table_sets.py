@@ -14,7 +14,6 @@ from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
 from raybench.data.load import build_dataset
 from raybench.data.sources.files import open_tables
-from raybench.data.sources.table import Tables
 from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
@@ -182,13 +181,14 @@ def test_a_named_column_that_says_nothing_is_an_error(csv):
 def test_what_a_missing_test_file_takes_from_training_is_said(csv):
     tables, said = open_tables("csv", str(csv)), []
     spec = DatasetSpec(name="csv", path=str(csv), label="town")
-    prepare(spec, Tables(tables.train, validation=tables.train), said.append)
+    with_validation = {"train": tables["train"], "validation": tables["train"]}
+    prepare(spec, with_validation, said.append)
     assert any("40 of the 400 training rows are held out to test the winner" in one for one in said)
     said.clear()
     prepare(spec, tables, said.append)
     assert not any("held out" in one for one in said)
     none = spec.model_copy(update={"test_size": "none"})
-    members = prepare(none, Tables(tables.train, validation=tables.train), said.append).members
+    _, members, _ = prepare(none, with_validation, said.append)
     assert [len(one.rows) for one in members] == [400, 400, 0]
     assert not any("held out" in one for one in said)
 

@@ -1,11 +1,20 @@
 """Texts as token ids, and running text as windows of tokens."""
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from raybench.data.load import build_dataset
-from raybench.data.sources.texts import PADDING, UNKNOWN, Tokenizer
+from raybench.data.sources.texts import (
+    PADDING,
+    UNKNOWN,
+    Tokenizer,
+    count_tokens,
+    cut_text,
+    number_tokens,
+)
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -17,10 +26,9 @@ def load(path, name="text", **keys):
 
 
 def tokenizer(kind, text, size=100):
-    made = Tokenizer(kind, size)
-    made.see(made.cut(text))
-    made.finish()
-    return made
+    counts = Counter()
+    count_tokens(cut_text(text, kind), counts)
+    return Tokenizer(kind, number_tokens(counts, kind, size))
 
 
 def words_of(tokens, made):
@@ -38,7 +46,7 @@ def words_of(tokens, made):
 def test_a_text_is_cut_and_numbered(kind, pieces):
     text = "Don't panic, Ärger!"
     made = tokenizer(kind, text)
-    ids = made.ids(made.cut(text))
+    ids = made.ids(cut_text(text, kind))
     assert ids.dtype == np.int32
     assert words_of(ids, made.vocabulary) == pieces
 
@@ -46,9 +54,9 @@ def test_a_text_is_cut_and_numbered(kind, pieces):
 def test_the_most_frequent_tokens_are_kept_and_others_unknown():
     made = tokenizer("words", "a a a b b c", size=4)
     assert made.vocabulary == ("<padding>", "<unknown>", "a", "b")
-    assert made.ids(made.cut("b c never a")).tolist() == [3, UNKNOWN, UNKNOWN, 2]
+    assert made.ids(cut_text("b c never a", "words")).tolist() == [3, UNKNOWN, UNKNOWN, 2]
     letters = tokenizer("characters", "aab")
-    assert letters.ids(letters.cut("abz")).tolist() == [2, 3, UNKNOWN]
+    assert letters.ids(cut_text("abz", "characters")).tolist() == [2, 3, UNKNOWN]
 
 
 def test_a_column_of_texts_is_numbered_by_the_training_rows_alone(tmp_path):

@@ -160,7 +160,7 @@ def test_texts_and_rows_that_are_none_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="are no texts"):
         texts.inputs([[1, 2]])
     column = {"kind": "number", "name": "x", "mean": 0.0, "offset": 0.0, "scale": 1.0}
-    rows = of_arrays("numbers", encoding={"columns": [column | {"has_missing": True}]})
+    rows = of_arrays("numbers", encoding={"columns": [column | {"missing": 0.5}]})
     assert rows.inputs({" x ": [1.0, None]}).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     with pytest.raises(UserError, match="several columns 'x'"):
         rows.inputs({"x": [1.0], "x ": [2.0]})

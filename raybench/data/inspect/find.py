@@ -13,7 +13,7 @@ from raybench.data.inputs import Rows
 from raybench.data.inspect import Seen, balance_line, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
-from raybench.data.sources.encode import Names
+from raybench.data.sources.encode import NameEncoder
 from raybench.data.sources.files import ENDINGS, open_tables
 from raybench.data.sources.folders import (
     FILE_NAME,
@@ -62,7 +62,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
         content |= filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
     else:
         tables = open_tables(name, str(path))
-        content |= _tell_columns(tables.train, label, task)
+        content |= _tell_columns(tables["train"], label, task)
     if task is not None:
         content["task"] = task
     spec = DatasetSpec.model_validate(content)
@@ -70,10 +70,10 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     if spec.image is not None:
         return _see_images(spec, content, tables, lines)
     said: list[str] = []
-    ready = prepare(spec, tables, said.append)
-    inputs, num_train = ready.inputs, len(ready.members[0].rows)
-    lines += _label_lines(str(spec.label), ready.labels, ready.members[0].rows)
-    lines.append(_split_line(ready.members))
+    labels, members, inputs = prepare(spec, tables, said.append)
+    num_train = len(members[0].rows)
+    lines += _label_lines(str(spec.label), labels, members[0].rows)
+    lines.append(_split_line(members))
     notes = {}
     if isinstance(inputs, Tokens):
         lengths = inputs.lengths
@@ -86,35 +86,33 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
             f"longest {lengths.max():,}; {inputs.num_tokens:,} different ones."
         )
     else:
-        names = [column for column in inputs.made if isinstance(column, Names)]
-        shown = ", ".join(f"{column.name} ({column.num_names:,})" for column in names)
+        names = [one for one in inputs.encoders if isinstance(one, NameEncoder)]
+        shown = ", ".join(f"{one.name} ({len(one.known):,})" for one in names)
         lines.append(
-            f"Inputs: {len(inputs.made)} columns, {inputs.shape[0]} features: "
-            f"{len(inputs.made) - len(names)} of numbers"
+            f"Inputs: {len(inputs.columns)} columns, {inputs.shape[0]} features: "
+            f"{len(inputs.columns) - len(names)} of numbers"
             + (f", {len(names)} of names: {shown}" if names else "")
             + f"; {size_in_words(4 * inputs.shape[0] * num_train)} to train on."
         )
         missing = [
-            f"{one.name} {100 * one.missing_share:.2g} %"
-            for one in inputs.made
-            if one.missing_share
+            f"{one.name} {100 * one.missing:.2g} %" for one in inputs.encoders if one.missing
         ]
         if missing:
             lines.append(
                 f"Missing in training rows: {', '.join(missing)}; filled with the mean (or as a "
                 "name of its own), and a feature says so."
             )
-        texts = [one for one in _texts_of(tables.train) if one != spec.label]
+        texts = [one for one in _texts_of(tables["train"]) if one != spec.label]
         if texts:
             notes["label"] = f"text: {texts[0]} in place of the columns learns from these texts"
-        if tables.train.num_rows * inputs.shape[0] <= MOST_NUMBERS:
+        if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
             dataset = table_dataset(spec, tables, name=name, say=lambda sentence: None)
             said += leak_lines(dataset)
     lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
     return Seen(
         kind="texts" if isinstance(inputs, Tokens) else "table",
         dataset=content,
-        task=ready.labels.task,
+        task=labels.task,
         num_train=num_train,
         lines=lines,
         input_shape=inputs.shape,
@@ -125,11 +123,12 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
 def _size_line(path: Path, tables: Tables) -> str:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = size_in_words(sum(file.stat().st_size for file in files))
+    columns = len(tables["train"].schema.names)
     rows = ", ".join(
         f"{table.num_rows:,} rows" + ("" if split == "train" else f" for {split}")
         for split, table in tables.items()
     )
-    return f"{path}: {rows}, {len(tables.train.schema.names)} columns, {size}."
+    return f"{path}: {rows}, {columns} columns, {size}."
 
 
 def _label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
@@ -160,7 +159,7 @@ def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
     files, num_others = list_images(path)
     said: list[str] = []
     tables, column = open_image_folder(path, files, label, said.append)
-    total = sum(table.num_rows for _, table in tables.items())
+    total = sum(table.num_rows for table in tables.values())
     lines = [f"{path}: {total:,} images, {size_in_words(sum(file.size for file in files))}."]
     if num_others:
         lines.append(f"{num_others:,} files are no images by their names, and left out.")
@@ -181,8 +180,8 @@ def _see_images(
     assert isinstance(spec.label, str)
     assert spec.image is not None
     labels = read_labels(tables, [spec.label], spec.task, are_pictures=True)
-    total = sum(table.num_rows for _, table in tables.items())
-    shape, sizes = see_sizes(content, first_pictures(tables.train, spec.image), total)
+    total = sum(table.num_rows for table in tables.values())
+    shape, sizes = see_sizes(content, first_pictures(tables["train"], spec.image), total)
     members = split_members(spec, tables, labels)
     return Seen(
         kind="pictures",

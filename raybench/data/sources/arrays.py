@@ -3,7 +3,7 @@
 import difflib
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from raybench.data.dataset import Array, Dataset, Split, named_arrays, split_of_arrays
+from raybench.data.dataset import Array, Dataset, Split, named_arrays
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
+from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
+from raybench.data.sources.label_columns import Labels, read_labels
+from raybench.data.sources.table import BATCH_ROWS, Table
 from raybench.data.store.build import stored
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import Source, file_at
@@ -35,6 +38,7 @@ SUFFIXES = {
 }
 INPUTS, LABELS = "x", "y"
 """What arrays are called, where `columns` and `label` do not say."""
+LABEL = "label"
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,23 @@ class RawSet:
     """Whether columns of the inputs are scaled to mean 0 and deviation 1 over training."""
 
 
-@dataclass(frozen=True)
-class LabelKind:
-    """What labels are, by those of training."""
+class LabelTable(Table):
+    """Labels of an array as a table of one column, which is read as those of tables are."""
 
-    task: Task
-    num_classes: int | None = None
-    names: tuple[str, ...] = ()
-    """Names of classes by number; empty where they are numbers from 0 already."""
-    values: Array | None = None
-    """Of each class, as it stands in the file, in rising order; None where it is its number."""
+    def __init__(self, labels: Array, class_names: Sequence[str], source: str) -> None:
+        """`labels`: (N,); `class_names`: by number, where they are known."""
+        labels = labels.astype(str) if labels.dtype.kind == "S" else labels
+        self.source, self._table = source, pa.table({LABEL: labels})
+        self.schema, self.num_rows = self._table.schema, len(labels)
+        self.class_names = {LABEL: class_names} if class_names else {}
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """See `Table`."""
+        yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+
+    def place(self, row: int) -> str:
+        """See `Table`."""
+        return f"sample {row} of {self.source}"
 
 
 def as_inputs(array: Array, place: str) -> Array:
@@ -126,60 +137,41 @@ def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
     return None if form.shape == inputs.shape[1:] else form
 
 
-def kind_of(labels: Mapping[str, Array], asked: Task | None, place: str) -> LabelKind:
-    """Return what the labels of the splits are; whole numbers and texts are classes.
-
-    UserError for one class alone, and for shapes that are no labels.
-    """
-    train = _flat(labels["train"], asked, place)
-    task = asked or ("regression" if train.dtype.kind == "f" else "classification")
-    if task == "regression":
-        if train.dtype.kind not in "fiub":
+def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
+    """Return the labels of all splits, and the number of classes or tokens; whole numbers and
+    texts are classes. UserError for what can be no labels."""
+    places = {split: f"{where}, {split} split" for split in raw.splits}
+    found = {split: _flat(one.labels, asked, places[split]) for split, one in raw.splits.items()}
+    task = asked or ("regression" if found["train"].dtype.kind == "f" else "classification")
+    if task == "language_modelling":
+        return Labels(task, found), 1 + max(int(one.max()) for one in found.values())
+    for split, one in found.items():
+        if task == "classification" and one.ndim != 1:
             raise UserError(
-                f"{place}: labels of type {train.dtype} are no numbers, and the task is "
+                f"{places[split]}: labels of shape {one.shape} are not one class for each sample; "
+                "of rows with a 1 for the class save y.argmax(axis=1), or set dataset.task: "
+                "regression."
+            )
+        if task == "regression" and one.dtype.kind not in "fiub":
+            raise UserError(
+                f"{places[split]}: labels of type {one.dtype} are no numbers, and the task is "
                 "regression; set dataset.task: classification."
             )
-        return LabelKind(task)
-    if task == "language_modelling":
-        return LabelKind(task, 1 + max(int(one.max()) for one in labels.values()))
-    if train.ndim != 1:
-        raise UserError(
-            f"{place}: labels of shape {train.shape} are not one class for each sample; of rows "
-            "with a 1 for the class save y.argmax(axis=1), or set dataset.task: regression."
-        )
-    values = np.unique(train)
-    if len(values) < 2:
-        raise UserError(
-            f"{place} holds one class only ({values[0]}), so there is nothing to tell apart."
-        )
-    if train.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
-        return LabelKind(task, len(values))
-    return LabelKind(task, len(values), tuple(map(str, values)), values)
-
-
-def as_labels(labels: Array, kind: LabelKind, place: str) -> Array:
-    """Return the labels of a split as int64 classes or tokens, or float32 numbers."""
-    flat = _flat(labels, kind.task, place)
-    if kind.task == "regression":
-        if not np.all(np.isfinite(flat)):
-            first = int(np.argmin(np.isfinite(flat).reshape(len(flat), -1).all(axis=1)))
-            raise UserError(f"{place}: the label of sample {first} is NaN or infinite; mend it.")
-        return flat.astype(np.float32)
-    if kind.task == "language_modelling":
-        return flat.astype(np.int64)
-    if kind.values is None:
-        numbers = flat.astype(np.int64)
-        unknown = (flat < 0) | (flat >= kind.num_classes)
-    else:
-        numbers = np.minimum(np.searchsorted(kind.values, flat), len(kind.values) - 1)
-        unknown = kind.values[numbers] != flat
-    if unknown.any():
-        first = int(np.argmax(unknown))
-        raise UserError(
-            f"{place}: the label {flat[first]} of sample {first} is no class of the training "
-            f"split ({int(unknown.sum()):,} such labels); correct or remove it."
-        )
-    return numbers.astype(np.int64)
+        if task == "regression" and not np.isfinite(one).all():
+            first = int(np.argmin(np.isfinite(one).reshape(len(one), -1).all(axis=1)))
+            raise UserError(
+                f"{places[split]}: the label of sample {first} is NaN or infinite; mend it."
+            )
+    if task == "regression":
+        return Labels(task, {split: one.astype(np.float32) for split, one in found.items()}), None
+    tables = {
+        split: LabelTable(one, raw.class_names, places[split]) for split, one in found.items()
+    }
+    labels = read_labels(tables, [LABEL], task, are_pictures=True)
+    number = len(labels.class_names)
+    if labels.class_names == tuple(map(str, range(number))):
+        labels = replace(labels, class_names=())  # they are their numbers
+    return labels, number
 
 
 def _flat(labels: Array, task: Task | None, place: str) -> Array:
@@ -191,9 +183,7 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
             f"{place}: labels of type {labels.dtype} and shape {labels.shape} cannot be used; save "
             "one number or name for each sample."
         )
-    if task == "classification" and labels.dtype.kind == "f" and np.all(labels == labels.round()):
-        return labels.astype(np.int64)
-    return labels
+    return labels.astype(np.int64) if task == "language_modelling" else labels
 
 
 def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -> Dataset:
@@ -201,40 +191,20 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
     What has no split of its own is cut from the training samples, see `cut.cut`.
     """
-    where = str(source.path)
-    found = stored(source, lambda writer: _build(writer, read(), spec, where))
-    about = found.about
-    splits = {part: split_of_arrays(found.arrays, part) for part in about["parts"]}
-    parts = cut(splits["train"], splits.get("validation"), splits.get("test"), spec, source=where)
-    known: dict[str, Any] = {
-        "num_classes": about["num_classes"],
-        "vocabulary": tuple(about["vocabulary"]),
-    }
-    if about["standardise_inputs"]:  # by the training split alone; a constant column becomes 0
-        train = parts[0].array.astype(np.float64)
-        mean, deviation = train.mean(axis=0), train.std(axis=0)
-        scale = np.where(deviation > 0, deviation, 1.0)
-        known["encoding"] = {"offset": mean.tolist(), "scale": scale.tolist()}
-        train_part, validation, test = (
-            replace(one, inputs=((one.array - mean) / scale).astype(np.float32)) for one in parts
-        )
-        parts = (train_part, validation, test)
-    return dataset_of_parts(source.name, parts, about, where, **known)
+    found = stored(source, lambda writer: _build(writer, read(), spec, str(source.path)))
+    return dataset_of_stored(found, spec, source.path)
 
 
 def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
-    kind = kind_of({part: one.labels for part, one in raw.splits.items()}, spec.task, where)
-    if raw.class_names:
-        kind = LabelKind("classification", len(raw.class_names), raw.class_names)
+    found, num_classes = labels_of(raw, spec.task, where)
+    total = sum(len(one.labels) for one in raw.splits.values())
     if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
         tell(f"{where}: {line}")
-    total = sum(len(one.labels) for one in raw.splits.values())
     with writer.progress(f"storing {total:,} samples", total) as advance:
         for part, one in raw.splits.items():
-            place = f"{where}, {part} split"
-            inputs: Any = each(one.inputs, partial(as_inputs, place=place))
-            labels = as_labels(one.labels, kind, place)
-            classes = labels if kind.task == "classification" else None
+            inputs: Any = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
+            labels = found.values[part]
+            classes = labels if found.task == "classification" else None
             order = mixed_order(classes, len(labels), seed=spec.split_seed)
             weights = None if one.weights is None else one.weights.astype(np.float32)
             for name, array in named_arrays(Split(inputs, labels, weights), part).items():
@@ -245,12 +215,11 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
                     writer.save(name, array[order])
             advance(len(labels))
     return {
-        "task": kind.task,
-        "num_classes": kind.num_classes,
-        "class_names": list(kind.names),
-        "vocabulary": list(raw.vocabulary),
+        "task": found.task,
+        "num_classes": num_classes,
+        "class_names": list(found.class_names),
+        "vocabulary": raw.vocabulary,
         "standardise_inputs": raw.standardise_inputs,
-        "parts": list(raw.splits),
     }
 
 

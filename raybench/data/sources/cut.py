@@ -6,12 +6,15 @@ other sizes of splits need no other file.
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import Array, Dataset, Split, num_of
+from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
+from raybench.data.store.build import Stored
+from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -36,21 +39,59 @@ def standardised(labels: Sequence[Array], source: str) -> tuple[list[Array], Flo
 
 
 def dataset_of_parts(
-    name: str, parts: Sequence[Split], about: Mapping[str, Any], source: str, **known: Any
+    name: str,
+    parts: Sequence[Split],
+    source: str,
+    *,
+    task: Task,
+    class_names: Sequence[str],
+    num_classes: int | None = None,
+    vocabulary: Sequence[str] = (),
+    **known: Any,
 ) -> Dataset:
-    """Return the dataset of its three splits; labels of a regression are standardised.
-
-    `about` has the task and the names of the classes, `known` more of the dataset's fields.
+    """Return the dataset of its three splits; labels of a regression are standardised, where no
+    `label_scale` is among the other fields that are `known`.
     """
-    names = tuple(about["class_names"])
-    if about["task"] == "regression":
+    if task == "regression" and "label_scale" not in known:
         labels, known["label_scale"], known["label_offset"] = standardised(
             [part.labels for part in parts], source
         )
         parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
-    content = {"num_classes": len(names) or None, "task": about["task"], "class_names": names}
     train, validation, test = parts
-    return Dataset(name, train=train, validation=validation, test=test, **content | known)
+    return Dataset(
+        name,
+        num_classes or len(class_names) or None,
+        train,
+        validation,
+        test,
+        task=task,
+        class_names=tuple(class_names),
+        vocabulary=tuple(vocabulary),
+        **known,
+    )
+
+
+def dataset_of_stored(found: Stored, spec: DatasetSpec, source: Path) -> Dataset:
+    """Return samples that were stored in a mixed order, cut into their splits.
+
+    With `standardise_inputs` in what is known of them, columns of the inputs are scaled to mean 0
+    and deviation 1 over training.
+    """
+    splits = {
+        split: split_of_arrays(found.arrays, split)
+        for split in SPLITS
+        if f"{split}-labels" in found.arrays
+    }
+    parts, known = cut(splits, spec, source=str(source)), dict(found.about)
+    if known.pop("standardise_inputs", False):
+        train = parts[0].array.astype(np.float64)
+        mean, deviation = train.mean(axis=0), train.std(axis=0)
+        scale = np.where(deviation > 0, deviation, 1.0)  # a constant column becomes 0
+        known["encoding"] = {"offset": mean.tolist(), "scale": scale.tolist()}
+        parts = [
+            replace(one, inputs=((one.array - mean) / scale).astype(np.float32)) for one in parts
+        ]
+    return dataset_of_parts(spec.name, parts, str(source), **known)
 
 
 TYPICAL_SHARE = 0.1
@@ -92,39 +133,35 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
     )
 
 
-def cut(
-    train: Split, validation: Split | None, test: Split | None, spec: DatasetSpec, *, source: str
-) -> tuple[Split, Split, Split]:
-    """Return (train, validation, test); what is not there is cut from the begin of `train`.
+def cut(found: Mapping[str, Split], spec: DatasetSpec, *, source: str) -> list[Split]:
+    """Return train, validation and test; what is not `found` is cut from the begin of `train`.
 
     Shares are of the samples that are cut. A size that leaves nothing to train on, and a size of
     a split that the data bring themselves, are UserErrors naming `source`.
     """
-    for key, size, own in (
-        ("validation_size", spec.validation_size, validation),
-        ("test_size", spec.test_size, test),
-    ):
-        if size is not None and own is not None:
+    asked = {"validation": spec.validation_size, "test": spec.test_size}
+    for part, size in asked.items():
+        if size is not None and part in found:
             raise UserError(
-                f"dataset.{key} {size}: {source} has a split of its own for it, of {len(own):,} "
-                "samples; leave the key out."
+                f"dataset.{part}_size {size}: {source} has a split of its own for it, of "
+                f"{len(found[part]):,} samples; leave the key out."
             )
-    total = len(train)
+    train, total = found["train"], len(found["train"])
     typical = max(1, round(TYPICAL_SHARE * total))
-    num_validation = 0
-    if validation is None:
-        num_validation = num_of(spec.validation_size, total, typical=typical)
-    num_test = 0
-    if test is None:
-        num_test = num_of(spec.test_size, total, typical=num_validation or typical)
-    if num_validation + num_test >= total:
+    sizes = dict.fromkeys(asked, 0)
+    for part, size in asked.items():  # without a size of its own, the test is as validation
+        if part not in found:
+            sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
+    held_out = sum(sizes.values())
+    if held_out >= total:
         raise UserError(
-            f"dataset: {num_validation:,} samples for validation and {num_test:,} for the test "
-            f"leave nothing of the {total:,} samples of {source} to train on; choose a smaller "
-            "validation_size or test_size."
+            f"dataset: {sizes['validation']:,} samples for validation and {sizes['test']:,} for "
+            f"the test leave nothing of the {total:,} samples of {source} to train on; choose a "
+            "smaller validation_size or test_size."
         )
-    if test is None:
-        test = train.take(slice(num_test))
-    if validation is None:
-        validation = train.take(slice(num_test, num_test + num_validation))
-    return train.take(slice(num_test + num_validation, None)), validation, test
+    parts = {
+        "train": train.take(slice(held_out, None)),
+        "validation": train.take(slice(sizes["test"], held_out)),
+        "test": train.take(slice(sizes["test"])),
+    }
+    return list((parts | dict(found) | {"train": parts["train"]}).values())

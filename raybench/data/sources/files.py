@@ -288,23 +288,22 @@ def open_tables(kind: str, given: str) -> Tables:
     """
     path = Path(given).expanduser()
     if path.is_file():
-        return Tables(_open(kind, [path], path))
+        return {"train": _open(kind, [path], path)}
     files = find_files(path, ENDINGS[kind])
     if not files:
         raise UserError(f"dataset.path: {path} has no file that ends in {ENDINGS[kind][0]}.")
     by_split = _files_by_split(path, files)
     if not by_split:
-        return Tables(_open(kind, files, path))
+        return {"train": _open(kind, files, path)}
     if "train" not in by_split:
         raise UserError(
             f"dataset.path: {path} has files of the splits {', '.join(by_split)} and none of "
             f"train; add train{ENDINGS[kind][0]}."
         )
-    tables: dict[str, Table] = {
+    return {
         name: _open(kind, parts, path / name if len(parts) > 1 else parts[0])
         for name, parts in by_split.items()
     }
-    return Tables(**tables)
 
 
 def _open(kind: str, files: list[Path], source: Path) -> Table:

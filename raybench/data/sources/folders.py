@@ -206,7 +206,7 @@ def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None =
         files = [f"{place}/{name}" for name in names]
         labels = pa.table({LABEL: pa.array(classes, pa.string())})
         tables[split] = FolderTable(f"{place}/{prefix}".rstrip("/"), files, labels, read)
-    return Tables(**tables)
+    return tables
 
 
 def _by_metadata(
@@ -269,4 +269,4 @@ def _by_metadata(
             place=lambda row, listed=listed: rows[listed[row]][0].place(rows[listed[row]][1]),  # type: ignore[misc]
         )
     assert label is not None
-    return Tables(**found), label
+    return found, label

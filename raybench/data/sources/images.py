@@ -288,3 +288,31 @@ def decode_images(
             least = " or more" if len(problems) >= MOST_PROBLEMS else ""
             more += f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
         raise error.about(first, more)
+
+
+def files_as_inputs(
+    samples: Sequence[str | Path | bytes],
+    shape: tuple[int, ...],
+    resize: Literal["stretch", "crop"],
+) -> Pixels:
+    """Return (N, H, W, C) uint8 of images: paths of files, or what is in them.
+
+    UserError naming an image that cannot be decoded.
+    """
+    height, width, channels = shape
+    form = ImageForm(
+        height=height,
+        width=width,
+        channels=1 if channels == 1 else 3,
+        is_scaled=True,
+        is_greyed=True,
+        resize=resize,
+    )
+    out = np.empty((len(samples), *form.shape), np.uint8)
+    for row, one in enumerate(samples):
+        try:
+            out[row] = decode(one if isinstance(one, bytes) else str(one), form)
+        except ImageError as error:
+            name = f"Image {row}" if isinstance(one, bytes) else str(one)
+            raise UserError(f"{name} {error}; mend or leave it out.") from error
+    return out

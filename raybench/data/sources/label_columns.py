@@ -57,7 +57,8 @@ def read_labels(
     Texts, yes and no, and few whole numbers are classes; `are_pictures` (or texts) allows more of
     these. UserError for labels that are missing, or that cannot be learnt.
     """
-    for _, table in tables.items():
+    train = tables["train"]
+    for table in tables.values():
         for column in columns:
             kind = table.schema.field(column).type
             if not is_text(table, column) and not is_number_type(kind):
@@ -67,8 +68,8 @@ def read_labels(
                 )
     if task is None:
         limit = MAX_NUMBERED_PICTURES if are_pictures else MAX_NUMBERED_CLASSES
-        task = task_of(tables.train, columns, limit)
-    for _, table in tables.items():
+        task = task_of(train, columns, limit)
+    for table in tables.values():
         for column in columns:
             _require_all(table, column, is_class=task == "classification")
     if task == "classification":
@@ -85,7 +86,7 @@ def read_labels(
     for column, one in zip(columns, np.atleast_2d(values["train"].T), strict=True):
         if one.min() == one.max():
             raise UserError(
-                f"{tables.train.source}: label column '{column}' is {one[0]:g} in every row; there "
+                f"{train.source}: label column '{column}' is {one[0]:g} in every row; there "
                 "is nothing to learn from it, name another column."
             )
     return Labels("regression", values)
@@ -155,7 +156,7 @@ def _classes(
     Numbers of texts are in the order of the names, found in the training table. UserError, with
     the row, for what cannot be learnt or judged.
     """
-    train = tables.train
+    train = tables["train"]
     if column in train.class_names:
         names = list(train.class_names[column])
         values = {split: _numbered(table, column, len(names)) for split, table in tables.items()}

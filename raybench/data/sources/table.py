@@ -126,18 +126,8 @@ class Table:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of a dataset, by its splits; None of a split that is cut from `train`."""
-
-    train: Table
-    validation: Table | None = None
-    test: Table | None = None
-
-    def items(self) -> list[tuple[str, Table]]:
-        """Return those that there are by the names of their splits, `train` first."""
-        found = {"train": self.train, "validation": self.validation, "test": self.test}
-        return [(name, table) for name, table in found.items() if table is not None]
+Tables = Mapping[str, Table]
+"""The tables of a dataset by its splits, `train` first; what is not there is cut from that."""
 
 
 def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
@@ -157,8 +147,8 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
 
 def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
     """Raise UserError where a split lacks a column, or has text there where others have none."""
-    train = tables.train
-    for _, table in tables.items():
+    train = tables["train"]
+    for table in tables.values():
         for column in columns:
             if column not in table.schema.names:
                 raise UserError(
@@ -235,7 +225,7 @@ class Roles:
 
 def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
     """Return the use of each column; UserError for what is missing, or has two uses."""
-    train = tables.train
+    train = tables["train"]
     labels = [spec.label] if isinstance(spec.label, str) else list(spec.label or [])
     named = {
         "label": labels,
@@ -261,7 +251,7 @@ def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
         )
     is_table = spec.text is None and spec.image is None
     inputs, not_used = _inputs(spec, train, set(uses)) if is_table else ([], ())
-    for _, table in tables.items():
+    for table in tables.values():
         require_columns(table, labels, "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
     return Roles(labels, inputs, not_used)

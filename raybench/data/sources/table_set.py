@@ -1,7 +1,7 @@
 """A table as a dataset: rows into splits, columns into inputs and labels."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,29 @@ import pyarrow as pa
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
-from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardised
-from raybench.data.sources.encode import Encoder, Names, NotUsed, Quantity, document_of
+from raybench.data.sources.cut import (
+    cut,
+    dataset_of_parts,
+    held_out_line,
+    mixed_order,
+    standardised,
+)
+from raybench.data.sources.encode import (
+    Encoder,
+    NotUsed,
+    NumberEncoder,
+    count_names,
+    learn_names,
+    learn_numbers,
+    num_not_numbers,
+)
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     Roles,
     Say,
     Table,
     Tables,
+    as_numbers,
     as_texts,
     find_roles,
     first_place,
@@ -25,95 +40,95 @@ from raybench.data.sources.table import (
     is_number_type,
     require_sizes,
 )
-from raybench.data.sources.texts import Tokens
+from raybench.data.sources.texts import Tokens, require_text, texts_of
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
 
+@dataclass(frozen=True)
+class Member:
+    """The rows of a split, and the table they are in."""
+
+    split: str
+    table: Table
+    rows: Rows
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield these rows batch by batch (`pyarrow.RecordBatch`), in the table's order."""
+        is_own = np.zeros(self.table.num_rows, bool)
+        is_own[self.rows] = True
+        start = 0
+        for batch in self.table.batches(columns):
+            yield batch.filter(pa.array(is_own[start : start + batch.num_rows]))
+            start += batch.num_rows
+
+
 class Features:
-    """Makes inputs of numbers and names, a vector of float32 for each row: first `see` of all
-    training rows, then `finish`, then `write`."""
+    """Makes inputs of numbers and names, a vector of float32 for each row."""
 
     dtype = np.float32
     vocabulary: tuple[str, ...] = ()
 
-    def __init__(self, spec: DatasetSpec, roles: Roles, table: Table) -> None:
-        """`table`: the training one."""
-        self.columns = roles.inputs
-        self._table, self._not_used = table, roles.not_used
-        is_asked, categories = spec.columns is not None, set(spec.categories or [])
-        self.made: list[Quantity | Names] = []
-        """The columns that are used, with what is known of them."""
-        self._encoders: list[Encoder] = []
-        for name in self.columns:
-            kind = table.schema.field(name).type
-            if name in categories or not is_number_type(kind):
-                self.made.append(Names(name, is_asked=is_asked or name in categories))
-                continue
-            # Only of whole numbers: dates that go up are worth learning from.
-            limit = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
-            is_flag = pa.types.is_boolean(kind)
-            self.made.append(Quantity(name, is_flag=is_flag, counted_rows=limit))
-
-    def see(self, batch: Any) -> None:
-        """Take some training rows, a `pyarrow.RecordBatch`."""
-        for column in self.made:
-            values = batch.column(column.name)
-            if isinstance(column, Quantity):
-                require_sizes(self._table, column.name, values)
-            column.see(values)
-
-    def finish(self, say: Say) -> None:
-        """Be ready to write; `say` takes sentences on columns that are left out."""
-        used = []
-        for sentence in self._not_used:
+    def __init__(self, spec: DatasetSpec, roles: Roles, train: Member, say: Say) -> None:
+        """Learn the columns one by one; `say` takes sentences on those that are left out."""
+        self.encoders: list[Encoder] = []
+        for sentence in roles.not_used:
             say(sentence)
-        for column in self.made:
-            if isinstance(column, Names) and (number := column.num_not_numbers()):
-                place, value = first_place(self._table, column.name, is_no_number)
-                raise UserError(
-                    f"{place}: column '{column.name}' holds numbers, and '{value}' there "
-                    f"({number:,} such rows); leave such cells empty where nothing is known, or "
-                    "list the column in dataset.categories if its values are names."
-                )
+        for name in roles.inputs:
             try:
-                self._encoders.append(column.finish())
+                self.encoders.append(_learn(spec, name, train))
             except NotUsed as reason:
-                say(f"column '{column.name}' is left out: it {reason}.")
-            else:
-                used.append(column)
-        if not used:
+                say(f"column '{name}' is left out: it {reason}.")
+        if not self.encoders:
             raise UserError(
-                f"{self._table.source}: none of the columns {', '.join(self.columns)} says "
+                f"{train.table.source}: none of the columns {', '.join(roles.inputs)} says "
                 "anything of a row (all are constant, empty or numbers of rows); name others in "
                 "dataset.columns."
             )
-        self.made, self.columns = used, [column.name for column in used]
-
-    @property
-    def encoding(self) -> dict[str, Any]:
-        """How inputs are made, as `Dataset.encoding` has it."""
-        return {"columns": [document_of(one) for one in self._encoders]}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
+        self.columns = [one.name for one in self.encoders]
+        self.encoding = {"columns": [asdict(one) for one in self.encoders]}
+        """As `Dataset.encoding` has it."""
+        self.shape: tuple[int, ...] = (sum(len(one.features) for one in self.encoders),)
         """Of one sample."""
-        return (sum(len(one.features) for one in self._encoders),)
 
     def write(self, batch: Any, table: Table) -> Array:
         """Return the inputs of any rows of a table."""
-        out = np.empty((batch.num_rows, *self.shape), np.float32)
-        begin = 0
-        for column, encoder in zip(self.made, self._encoders, strict=True):
-            end = begin + len(encoder.features)
-            values = batch.column(column.name)
-            if isinstance(column, Quantity):
+        found = []
+        for encoder in self.encoders:
+            values = batch.column(encoder.name)
+            if isinstance(encoder, NumberEncoder):
                 if not is_number_type(values.type):
-                    values = _no_texts(table, column.name, values)
-                require_sizes(table, column.name, values)
-            encoder.write(values, out[:, begin:end])
-            begin = end
-        return out
+                    values = _no_texts(table, encoder.name, values)
+                require_sizes(table, encoder.name, values)
+            found.append(encoder.encode(values))
+        return np.hstack(found)
+
+
+def _learn(spec: DatasetSpec, name: str, train: Member) -> Encoder:
+    """Return the encoder of a column; NotUsed for one that says nothing."""
+    table, kind = train.table, train.table.schema.field(name).type
+    parts = (batch.column(0) for batch in train.batches([name]))
+    is_asked, is_category = spec.columns is not None, name in (spec.categories or [])
+    if is_number_type(kind) and not is_category:
+        numbers = []
+        for part in parts:
+            require_sizes(table, name, part)
+            numbers.append(as_numbers(part))
+        # Only of whole numbers: dates that go up are worth learning from.
+        counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
+        is_flag = pa.types.is_boolean(kind)
+        return learn_numbers(
+            name, np.concatenate(numbers), is_flag=is_flag, counted_rows=counted_rows
+        )
+    counts = count_names(parts)
+    if number := num_not_numbers(counts):
+        place, value = first_place(table, name, is_no_number)
+        raise UserError(
+            f"{place}: column '{name}' holds numbers, and '{value}' there ({number:,} such rows); "
+            "leave such cells empty where nothing is known, or list the column in "
+            "dataset.categories if its values are names."
+        )
+    return learn_names(name, counts, len(train.rows), is_asked=is_asked or is_category)
 
 
 def _no_texts(table: Table, column: str, values: Any) -> Any:
@@ -131,26 +146,6 @@ MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
 """(name, shape, type) -> a new array to write to, in memory or a file."""
 
 
-@dataclass(frozen=True)
-class Member:
-    """The rows of a split, and the table they are in."""
-
-    split: str
-    table: Table
-    rows: Rows
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What is known of tables before their inputs are written."""
-
-    labels: Labels
-    members: list[Member]
-    """Of `train`, `validation` and `test`, in that order."""
-    inputs: Features | Tokens
-    """Has seen the training rows."""
-
-
 def table_dataset(
     spec: DatasetSpec,
     tables: Tables,
@@ -166,88 +161,67 @@ def table_dataset(
     left out, `advance` the rows that are done. What is wrong with the tables is a UserError that
     names row and column.
     """
-    ready = prepare(spec, tables, say)
-    labels, members = ready.labels, ready.members
-    arrays = _write_inputs(ready.inputs, members, make, advance)
+    labels, members, inputs = prepare(spec, tables, say)
+    arrays = _write_inputs(inputs, members, make, advance)
+    train = tables["train"]
     weights = None
     if spec.weight is not None:
-        weights = read_weights(tables.train, spec.weight)[members[0].rows]
+        weights = read_weights(train, spec.weight)[members[0].rows]
     values = [
-        labels.values["train" if member.table is tables.train else member.split][member.rows]
+        labels.values["train" if member.table is train else member.split][member.rows]
         for member in members
     ]
     known: dict[str, Any] = {}
     if labels.task == "regression":
-        values, known["label_scale"], known["label_offset"] = standardised(
-            values, tables.train.source
-        )
-    train, validation, test = (
+        values, known["label_scale"], known["label_offset"] = standardised(values, train.source)
+    parts = [
         Split(arrays[member.split], one, weights if member.split == "train" else None)
         for member, one in zip(members, values, strict=True)
-    )
-    return Dataset(
+    ]
+    return dataset_of_parts(
         name,
-        len(labels.class_names) or None,
+        parts,
+        train.source,
         task=labels.task,
         class_names=labels.class_names,
-        train=train,
-        validation=validation,
-        test=test,
-        vocabulary=ready.inputs.vocabulary,
-        encoding=ready.inputs.encoding,
+        vocabulary=inputs.vocabulary,
+        encoding=inputs.encoding,
         **known,
     )
 
 
-def prepare(spec: DatasetSpec, tables: Tables, say: Say) -> Prepared:
-    """Read labels and training rows: all that is wrong with these is a UserError."""
+def prepare(
+    spec: DatasetSpec, tables: Tables, say: Say
+) -> tuple[Labels, list[Member], Features | Tokens]:
+    """Return labels, the rows of `train`, `validation` and `test`, and what makes their inputs,
+    which knows the training rows. All that is wrong with these is a UserError."""
     roles = find_roles(spec, tables)
     labels = read_labels(tables, roles.labels, spec.task, are_pictures=spec.text is not None)
     members = split_members(spec, tables, labels)
-    if line := held_out_line(tables.train.num_rows, spec, dict(tables.items())):
+    if line := held_out_line(tables["train"].num_rows, spec, tables):
         say(line)
-    inputs: Features | Tokens
-    if spec.text is not None:
-        inputs = Tokens(spec, spec.text, tables.train)
-    else:
-        inputs = Features(spec, roles, tables.train)
-    for batch in _training_batches(tables.train, inputs.columns, members[0]):
-        inputs.see(batch)
-    inputs.finish(say)
-    return Prepared(labels, members, inputs)
+    if spec.text is None:
+        return labels, members, Features(spec, roles, members[0], say)
+    require_text(members[0].table, spec.text)
+    texts = (text for batch in members[0].batches([spec.text]) for text in texts_of(batch))
+    return labels, members, Tokens(spec, tables["train"].source, texts, say)
 
 
 def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
     """Return the rows of `train`, `validation` and `test`, in that order."""
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None
-    order = mixed_order(classes, tables.train.num_rows, seed=spec.split_seed)
-    train, validation, test = (
-        None if rows is None else Split(rows, rows)  # samples are their numbers
-        for rows in (
-            order,
-            *(
-                None if table is None else np.arange(table.num_rows)
-                for table in (tables.validation, tables.test)
-            ),
-        )
+    rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
+    rows["train"] = mixed_order(classes, len(rows["train"]), seed=spec.split_seed)
+    parts = cut(
+        {split: Split(one, one) for split, one in rows.items()},  # samples are their numbers
+        spec,
+        source=tables["train"].source,
     )
-    assert train is not None
-    found = []
-    parts = cut(train, validation, test, spec, source=tables.train.source)
-    for split, part in zip(SPLITS, parts, strict=True):
-        found.append(Member(split, getattr(tables, split) or tables.train, part.array))
-    return found
-
-
-def _training_batches(table: Table, columns: Sequence[str], train: Member) -> Iterator[Any]:
-    """Yield the training rows batch by batch, in the table's order."""
-    is_training = np.zeros(table.num_rows, bool)
-    is_training[train.rows] = True
-    start = 0
-    for batch in table.batches(columns):
-        yield batch.filter(pa.array(is_training[start : start + batch.num_rows]))
-        start += batch.num_rows
+    return [
+        Member(split, tables.get(split, tables["train"]), part.array)
+        for split, part in zip(SPLITS, parts, strict=True)
+    ]
 
 
 def _write_inputs(

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raybench.data.dataset import SPLITS, Dataset, split_of_arrays
+from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
-from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
+from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.folders import (
     FILE_NAME,
@@ -36,13 +36,13 @@ from raybench.data.sources.table import (
 )
 from raybench.data.sources.table_set import split_members, table_dataset
 from raybench.data.sources.texts import (
-    Tokens,
     language_dataset,
     read_text,
+    require_text,
     running_texts,
     texts_of,
 )
-from raybench.data.store.build import Stored, read_dataset, stored, write_dataset
+from raybench.data.store.build import read_dataset, stored, write_dataset
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import File, Source, file_at, list_files
 from raybench.spec.dataset_spec import DatasetSpec
@@ -89,7 +89,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
             spec.model_copy(update={"image": FILE_NAME, "label": label}), tables, writer
         )
 
-    return _stored_images(spec, stored(_source(spec, files, IMAGE_OPTIONS), build))
+    return dataset_of_stored(stored(_source(spec, files, IMAGE_OPTIONS), build), spec, path)
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
@@ -128,11 +128,11 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         tables = open_them()
         source = _source(spec, [*found, *_image_files(spec.image, tables)], IMAGE_OPTIONS)
         kept = stored(source, lambda writer: _store_images(spec, tables, writer))
-        return _stored_images(spec, kept)
+        return dataset_of_stored(kept, spec, source.path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
         tables = open_them()
-        total = sum(table.num_rows for _, table in tables.items())
+        total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             dataset = table_dataset(
                 spec,
@@ -161,19 +161,21 @@ def _load_language(
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
     """Return the texts of a column one after the other, by split, for a language model."""
+    train = tables["train"]
     if spec.text is None:
         raise UserError(
             "dataset.text: name the column of the texts that a language model is to learn; "
-            f"{tables.train.source} has {', '.join(tables.train.schema.names)}."
+            f"{train.source} has {', '.join(train.schema.names)}."
         )
-    for _, table in tables.items():
+    for table in tables.values():
         require_columns(table, [spec.text], "text")
-        Tokens(spec, spec.text, table)  # its column is text, or a UserError
-    found = {}
-    for member in split_members(spec, tables, None):
-        texts = [one for batch in member.table.batches([spec.text]) for one in texts_of(batch)]
-        found[member.split] = "\n".join(texts[row] for row in np.sort(member.rows))
-    return found
+        require_text(table, spec.text)
+    return {
+        member.split: "\n".join(
+            text for batch in member.batches([spec.text]) for text in texts_of(batch)
+        )
+        for member in split_members(spec, tables, None)
+    }
 
 
 def _say(spec: DatasetSpec) -> Say:
@@ -220,13 +222,13 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     """Write images and labels of each table in a mixed order; return what describes them."""
     roles, image = find_roles(spec, tables), spec.image
     assert image is not None
-    for _, table in tables.items():
+    for table in tables.values():
         require_image_column(table, image)
     labels = read_labels(tables, roles.labels, spec.task, are_pictures=True)
-    if line := held_out_line(tables.train.num_rows, spec, dict(tables.items())):
+    if line := held_out_line(tables["train"].num_rows, spec, tables):
         _say(spec)(line)
     is_class = labels.task == "classification"
-    form, seconds_each = probe(first_pictures(tables.train, image), spec)
+    form, seconds_each = probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
         values = labels.values[split]
         order = mixed_order(values if is_class else None, table.num_rows, seed=spec.split_seed)
@@ -244,25 +246,13 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     return {"task": labels.task, "class_names": list(labels.class_names)}
 
 
-def _stored_images(spec: DatasetSpec, found: Stored) -> Dataset:
-    """Return the dataset that `_store_images` wrote, cut into its splits."""
-    whole = {
-        split: split_of_arrays(found.arrays, split)
-        for split in SPLITS
-        if f"{split}-inputs" in found.arrays
-    }
-    source = str(spec.path)
-    parts = cut(whole["train"], whole.get("validation"), whole.get("test"), spec, source=source)
-    return dataset_of_parts(spec.name, parts, found.about, source)
-
-
 def _image_files(column: str, tables: Tables) -> list[File]:
     """Return the files that a column of paths names: where one changes, all is decoded anew.
 
     None of images whose bytes stand in the table. What is not there is said when it is read.
     """
     found = {}
-    for _, table in tables.items():
+    for table in tables.values():
         if column not in table.schema.names or not is_text(table, column):
             continue
         for batch in table.batches([column]):
@@ -338,11 +328,11 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     assert spec.path is not None
     found = _load_huggingface(spec.path, spec.set)
     by_split = found if isinstance(found, dict) else {"train": found}
-    splits: dict[str, Any] = {}
+    known: dict[str | None, Any] = {}
     for name, one in by_split.items():
-        split = split_of(name)
-        if split is not None and one.num_rows:
-            splits.setdefault(split, one)
+        if one.num_rows:
+            known.setdefault(split_of(name), one)
+    splits = {split: known[split] for split in SPLITS if split in known}
     if "train" not in splits:
         raise UserError(
             f"dataset.path: {spec.path} has the splits {', '.join(by_split) or 'none'}, and no "
@@ -353,7 +343,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
         for split, one in splits.items()
     }
     files = [Path(about["filename"]) for one in splits.values() for about in one.cache_files]
-    return Tables(**tables), files
+    return tables, files
 
 
 def _load_huggingface(path: str, name: str | None) -> Any:
@@ -392,7 +382,7 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
 
     A split whose labels are all hidden (-1) is left out.
     """
-    train = tables.train
+    train = tables["train"]
     assert isinstance(train, HuggingFaceTable)
     chosen: dict[str, Any] = {}
     if spec.label is None and spec.task != "language_modelling":
@@ -413,12 +403,11 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
             chosen["text"] = "text" if "text" in texts else texts[0]
     spec = spec.model_copy(update=chosen)
     if isinstance(spec.label, str) and spec.label in train.class_names:
-        kept: dict[str, Table] = {
+        tables = {
             split: table
             for split, table in tables.items()
             if split == "train" or not _is_hidden(table, spec.label)
         }
-        tables = Tables(**kept)
     return spec, tables
 
 

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,138 +33,109 @@ WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 _NUM_CODES = 0x110000
 
 
-class Tokenizer:
-    """First `see` of all training texts, then `finish`, then `ids` of any text.
+def cut_text(text: str, kind: Kind) -> Pieces:
+    """Cut a text up."""
+    if kind == "words":
+        return WORD.findall(text.lower())
+    if kind == "characters":
+        return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
 
-    The most frequent tokens get the first ids after PADDING and UNKNOWN; bytes have ids 2 to 257.
+
+def count_tokens(pieces: Pieces, counts: Counter[str]) -> None:
+    """Add what a training text is cut into to the counts."""
+    if isinstance(pieces, list):
+        counts.update(pieces)
+    else:
+        codes, numbers = np.unique(pieces, return_counts=True)
+        for code, number in zip(codes.tolist(), numbers.tolist(), strict=True):
+            counts[chr(code)] += number
+
+
+def number_tokens(counts: Counter[str], kind: Kind, size: int) -> tuple[str, ...]:
+    """Return the tokens by their ids, `size` at most with the special ones; bytes are all kept.
+
+    The most frequent ones come first after PADDING and UNKNOWN; bytes have ids 2 to 257.
     """
+    if kind == "bytes":
+        return (*SPECIAL, *(f"<{number:02x}>" for number in range(256)))
+    # By name where equally frequent: the same in every process.
+    kept = sorted(counts, key=lambda token: (-counts[token], token))
+    return (*SPECIAL, *kept[: size - len(SPECIAL)])
 
-    def __init__(self, kind: Kind, size: int) -> None:
-        """`size`: the most tokens, with the two special ones; bytes are all kept."""
-        self._kind, self._size = kind, size
-        self._counts: Counter[str] = Counter()
-        self.vocabulary: tuple[str, ...] = ()
 
-    def cut(self, text: str) -> Pieces:
-        """Cut a text up."""
-        if self._kind == "words":
-            return WORD.findall(text.lower())
-        if self._kind == "characters":
-            return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-        return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+class Tokenizer:
+    """Makes token ids of texts that are cut up, by the tokens' vocabulary."""
 
-    def see(self, pieces: Pieces) -> None:
-        """Count the tokens of a training text."""
-        if isinstance(pieces, list):
-            self._counts.update(pieces)
-        elif self._kind == "characters":
-            codes, counts = np.unique(pieces, return_counts=True)
-            for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-                self._counts[chr(code)] += count
-
-    def finish(self) -> None:
-        """Number the tokens."""
-        if self._kind == "bytes":
-            self.vocabulary = (*SPECIAL, *(f"<{number:02x}>" for number in range(256)))
-            return
-        # By name where equally frequent: the same in every process.
-        kept = sorted(self._counts, key=lambda token: (-self._counts[token], token))
-        self._number((*SPECIAL, *kept[: self._size - len(SPECIAL)]))
-
-    @classmethod
-    def of_vocabulary(cls, kind: Kind, vocabulary: Sequence[str]) -> Self:
-        """Return one that is finished, by the vocabulary of another."""
-        found = cls(kind, len(vocabulary))
-        found._number(tuple(vocabulary))
-        return found
-
-    def _number(self, vocabulary: tuple[str, ...]) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, kind: Kind, vocabulary: Sequence[str]) -> None:
+        self.kind, self.vocabulary = kind, tuple(vocabulary)
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
-        if self._kind == "characters":
+        if kind == "characters":
             self._of_code = np.full(_NUM_CODES, UNKNOWN, np.int32)
-            for token, number in list(self._ids.items())[len(SPECIAL) :]:
+            for number, token in enumerate(self.vocabulary[len(SPECIAL) :], len(SPECIAL)):
                 self._of_code[ord(token)] = number
 
     def ids(self, pieces: Pieces) -> Ids:
         """Return the ids of a text that is cut up."""
         if isinstance(pieces, list):
             return np.array([self._ids.get(word, UNKNOWN) for word in pieces], np.int32)
-        if self._kind == "characters":
+        if self.kind == "characters":
             return self._of_code[pieces]
         return pieces.astype(np.int32) + len(SPECIAL)
-
-    @property
-    def num_tokens(self) -> int:
-        """Different tokens of the training texts, before any are left out."""
-        return 256 if self._kind == "bytes" else len(self._counts)
 
 
 MANY = 0.25
 """Share of texts beyond which it is said that they are cut."""
 
 
+def require_text(table: Table, column: str) -> None:
+    """Raise UserError for a column that holds no texts."""
+    if not is_text(table, column):
+        raise UserError(
+            f"dataset.text: column '{column}' of {table.source} holds "
+            f"{table.schema.field(column).type}, no text; name another one."
+        )
+
+
 class Tokens:
-    """Makes inputs of a column of texts, (`sequence_length`,) int32, padded with 0 at the end:
-    first `see` of all training rows, then `finish`, then `write`."""
+    """Makes inputs of a column of texts, (`sequence_length`,) int32, padded with 0 at the end."""
 
     dtype = np.int32
 
-    def __init__(self, spec: DatasetSpec, column: str, table: Table) -> None:
-        """`table`: the training one."""
-        if not is_text(table, column):
-            raise UserError(
-                f"dataset.text: column '{column}' of {table.source} holds "
-                f"{table.schema.field(column).type}, no text; name another one."
-            )
-        self.columns, self._source = [column], table.source
-        self.shape: tuple[int, ...] = (spec.sequence_length,)
-        self.encoding = {"tokens": spec.tokens}
-        self._tokenizer = Tokenizer(spec.tokens, spec.vocabulary_size)
-        self._lengths: list[int] = []
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """Tokens by their ids; empty before `finish`."""
-        return self._tokenizer.vocabulary
-
-    @property
-    def lengths(self) -> Array:
+    def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], say: Say) -> None:
+        """Number the tokens of all training texts; `say` takes sentences on texts that are empty
+        or cut."""
+        assert spec.text is not None
+        column, most, kind = spec.text, spec.sequence_length, spec.tokens
+        self.columns, self.encoding = [column], {"tokens": kind}
+        self.shape: tuple[int, ...] = (most,)
+        counts, lengths = Counter[str](), []
+        for text in texts:
+            pieces = cut_text(text, kind)
+            lengths.append(len(pieces))
+            count_tokens(pieces, counts)
+        self.lengths = np.array(lengths)
         """Tokens of each training text."""
-        return np.array(self._lengths)
-
-    @property
-    def num_tokens(self) -> int:
+        self.num_tokens = 256 if kind == "bytes" else len(counts)
         """Different tokens of the training texts, before any are left out."""
-        return self._tokenizer.num_tokens
-
-    def see(self, batch: Any) -> None:
-        """Take some training rows, a `pyarrow.RecordBatch`."""
-        for text in texts_of(batch):
-            pieces = self._tokenizer.cut(text)
-            self._lengths.append(len(pieces))
-            self._tokenizer.see(pieces)
-
-    def finish(self, say: Say) -> None:
-        """Number the tokens; `say` takes sentences on texts that are empty or cut."""
-        lengths, column, most = self.lengths, self.columns[0], self.shape[0]
-        if not lengths.any():
+        self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
+        self.vocabulary = self._tokenizer.vocabulary
+        if not any(lengths):
             raise UserError(
-                f"{self._source}: column '{column}' has no text in any training row; name another "
-                "one in dataset.text."
+                f"{source}: column '{column}' has no text in any training row; name another one in "
+                "dataset.text."
             )
-        self._tokenizer.finish()
-        if empty := int((lengths == 0).sum()):
+        if empty := lengths.count(0):
             say(
                 f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows: each "
                 "is one unknown token."
             )
-        share = float((lengths > most).mean())
+        share = float((self.lengths > most).mean())
         if share > MANY:
             say(
-                f"{100 * share:.0f} % of the texts are longer than {most} "
-                f"{self.encoding['tokens']} and are cut there (half of all have up to "
-                f"{np.median(lengths):.0f}); dataset.sequence_length changes it."
+                f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
+                f"(half of all have up to {np.median(lengths):.0f}); dataset.sequence_length "
+                "changes it."
             )
 
     def write(self, batch: Any, table: Table) -> Array:
@@ -177,7 +148,7 @@ def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array
     """Return (N, length) int32 token ids: cut there, padded at the end; of no text one unknown."""
     out = np.full((len(texts), length), PADDING, np.int32)
     for row, text in enumerate(texts):
-        ids = tokenizer.ids(tokenizer.cut(text)[:length])
+        ids = tokenizer.ids(cut_text(text, tokenizer.kind)[:length])
         out[row, : len(ids)] = ids
         if not len(ids):
             out[row, 0] = UNKNOWN
@@ -191,6 +162,22 @@ def texts_of(batch: Any) -> Iterator[str]:
         values = values.dictionary_decode()
     for value in values:
         yield value.as_py() or ""
+
+
+def texts_as_inputs(
+    samples: Iterable[str], kind: Kind, vocabulary: Sequence[str], length: int
+) -> Array:
+    """Return (N, length) int32 token ids of texts: cut there, padded with 0 at the end."""
+    if isinstance(samples, str):
+        raise UserError("The texts are one text; give a list of them: [text].")
+    tokenizer = Tokenizer(kind, vocabulary)
+    try:
+        column = pa.array(samples, pa.string())
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"The samples are no texts ({error}); give a list of texts, or an array of token ids."
+        ) from error
+    return padded_ids(tokenizer, list(texts_of(pa.record_batch({"text": column}))), length)
 
 
 MEMORY_FACTOR = 20
@@ -236,11 +223,12 @@ def language_dataset(
     `texts` by split; what has no text of its own is cut off the end of `train`: the last part is
     the test, what is before it validation. Tokens are numbered by the training text alone.
     """
-    tokenizer = Tokenizer(spec.tokens, spec.vocabulary_size)
-    pieces = {split: tokenizer.cut(text) for split, text in texts.items()}
+    pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
     pieces = _cut_off(spec, pieces, source, say)
-    tokenizer.see(pieces["train"])
-    tokenizer.finish()
+    counts = Counter[str]()
+    count_tokens(pieces["train"], counts)
+    vocabulary = number_tokens(counts, spec.tokens, spec.vocabulary_size)
+    tokenizer = Tokenizer(spec.tokens, vocabulary)
     splits: dict[str, Any] = {}
     for split in SPLITS:
         ids = tokenizer.ids(pieces[split])
@@ -258,10 +246,10 @@ def language_dataset(
         )
     return Dataset(
         name,
-        len(tokenizer.vocabulary),
+        len(vocabulary),
         **splits,
         task="language_modelling",
-        vocabulary=tokenizer.vocabulary,
+        vocabulary=vocabulary,
         encoding={"tokens": spec.tokens},
     )
 
