@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Literal
 
 from raybench.spec.errors import FAILED, INTERRUPTED
 
@@ -78,10 +77,6 @@ class Interrupt:
         """Raise KeyboardInterrupt if the user asked to stop."""
         if self.is_set:
             raise KeyboardInterrupt
-
-    def reason(self) -> Literal["interrupted"] | None:
-        """Return `interrupted` once the user asked, None before."""
-        return "interrupted" if self.is_set else None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -3,8 +3,9 @@
 import math
 import time
 
+from raybench.cluster.protocol import fault_of
 from raybench.cluster.signals import Interrupt
-from raybench.stats.record import StopReason
+from raybench.stats.record import RunRecord, StopReason
 
 CLOSING_S = 6.0
 """Kept of a time budget for what comes last: ending Ray, tables, pictures (measured: 3 to 5 s)."""
@@ -66,7 +67,9 @@ class Deadline:
         """Let a fault end the study; the first one is the one that is raised."""
         self.fault = self.fault or fault
 
-    def raise_fault(self) -> None:
-        """Raise what has ended the study, if something has."""
+    def raise_fault(self, *, of: RunRecord | None = None) -> None:
+        """Raise what has ended the study, if something has, be it this last run of it."""
+        if of is not None and (fault := fault_of(of.message)) is not None:
+            self.ends_with(fault)
         if self.fault is not None:
             raise self.fault

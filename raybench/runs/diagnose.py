@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
@@ -19,16 +18,9 @@ from raybench.report.export import export
 from raybench.report.tables import print_frame
 from raybench.results.place import check_place, shown
 from raybench.results.storage import open_storage
-from raybench.results.store import (
-    RECORDS_FILE,
-    STUDY_FILE,
-    Store,
-    command,
-    keep_error,
-    machine,
-    versions,
-)
+from raybench.results.store import RECORDS_FILE, Store, keep_error
 from raybench.results.study import load
+from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import check_address, check_task
 from raybench.runs.train import (
     check_connected,
@@ -36,6 +28,7 @@ from raybench.runs.train import (
     holds_own,
     names_target,
     read_spec,
+    write_study,
 )
 from raybench.runs.wait_watch import Waits, live_session
 from raybench.scaling.bottleneck import Verdict, judge, milliseconds
@@ -69,13 +62,13 @@ class ProbeRuns:
         dataset: Dataset,
         store: Store,
         waits: Waits,
-        interrupt: Interrupt,
+        deadline: Deadline,
     ) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds of a step: one of each probe for each round."""
         self._pool, self._dataset, self._store = pool, dataset, store
-        self._waits, self._interrupt = waits, interrupt
+        self._waits, self._deadline = waits, deadline
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
         self._record: RunRecord | None = None
@@ -103,7 +96,7 @@ class ProbeRuns:
     def pilot(self, seconds: float) -> None:
         """Find out how many steps of each probe take about so many seconds; not measured."""
         for probe, name in self.probes.names.items():
-            if self._interrupt.is_set:
+            if self._deadline.over:
                 return
             curve = self._train(
                 probe, f"{name}-pilot", steps=PILOT_STEPS, intervals=PILOT_INTERVALS
@@ -114,11 +107,11 @@ class ProbeRuns:
     def round(self, number: int) -> None:
         """Train every probe once, in the order of this round."""
         for probe in next(self._orders):
-            if self._interrupt.is_set:
+            if self._deadline.over:
                 return
             name = self.probes.names[probe]
             curve = self._train(probe, f"{name}-{number}", steps=self._steps[probe])
-            if not self._interrupt.is_set:
+            if not self._deadline.over:
                 self.times[probe].append(self._step_s(curve, probe))
 
     def so_far(self) -> str:
@@ -165,14 +158,11 @@ class ProbeRuns:
             role="scaling",
             source=self.probes.names[probe],
             on_evaluation=on_evaluation,
-            stopped_by=self._interrupt.reason,
+            stopped_by=self._deadline.reason,
             on_error=lambda *error: keep_error(self._store, *error),
         )
         self._store.append(record.line())
-        if self._waits.fault is not None:
-            raise self._waits.fault
-        if (fault := fault_of(record.message)) is not None:
-            raise fault
+        self._deadline.raise_fault(of=record)
         if record.failure is not None:
             raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
         self._record = record
@@ -343,19 +333,11 @@ def _measure(
         check_connected(session, spec, console)
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
-        store.write_yaml(
-            STUDY_FILE,
-            {
-                "study": content,
-                "command": command(),
-                "versions": versions(),
-                "machine": machine(),
-            },
-        )
+        write_study(store, content)
         say(console, f"{describe(spec)}: {len(Probes.of(spec).names)} probes in turns")
-        waits = Waits(console, session.stop_waiting)
-        with waits.watch(session, is_over=lambda: interrupt.is_set, wait_s=options.wait):
-            runs = ProbeRuns(session.pool, spec, dataset, store, waits, interrupt)
+        deadline = Deadline(None, interrupt=interrupt)
+        with Waits(session, console, deadline, options.wait) as waits:
+            runs = ProbeRuns(session.pool, spec, dataset, store, waits, deadline)
             runs.pilot(options.seconds)
             for number in range(2 * options.repeats):
                 if interrupt.is_set or (number >= options.repeats and runs.is_sure):

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.admission import local_capacity
-from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
@@ -35,6 +34,7 @@ from raybench.results.store import (
     versions,
 )
 from raybench.results.study import load
+from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     GPUS,
     check_address,
@@ -164,15 +164,7 @@ def _run(
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         store.clear()
-        store.write_yaml(
-            STUDY_FILE,
-            {
-                "study": {"objective": spec.objective.model_dump(mode="json"), "run": True},
-                "command": command(),
-                "versions": versions(),
-                "machine": machine(),
-            },
-        )
+        write_study(store, {"objective": spec.objective.model_dump(mode="json"), "run": True})
         loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         screen = TrainingScreen(console, spec)
@@ -185,10 +177,9 @@ def _run(
             waits.is_training = True
             record_evaluation(name, evaluation)
 
-        waits = Waits(console, session.stop_waiting)
-        watch = waits.watch(session, is_over=lambda: interrupt.is_set, wait_s=options.wait)
+        deadline = Deadline(None, interrupt=interrupt)
         with (
-            watch,
+            Waits(session, console, deadline, options.wait) as waits,
             screen,
             SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
         ):
@@ -200,17 +191,14 @@ def _run(
                 TRIAL,
                 role="trial",
                 on_evaluation=on_evaluation,
-                stopped_by=interrupt.reason,
+                stopped_by=deadline.reason,
                 on_error=lambda *error: keep_error(store, *error),
                 on_saved=saved.save,
                 on_refused=saved.refused,
                 save=True,
                 test=True,
             )
-            if waits.fault is not None:
-                raise waits.fault
-            if (fault := fault_of(record.message)) is not None:
-                raise fault
+            deadline.raise_fault(of=record)
             if weights is not None:
                 _, dataset = load_workload_dataset(
                     spec.workload, spec.dataset, spec.model
@@ -220,6 +208,12 @@ def _run(
             store.append(record.line())
             saved.over(record)
     return record
+
+
+def write_study(store: Store, content: dict[str, Any]) -> None:
+    """Write the `study.yaml` of a command that begins anew."""
+    session = {"command": command(), "versions": versions(), "machine": machine()}
+    store.write_yaml(STUDY_FILE, {"study": content, **session})
 
 
 def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -> None:

@@ -10,8 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 
@@ -74,7 +73,6 @@ class _Redacting:
 
 ASK_S = 2.0
 """Seconds between two questions; none is asked while every run trains."""
-Show = Callable[[Mapping[str, Waiting]], None]
 
 
 class WaitWatch:
@@ -82,38 +80,30 @@ class WaitWatch:
 
     def __init__(
         self,
-        ask: Callable[[], Mapping[str, Waiting]],
-        show: Show,
-        give_up: Callable[[StudyError | None], None],
+        session: Session,
+        deadline: Deadline,
+        show: Callable[[Mapping[str, Waiting]], None],
         *,
         is_starting: Callable[[], bool],
-        is_over: Callable[[], bool],
         wait_s: float | None = None,
-        cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ask` the pool and `show` it while a run `is_starting`.
+        """Ask the session's pool what runs wait for and `show` it, while a run `is_starting`.
 
-        `give_up` has to let nobody wait any more: with the reason where a trial has waited for
-        machines for more than `wait_s` seconds, with none once the study `is_over`. `cut_off` ends
-        what runs where the time for everything is up, and says whether it was.
+        A trial that has waited for machines for more than `wait_s` seconds ends the study by
+        `deadline`; once that is over nobody waits any more, and once the time for everything is
+        spent nobody trains.
         """
-        self._ask, self._show, self._give_up = ask, show, give_up
-        self._is_starting, self._is_over, self._wait_s = is_starting, is_over, wait_s
-        self._cut_off = cut_off
+        self._session, self._deadline, self._show = session, deadline, show
+        self._is_starting, self._wait_s = is_starting, wait_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
         self._fault: BaseException | None = None
 
-    def __enter__(self) -> "WaitWatch":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the thread; what went wrong in it is raised, unless something else was before."""
         self._stop.set()
         self._thread.join()
@@ -123,27 +113,28 @@ class WaitWatch:
     def _watch(self) -> None:
         try:
             while not self._stop.wait(ASK_S):
-                if not self._cut_off() and self._is_starting():
+                if self._deadline.is_spent:
+                    self._session.stop_waiting()
+                    self._session.pool.stop_running.remote()
+                elif self._is_starting():
                     self._look()
         except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
             self._fault = error
 
     def _look(self) -> None:
-        waiting = self._ask()
+        waiting = self._session.waiting()
         self._show(waiting)
-        if self._is_over():  # those whose workers start are not among the waiting
-            self._give_up(None)
-            return
         for trial, one in waiting.items():
-            if self._wait_s is not None and one.short_s > self._wait_s:
-                self._give_up(
+            if self._wait_s is not None and one.short_s > self._wait_s and not self._deadline.over:
+                self._deadline.ends_with(
                     StudyError(
                         f"trial {trial} has waited {one.short_s:.0f} s (--wait {self._wait_s:g}) "
                         f"for {one.what}; run the same command again when the machines are "
                         "there: what is recorded is kept."
                     )
                 )
-                return
+        if self._deadline.over:  # those whose workers start are not among the waiting
+            self._session.stop_waiting()
 
 
 def watching(
@@ -155,25 +146,29 @@ def watching(
         shown = {name: (one.what, one.seconds) for name, one in waiting.items()}
         progress.waiting(shown, head=head_of(waiting))
 
-    def give_up(fault: StudyError | None) -> None:
-        deadline.fault = deadline.fault or fault
-        session.stop_waiting()
-
-    def cut_off() -> bool:
-        if deadline.is_spent:
-            session.stop_waiting()
-            session.pool.stop_running.remote()
-        return deadline.is_spent
-
     return WaitWatch(
-        session.waiting,
-        show,
-        give_up,
-        is_starting=lambda: progress.is_starting,
-        is_over=lambda: deadline.over,
-        wait_s=wait_s,
-        cut_off=cut_off,
+        session, deadline, show, is_starting=lambda: progress.is_starting, wait_s=wait_s
     )
+
+
+class Waits(WaitWatch):
+    """Says what the runs of a command wait for that has one at a time."""
+
+    def __init__(
+        self, session: Session, console: Console, deadline: Deadline, wait_s: float | None
+    ) -> None:
+        self._console, self._told = console, ""
+        self.is_training = False
+        """Set it at the first evaluation; while it is, nobody is asked."""
+        super().__init__(
+            session, deadline, self._say, is_starting=lambda: not self.is_training, wait_s=wait_s
+        )
+
+    def _say(self, waiting: Mapping[str, Waiting]) -> None:
+        what = "".join(one.what for one in waiting.values())
+        if what not in ("", self._told):
+            say(self._console, f"waits for {what}")
+        self._told = what or self._told
 
 
 def head_of(waiting: Mapping[str, Waiting]) -> str | None:
@@ -194,37 +189,3 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
         if session.warning is not None:
             say(console, session.warning)
         yield session
-
-
-class Waits:
-    """Follows the runs of a command that has one at a time."""
-
-    def __init__(self, console: Console, stop_waiting: Callable[[], None]) -> None:
-        self._console, self._stop_waiting, self._told = console, stop_waiting, ""
-        self.is_training = False
-        """Set it at the first evaluation; while it is, nobody is asked."""
-        self.fault: StudyError | None = None
-        """Why a run has waited too long; raise it when it comes back."""
-
-    def watch(
-        self, session: Session, *, is_over: Callable[[], bool], wait_s: float | None
-    ) -> WaitWatch:
-        """Return the thread that asks; see WaitWatch."""
-        return WaitWatch(
-            session.waiting,
-            self._show,
-            self._give_up,
-            is_starting=lambda: not self.is_training,
-            is_over=is_over,
-            wait_s=wait_s,
-        )
-
-    def _show(self, waiting: Mapping[str, Waiting]) -> None:
-        what = "".join(one.what for one in waiting.values())
-        if what not in ("", self._told):
-            say(self._console, f"waits for {what}")
-        self._told = what or self._told
-
-    def _give_up(self, fault: StudyError | None) -> None:
-        self.fault = self.fault or fault
-        self._stop_waiting()

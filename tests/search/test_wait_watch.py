@@ -13,38 +13,37 @@ import pytest
 from rich.console import Console
 
 from raybench.cluster.queue import Waiting
+from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.deadline import Deadline
 from raybench.runs.wait_watch import WaitWatch, head_of, quiet, watching
-from raybench.spec.errors import StudyError
 
 BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
 SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 
 
 class Stage:
-    """A pool that says what waits, and what was done about it."""
+    """A session whose pool says what waits, and what was done about it."""
 
     def __init__(self, **waiting: Waiting) -> None:
         self.pool_says = waiting
         self.shown: list[Any] = []
-        self.given_up: list[StudyError | None] = []
-        self.is_starting, self.is_over = True, False
+        self.sent_away = 0
+        self.is_starting, self.interrupt = True, Interrupt()
+        self.deadline = Deadline(None, interrupt=self.interrupt)
         self.looked = threading.Event()
 
-    def ask(self) -> dict[str, Waiting]:
+    def waiting(self) -> dict[str, Waiting]:
         self.looked.set()
         return self.pool_says
 
+    def stop_waiting(self) -> None:
+        self.sent_away += 1
+
     def watch(self, wait_s: float | None = None) -> WaitWatch:
-        return WaitWatch(
-            self.ask,
-            self.shown.append,
-            self.given_up.append,
-            is_starting=lambda: self.is_starting,
-            is_over=lambda: self.is_over,
-            wait_s=wait_s,
-        )
+        session: Any = self
+        starting = {"is_starting": lambda: self.is_starting}
+        return WaitWatch(session, self.deadline, self.shown.append, **starting, wait_s=wait_s)
 
     def run(self, wait_s: float | None = None) -> None:
         with self.watch(wait_s):
@@ -60,7 +59,7 @@ def test_it_is_shown_and_nobody_is_sent_away() -> None:
     stage = Stage(behind=BEHIND, short=SHORT)
     stage.run()
     assert stage.shown[0] == stage.pool_says
-    assert stage.given_up == []
+    assert not stage.sent_away
     assert head_of(stage.pool_says) == "short"
 
 
@@ -68,18 +67,20 @@ def test_it_is_shown_and_nobody_is_sent_away() -> None:
 def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) -> None:
     stage = Stage(behind=BEHIND, short=SHORT)
     stage.run(wait_s)
-    assert bool(stage.given_up) is ends
+    assert bool(stage.sent_away) is ends
     if ends:
-        assert str(stage.given_up[0]).startswith(
+        assert str(stage.deadline.fault).startswith(
             "trial short has waited 11 s (--wait 10) for 2 GPUs: 1 free on host a, 1 on host b;"
         )
 
 
-def test_a_study_that_is_over_keeps_nobody_waiting() -> None:
-    stage = Stage(behind=BEHIND)
-    stage.is_over = True
-    stage.run()
-    assert stage.given_up[0] is None
+@pytest.mark.parametrize("waiting", [{"behind": BEHIND}, {}], ids=["waits", "its workers start"])
+def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Waiting]) -> None:
+    stage = Stage(**waiting)
+    stage.interrupt.is_set = True
+    stage.run(0.0)
+    assert stage.sent_away
+    assert stage.deadline.fault is None
 
 
 def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
@@ -96,13 +97,6 @@ def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
         while "running" not in done:
             time.sleep(0.001)
     assert done[:2] == ["waiting", "running"]
-
-
-def test_a_group_that_starts_when_the_phase_is_over_is_not_waited_for() -> None:
-    stage = Stage()
-    stage.is_over = True
-    stage.run()
-    assert stage.given_up[0] is None
 
 
 def test_while_all_runs_train_the_pool_is_not_asked() -> None:
