@@ -1,9 +1,9 @@
 """A benchmark whose peer is not installed says so at the start and measures the others."""
 
 import importlib
-import importlib.util
 import json
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOLDERS = [file for file in sorted(BENCHMARKS.iterdir()) if list(file.glob("*.py"))]
 MODULES = ["benchmarks.installed", *(file.stem for one in FOLDERS for file in one.glob("*.py"))]
-PEERS = ("syne_tune", "timm", "pytorch_optimizer", "neps", "smac", "flaml")
+PEERS = ("syne_tune", "neps", "smac", "flaml")
 """What only the benchmarks need: the dependency group `benchmarks`, or an environment apart."""
 
 
@@ -108,32 +108,6 @@ def test_a_file_to_add_that_is_not_there_is_said_before_computing(
 
 
 @pytest.mark.usefixtures("bare")
-def test_optimizers_measures_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    optimizers = module("optimizers")
-    missing = optimizers.left_out()
-    assert missing == {"timm": ["timm"], "pytorch-optimizer": ["pytorch_optimizer"]}
-    families = optimizers.families(0.01)
-    new = {"nadamw", "lion", "schedule_free_adamw"}
-    assert set(families) == {"adam", "radam", "lamb", "lars"} | new
-    names = {name for variants in families.values() for name in variants}
-    assert not [name for name in names if name.startswith(("timm", "pytorch-optimizer"))]
-    bars = optimizers.bars()
-    assert {peer for _, peer, _ in bars} == {"torch default", "torch fused", "torch"}
-
-
-@pytest.mark.usefixtures("bare")
-def test_optimizers_measures_all_where_all_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in PEERS:
-        # Its spec is all that is asked for here.
-        fake = ModuleType(name)
-        fake.__spec__ = importlib.util.spec_from_loader(name, loader=None)
-        monkeypatch.setitem(sys.modules, name, fake)
-    optimizers = module("optimizers")
-    assert optimizers.left_out() == {}
-    assert len(optimizers.bars()) == len(optimizers.BARS) == 8
-
-
-@pytest.mark.usefixtures("bare")
 def test_a_framework_that_is_not_installed_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,13 +125,8 @@ def test_a_framework_that_is_not_installed_is_said(
 
 
 def test_the_packages_are_a_dependency_group_with_versions() -> None:
-    """Skipped until pyproject.toml has the group."""
-    import tomllib
-
     content = tomllib.loads((BENCHMARKS.parent / "pyproject.toml").read_text())
-    group = content["project"]["optional-dependencies"].get("benchmarks")
-    if group is None:
-        pytest.skip("no group yet")
+    group = content["project"]["optional-dependencies"]["benchmarks"]
     names = {line.partition(">=")[0].partition("[")[0] for line in group}
-    assert {"syne-tune", "timm", "pytorch-optimizer"} <= names
+    assert "syne-tune" in names
     assert all(">=" in line or line.startswith("raybench[") for line in group)
