@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from raybench.scaling.convergence import Convergence
+from raybench.scaling.samples_to_target import Convergence
 
 Predict = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Known batch sizes, their samples, batch sizes asked for -> samples."""

@@ -35,8 +35,7 @@ from zeus import NAMES, OURS, Case, buy, cases_of, loss, losses
 
 from raybench.results.store import machine, versions
 from raybench.scaling import samples_to_target
-from raybench.scaling.convergence import read
-from raybench.scaling.samples_to_target import SamplesToTarget
+from raybench.scaling.samples_to_target import SamplesToTarget, read
 
 ERROR_BAR, LOSS_BAR, MISSES_BAR = 0.15, 0.10, 1
 TARGETS = {

@@ -12,8 +12,8 @@ import pandas as pd
 from batch_peers import PEERS, known_medians
 
 from raybench.scaling import samples_to_target
-from raybench.scaling.convergence import read
 from raybench.scaling.plan import StepSeconds, answers, plan
+from raybench.scaling.samples_to_target import read
 
 OURS, MEASURED = "raybench", "best measured"
 NAMES = (OURS, MEASURED, *PEERS)
@@ -106,7 +106,7 @@ def buy(case: Case, runs: pd.DataFrame, epoch_s: pd.Series) -> dict[str, int | N
     # the share of it that a batch is.
     known = epoch_s.index.to_numpy(dtype=float)
     profile = Profile(known, epoch_s.to_numpy() * known)
-    curve = samples_to_target.fit_convergence(table)
+    curve = samples_to_target.fit(table)
     asked = [int(b) for b in case.true_s.index if curve.reaches(int(b))]
     if not asked:
         return bought | dict.fromkeys((OURS, *PEERS))

@@ -46,7 +46,7 @@ from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
 from raybench.scaling.cells import scaling_cells, series_of
-from raybench.scaling.fits import check_predict
+from raybench.scaling.fit_command import check_predict
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import read_mapping, validate

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
-from raybench.scaling.runs import MISSES, named, run_table
+from raybench.scaling.runs import MISSES, median_time, named, run_table
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
@@ -275,20 +275,11 @@ def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
         "memory_peak_bytes": well["memory_peak_bytes"].astype(float).max(),
         "bytes_exchanged_per_step": well["bytes_exchanged_per_step"].astype(float).max(),
         "evenness": well["evenness"].astype(float).min(),
-        "time_to_target_s": _median_time(times),
+        "time_to_target_s": median_time(times) if times.notna().any() else np.nan,
         "reached": int(times.notna().sum()),
         "tried": len(tried),
         "outliers": int(well["is_outlier"].sum()),
     }
-
-
-def _median_time(times: "pd.Series[float]") -> float:
-    """Return the median of times of which the missing ones are longer than any."""
-    if times.notna().sum() == 0:
-        return float("nan")
-    ordered = np.sort(times.fillna(np.inf).to_numpy(dtype=float))
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return float(high if np.isinf(high) else (low + high) / 2)
 
 
 def _speedups(

@@ -14,12 +14,11 @@ import pandas as pd
 
 from raybench.scaling.fit import Prediction, ThroughputModel
 from raybench.scaling.measurements import (
-    CELL_COLUMNS,
+    Asked,
     Cell,
     Group,
     Measurements,
     Observed,
-    Row,
     name_of,
     read_measurements,
     read_rows,
@@ -30,92 +29,65 @@ from raybench.spec.text import clean
 MOST_WORKERS = 1_000_000
 
 
-def cells_asked(text: str, measured: Measurements) -> dict[Group, list[Cell]]:
-    """Return the cells to predict for each pair that was measured.
-
-    `text` is numbers of workers with commas between them, or the name of a CSV file. UserError
-    where a row of it names a pair that was not measured.
-    """
-    found, missing = cells_matched(text, measured)
-    if missing:
-        raise UserError(f"{missing[0]}.")
-    return found
+def check_predict(predict: str | None) -> None:
+    """Refuse what no `--predict` can be, before anything runs: only then is known what was
+    measured, and on which GPUs."""
+    if predict is not None and _worker_numbers(predict) is None:
+        read_rows(Path(predict), Asked)
 
 
 def cells_matched(text: str, measured: Measurements) -> tuple[dict[Group, list[Cell]], list[str]]:
-    """Return the cells to predict for each pair, and a sentence (without its full stop) for each
-    pair that the file names and nobody measured."""
-    workers = _worker_numbers(text)
-    if workers is None:
-        return _of_rows(_rows(text), measured)
-    return {group: _at(workers, rows) for group, rows in measured.groups.items()}, []
+    """Return the cells to predict for each pair that was measured, each once, and a sentence for
+    each pair that nobody measured.
 
-
-def check_asked(text: str) -> None:
-    """Refuse what cannot be predicted of any measurements, before there are some."""
-    if _worker_numbers(text) is None:
-        _rows(text)
-
-
-def _worker_numbers(text: str) -> list[int] | None:
-    """Return numbers of workers; None for the name of a file."""
-    if re.fullmatch(r"[\s\d,]*\d[\s\d,]*", text):
-        return sorted({_workers(part) for part in text.split(",")})
-    if re.fullmatch(r"[-+.,\s\deE]*", text):
-        raise UserError(
-            f"--predict {text}: write numbers of workers, such as 8,16,64, or the name of a file."
-        )
-    return None
-
-
-def _rows(text: str) -> list[tuple[Row, Cell]]:
-    return [(row, row.cell) for row in read_rows(Path(text), columns=CELL_COLUMNS)]
-
-
-def _workers(part: str) -> int:
-    text = part.strip().lstrip("0")
-    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) > MOST_WORKERS:
-        raise UserError(
-            f"--predict: {part.strip()[:20]!r} is no number of workers; write 1 to "
-            f"{MOST_WORKERS:,}, with commas between them."
-        )
-    return int(text)
-
-
-def _at(workers: list[int], rows: list[tuple[Cell, float]]) -> list[Cell]:
-    """Return all batches measured, at some numbers of workers, on nodes as full as any seen."""
-    cells = [cell for cell, _ in rows]
-    most = max(cell.num_workers / cell.num_nodes for cell in cells)
-    batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
-    return [Cell(k, math.ceil(k / most), *batch) for k in workers for batch in batches]
-
-
-def _of_rows(
-    rows: list[tuple[Row, Cell]], measured: Measurements
-) -> tuple[dict[Group, list[Cell]], list[str]]:
-    """Return the cells of a file, each once, and what is said of pairs nobody measured.
-
-    A model or GPU type that a row leaves empty is every one.
+    `text` is numbers of workers with commas between them, which are predicted at all batches
+    measured, on nodes as full as any seen; or the name of a CSV file, in which an empty model or
+    GPU type is every one.
     """
+    workers = _worker_numbers(text)
     asked: dict[Group, list[Cell]] = {}
+    if workers is not None:
+        for group, measurements in measured.groups.items():
+            cells = [cell for cell, _ in measurements]
+            most = max(cell.num_workers / cell.num_nodes for cell in cells)
+            batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
+            asked[group] = [Cell(k, math.ceil(k / most), *one) for k in workers for one in batches]
+        return asked, []
     missing: dict[Group, str] = {}
-    for row, cell in rows:
+    for number, row in read_rows(Path(text), Asked).items():
         groups = [group for group in measured.groups if _is_meant(row.group, group)]
         for group in [row.group] if row.group in groups else groups:
             cells = asked.setdefault(group, [])
-            if cell not in cells:
-                cells.append(cell)
+            if row.cell not in cells:
+                cells.append(row.cell)
         if not groups and row.group not in missing:
             there = ", ".join(name_of(group) or "no names" for group in measured.groups)
             missing[row.group] = (
-                f"{row.source}, row {row.number}: {name_of(row.group)} was not measured; "
-                f"{measured.source} has {there}"
+                f"{clean(text)}, row {number}: {name_of(row.group)} was not measured; "
+                f"{measured.source} has {there}."
             )
     return asked, list(missing.values())
 
 
 def _is_meant(asked: Group, group: Group) -> bool:
     return all(one in ("", other) for one, other in zip(asked, group, strict=True))
+
+
+def _worker_numbers(text: str) -> list[int] | None:
+    """Return numbers of workers; None for the name of a file."""
+    if not re.fullmatch(r"[-+.,\s\deE]*", text):
+        return None
+    numbers = []
+    for part in text.split(","):
+        digits = part.strip().lstrip("0")
+        if not re.fullmatch(r"[0-9]{1,7}", digits) or int(digits) > MOST_WORKERS:
+            raise UserError(
+                f"--predict {text[:40]}: {part.strip()[:20]!r} is no number of workers; write 1 to "
+                f"{MOST_WORKERS:,} with commas between them, such as 8,16,64, or the name of a "
+                "file."
+            )
+        numbers.append(int(digits))
+    return sorted(set(numbers))
 
 
 def prediction_table(model: ThroughputModel, cells: Sequence[Cell], group: Group) -> pd.DataFrame:
@@ -225,20 +197,21 @@ class FittedGroup:
         cells = self.model.observed.cells
         workers = sorted({cell.num_workers for cell in cells})
         nodes = max(cell.num_nodes for cell in cells)
+        on = f"up to {nodes} nodes" if nodes > 1 else "one node"
         lines = [
-            f"{self.num_rows} rows, {len(cells)} cells: {_numbers(workers)} workers, "
-            f"{f'up to {nodes} nodes' if nodes > 1 else 'one node'}.",
+            f"{self.num_rows} rows, {len(cells)} cells: {_numbers(workers)} workers, {on}.",
             _quality(self.left_out, len(cells)),
         ]
+        unseen, more = "", ""
         if any(cell.num_workers > 1 for cell in self.asked) and workers == [1]:
-            lines.append(
-                "Never measured on more than one worker: what the exchange costs is a guess from "
-                "what is usual, and the intervals are as wide."
-            )
+            unseen = "worker: what the exchange costs"
         elif any(cell.num_nodes > 1 for cell in self.asked) and nodes == 1:
+            unseen = "node: what the network costs"
+            more = "; a run of two workers on two nodes helps"
+        if unseen:
             lines.append(
-                "Never measured on more than one node: what the network costs is a guess from what "
-                "is usual, and the intervals are as wide; a run of two workers on two nodes helps."
+                f"Never measured on more than one {unseen} is a guess from what is usual, and the "
+                f"intervals are as wide{more}."
             )
         return lines
 
@@ -249,7 +222,9 @@ def fit_groups(file: Path, predict: str | None) -> Iterator[FittedGroup]:
     Mistakes in the file or in what is asked are raised before the first fit.
     """
     measured = read_measurements(file)
-    asked = cells_asked(predict, measured) if predict is not None else {}
+    asked, missing = ({}, []) if predict is None else cells_matched(predict, measured)
+    if missing:
+        raise UserError(missing[0])
     return fits(measured, asked)
 
 
@@ -262,14 +237,15 @@ def fits(measured: Measurements, asked: dict[Group, list[Cell]]) -> Iterator[Fit
 
 def check_out(out: Path, file: Path) -> None:
     """Refuse a place for the predictions where no file can be written, before the work."""
-    if out.resolve() == file.resolve():
-        raise UserError(f"--out {_shown(out)}: is the file of measurements; name another one.")
-    if out.is_dir():
-        raise UserError(f"--out {_shown(out)}: is a folder; name a file in it.")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {_shown(out)}: there is no folder {_shown(out.parent)}; make it.")
-    if not os.access(out.parent, os.W_OK):
-        raise UserError(f"--out {_shown(out)}: cannot be written there; name another place.")
+    problems = {
+        "is the file of measurements; name another one": out.resolve() == file.resolve(),
+        "is a folder; name a file in it": out.is_dir(),
+        f"there is no folder {out.parent}; make it": not out.parent.is_dir(),
+        "cannot be written there; name another place": not os.access(out.parent, os.W_OK),
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            raise UserError(f"--out {clean(str(out))}: {clean(problem)}.")
 
 
 def write_predictions(out: Path, tables: Iterable[pd.DataFrame]) -> None:
@@ -296,7 +272,3 @@ def _quality(left_out: list[LeftOut], num_cells: int) -> str:
 def _numbers(values: list[int]) -> str:
     shown = values if len(values) <= 8 else [*values[:3], "...", values[-1]]
     return ", ".join(map(str, shown))
-
-
-def _shown(path: Path) -> str:
-    return clean(str(path))

@@ -7,32 +7,25 @@ Of a study with one batch size, samples to target come from the noise of its gra
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from raybench.results.study import Study
-from raybench.scaling import samples_to_target
 from raybench.scaling.cells import scaling_runs, series_of
-from raybench.scaling.convergence import read
 from raybench.scaling.fit import ThroughputModel
-from raybench.scaling.fit_command import (
-    FittedGroup,
-    cells_matched,
-    check_asked,
-    fits,
-)
+from raybench.scaling.fit_command import FittedGroup, cells_matched, fits
 from raybench.scaling.measurements import Cell, Group, Measurements
-from raybench.scaling.noise_scale import NoiseScale, critical_batch
+from raybench.scaling.noise_scale import critical_batch, noise_scales
 from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
 from raybench.scaling.runs import MISSES
-from raybench.scaling.samples_to_target import SamplesToTarget, from_noise_scale
+from raybench.scaling.samples_to_target import SamplesToTarget, fit, from_noise_scale, read
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
-from raybench.stats.record import Evaluation
 
 DOUBLINGS = 2
 """Of the most workers measured, which are predicted where nothing else is asked."""
@@ -62,7 +55,7 @@ def not_measured(results: Study, predict: str | None) -> list[str]:
     measured = measurements(results)
     if predict is None or not measured.groups:
         return []
-    return [f"Not predicted: {one}." for one in cells_matched(predict, measured)[1]]
+    return [f"Not predicted: {one}" for one in cells_matched(predict, measured)[1]]
 
 
 def measurements(results: Study) -> Measurements:
@@ -71,21 +64,13 @@ def measurements(results: Study) -> Measurements:
     Runs that exchange no gradients are left out: they are probes, no training. So are those whose
     batch is larger than an epoch: no step ever had as many samples as the cell says.
     """
-    specs = specs_of(results)
-    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
     groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
-    for row in scaling_runs(results).to_dict("records"):
-        spec = specs[row["cell"]]
+    for row, spec, series in _runs(results):
         is_whole = spec.global_batch_size <= row["epoch_samples"]
         if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
-            cell = Cell(
-                spec.num_workers,
-                max(int(row["num_nodes"]), 1),
-                spec.batch_size_per_worker,
-                spec.accumulate,
-            )
-            key = series[row["cell"]], str(row["accelerators"])
-            groups[key].append((cell, float(row["step_median_s"])))
+            nodes = max(int(row["num_nodes"]), 1)
+            cell = Cell(spec.num_workers, nodes, spec.batch_size_per_worker, spec.accumulate)
+            groups[series, str(row["accelerators"])].append((cell, float(row["step_median_s"])))
     fitting = {key: rows for key, rows in groups.items() if _can_be_fitted(rows)}
     return Measurements(results.place, fitting)
 
@@ -95,39 +80,25 @@ def _can_be_fitted(rows: list[tuple[Cell, float]]) -> bool:
     return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
 
 
-def check_predict(predict: str | None) -> None:
-    """Refuse what no `--predict` can be, before anything runs: only then is known what was
-    measured, and on which GPUs."""
-    if predict is not None:
-        check_asked(predict)
-
-
-def specs_of(results: Study) -> dict[str, RunSpec]:
-    """Return the run spec of every cell, by its name."""
-    return {cell.name: cell.spec for cell in study_cells(results.scaling_study)}
+def _runs(results: Study) -> Iterator[tuple[dict[Hashable, Any], RunSpec, str]]:
+    """Yield each run: its row of `scaling_runs`, run spec and series."""
+    cells = study_cells(results.scaling_study)
+    names = series_of([cell.spec for cell in cells])
+    known = {cell.name: (cell.spec, series) for cell, series in zip(cells, names, strict=True)}
+    for row in scaling_runs(results).to_dict("records"):
+        yield row, *known[row["cell"]]
 
 
 def critical_batches(results: Study) -> dict[str, list[float]]:
     """Return, for each series, the critical batch that each run's gradients tell of, if they do."""
-    specs = specs_of(results)
-    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
     found: dict[str, list[float]] = {}
-    for row in scaling_runs(results).to_dict("records"):
-        batch = specs[row["cell"]].global_batch_size
-        value = of_run(results.evaluations.get(row["trial"], ()), batch)
+    for row, spec, series in _runs(results):
+        points = results.evaluations.get(row["trial"], ())
+        scales = noise_scales(one.noise_scale for one in points if one.noise_scale is not None)
+        value = critical_batch(scales, spec.global_batch_size)
         if math.isfinite(value):
-            found.setdefault(series[row["cell"]], []).append(value)
+            found.setdefault(series, []).append(value)
     return found
-
-
-def of_run(curve: Sequence[Evaluation], global_batch_size: int) -> float:
-    """Return the critical batch of a run, averaged over its progress; NaN where it tells none."""
-    state, scales = NoiseScale(), []
-    for point in curve:
-        if point.noise_scale is not None:
-            state = state.after(point.noise_scale)
-            scales.append(state.b_simple)
-    return critical_batch(scales, [global_batch_size] * len(scales))
 
 
 def noise_sentence(values: Sequence[float]) -> str:
@@ -144,38 +115,6 @@ def noise_sentence(values: Sequence[float]) -> str:
 TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The one batch size: what a plan tries beside it. Farther away neither the noise scale nor the
 throughput model has much to say."""
-
-
-def curve_from_noise(table: pd.DataFrame, values: Sequence[float]) -> SamplesToTarget | None:
-    """Return the curve through the only batch size whose runs reached the target.
-
-    `table` is one of `scaling.convergence`, `values` are critical batches by runs' gradients. None
-    where these tell nothing, or where several batch sizes do: a curve is fitted to those.
-    """
-    sizes = read(table).batch_sizes
-    known = [size for size in sizes if size.samples is not None]
-    critical = statistics.median(values) if values else 0.0
-    if len(known) != 1 or not critical > 0:
-        return None
-    (size,) = known
-    missed = tuple(one.batch_size for one in sizes if one.samples is None)
-    return replace(
-        from_noise_scale(size.batch_size, float(size.samples or 0), critical), missed=missed
-    )
-
-
-def sizes_near(batch_size: int) -> list[int]:
-    """Return batch sizes to plan with, where one was run."""
-    return sorted({int(times * batch_size) for times in TIMES if times * batch_size >= 1})
-
-
-def curve_words(curve: SamplesToTarget) -> str:
-    """Say where the curve comes from."""
-    return (
-        f"Of one batch size, {curve.tried[0]}, is known what it needs to the target; what others "
-        "need follows from the noise of the gradients, which is right within a factor of three: "
-        "they were not run."
-    )
 
 
 NO_GPU = "CPU"
@@ -206,15 +145,9 @@ def target_plans(results: Study, fitted: Sequence[FittedGroup]) -> list[TargetPl
     by_series: dict[str, dict[str, FittedGroup]] = {}
     for one in fitted:
         by_series.setdefault(one.group[0], {})[one.group[1] or NO_GPU] = one
-    runs, noise = measured_runs(results), critical_batches(results)
+    runs, noise, study = measured_runs(results), critical_batches(results), results.scaling_study
     return [
-        _plan(
-            series,
-            groups,
-            runs[runs["series"] == series],
-            results.scaling_study,
-            noise.get(series, []),
-        )
+        _plan(series, groups, runs[runs["series"] == series], study, noise.get(series, []))
         for series, groups in by_series.items()
     ]
 
@@ -225,22 +158,23 @@ def measured_runs(results: Study) -> pd.DataFrame:
     Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
     would not have done so however long they went on, where others may have been ended too early.
     """
-    specs = specs_of(results)
-    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
-    runs = scaling_runs(results)
-    runs = runs[runs["failure"].isna() | runs["failure"].isin(MISSES)]
-    return pd.DataFrame(
+    rows = [
         {
-            "series": runs["cell"].map(series),
-            "gpu_type": runs["accelerators"].replace("", NO_GPU),
-            "num_workers": [specs[cell].num_workers for cell in runs["cell"]],
-            "num_nodes": runs["num_nodes"].clip(lower=1),
-            "global_batch_size": [specs[cell].global_batch_size for cell in runs["cell"]],
-            "seconds_to_target": runs["time_to_target_s"].astype(float),
-            "samples_to_target": runs["samples_to_target"].astype(float),
-            "samples_spent": runs["samples"].astype(float).where(runs["failure"].isna()),
+            "series": series,
+            "gpu_type": row["accelerators"] or NO_GPU,
+            "num_workers": spec.num_workers,
+            "num_nodes": max(row["num_nodes"], 1),
+            "global_batch_size": spec.global_batch_size,
+            "seconds_to_target": row["time_to_target_s"],
+            "samples_to_target": row["samples_to_target"],
+            "samples_spent": math.nan if row["failure"] in MISSES else row["samples"],
         }
-    )
+        for row, spec, series in _runs(results)
+        if pd.isna(row["failure"]) or row["failure"] in MISSES
+    ]
+    table = pd.DataFrame(rows)
+    numbers = dict.fromkeys(("seconds_to_target", "samples_to_target", "samples_spent"), float)
+    return table.astype(numbers) if rows else table
 
 
 def _plan(
@@ -250,18 +184,16 @@ def _plan(
     study: ScalingStudy,
     noise: Sequence[float],
 ) -> TargetPlan:
-    table = runs.rename(columns={"global_batch_size": "batch_size"})
     price = study.price
-    prices = dict.fromkeys(groups, price) if isinstance(price, float | int) else price
     cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
     try:
-        curve, sentence, batch_sizes = _curve(table, noise)
+        curve, sentence, batch_sizes = _curve(runs, noise)
         found = plan(
             curve,
             {kind: partial(_step_seconds, one.model) for kind, one in groups.items()},
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
             batch_sizes=batch_sizes,
-            prices=prices,
+            prices=dict.fromkeys(groups, price) if isinstance(price, float | int) else price,
         )
     except UserError as error:  # too few batch sizes reached it: that is the result, then
         return TargetPlan(series, (f"No plan: {error}",), pd.DataFrame(), pd.DataFrame())
@@ -270,14 +202,27 @@ def _plan(
 
 
 def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget, str, list[int]]:
-    """Return the curve of samples to target, what to say of it, and batch sizes to plan with."""
-    table = runs[["batch_size", "samples_to_target", "samples_spent"]].reset_index(drop=True)
-    ran = {int(size) for size in table["batch_size"]}
-    curve = curve_from_noise(table, noise)
-    if curve is not None:
-        return curve, curve_words(curve), sorted({*ran, *sizes_near(curve.tried[0])})
-    curve = samples_to_target.fit(table)
-    return curve, curve.sentence(), sorted(ran)
+    """Return the curve of samples to target, what to say of it, and batch sizes to plan with.
+
+    Where one batch size alone reached the target, others follow from the noise of the gradients;
+    where several did, a curve is fitted to those.
+    """
+    table = read(runs.rename(columns={"global_batch_size": "batch_size"}))
+    ran = {size.batch_size for size in table.batch_sizes}
+    known = [size for size in table.batch_sizes if size.samples is not None]
+    critical = statistics.median(noise) if noise else 0.0
+    if len(known) != 1 or not critical > 0:
+        curve = fit(table)
+        return curve, curve.sentence(), sorted(ran)
+    batch, samples = known[0].batch_size, float(known[0].samples or 0)
+    curve = from_noise_scale(batch, samples, critical, missed=tuple(ran - {batch}))
+    sentence = (
+        f"Of one batch size, {batch}, is known what it needs to the target; what others need "
+        "follows from the noise of the gradients, which is right within a factor of three: they "
+        "were not run."
+    )
+    near = {int(times * batch) for times in TIMES if times * batch >= 1}
+    return curve, sentence, sorted(ran | near)
 
 
 def _step_seconds(

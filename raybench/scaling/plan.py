@@ -6,13 +6,13 @@ intervals add in squares. Pure: tables in, tables out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from raybench.scaling.convergence import Floats
+from raybench.scaling.runs import median_time
 from raybench.scaling.samples_to_target import SamplesToTarget
 from raybench.spec.errors import UserError
 
@@ -31,13 +31,8 @@ class StepSeconds(NamedTuple):
     high_s: float
 
 
-class StepTimes(Protocol):
-    """A throughput model of one kind of worker."""
-
-    def __call__(
-        self, num_workers: int, num_nodes: int, batch_size_per_worker: int, /
-    ) -> StepSeconds:
-        """Predict a step."""
+StepTimes = Callable[[int, int, int], StepSeconds]
+"""A throughput model of one kind of worker: workers, nodes and batch size per worker to a step."""
 
 
 def plan(
@@ -47,13 +42,12 @@ def plan(
     layouts: Sequence[tuple[int, int]],
     batch_sizes: Sequence[int],
     prices: Mapping[str, float] | None = None,
-    max_batch_size_per_worker: int | None = None,
 ) -> pd.DataFrame:
     """Return a row for every kind of worker, layout (workers, nodes) and global batch size.
 
     `step_times` and `prices` (money per worker and hour) are by kind of worker (gpu_type). A batch
-    size that does not divide among the workers, does not fit `max_batch_size_per_worker`, or at
-    which the target is not within reach (`SamplesToTarget.reaches`) has no row.
+    size that does not divide among the workers, or at which the target is not within reach
+    (`SamplesToTarget.reaches`), has no row.
 
     | column | holds |
     |---|---|
@@ -65,9 +59,6 @@ def plan(
     | extrapolated | the batch size lies outside of those with runs |
     """
     prices = prices or {}
-    for kind, price in prices.items():
-        if not 0 < price < np.inf:
-            raise UserError(f"prices: {kind!r} costs {price}; an hour must cost more than 0")
     unknown = [kind for kind in step_times if prices and kind not in prices]
     if unknown:
         raise UserError(f"prices: no price for {unknown[0]!r}; name one for every kind of worker")
@@ -79,8 +70,7 @@ def plan(
         for workers, nodes in layouts:
             for batch, (need, low, high) in zip(batch_sizes, predicted.tolist(), strict=True):
                 own, left = divmod(batch, workers)
-                too_large = max_batch_size_per_worker and own > max_batch_size_per_worker
-                if left or not own or too_large or not samples.reaches(batch):
+                if left or not own or not samples.reaches(batch):
                     continue
                 step = step_time(workers, nodes, own)
                 seconds = need / batch * step.step_s
@@ -103,8 +93,8 @@ def plan(
                 )
     if not rows:
         raise UserError(
-            "plan: no batch size divides among the workers, fits them and reached the target; ask "
-            "for other batch sizes or numbers of workers"
+            "plan: no batch size divides among the workers and reached the target; ask for other "
+            "batch sizes or numbers of workers"
         )
     table = pd.DataFrame(rows)
     hourly = table["gpu_type"].map(lambda kind: prices.get(kind, np.nan)).astype(float)
@@ -123,17 +113,9 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     (predicted over measured, less 1), within (measured_s lies in the interval). Where nothing was
     measured they are missing; where most runs missed, measured_s is infinite.
     """
-    needed = [key for key in KEYS if key in runs.columns or len(table[key].unique()) > 1]
-    needed = list(dict.fromkeys([*needed, "num_workers", "global_batch_size"]))
-    missing = [key for key in (*needed, "seconds_to_target") if key not in runs.columns]
-    if missing:
-        raise UserError(f"measured runs: no column {missing[0]!r}")
-    seconds = runs["seconds_to_target"].astype(float)
-    grouped = runs.assign(seconds_to_target=seconds.fillna(np.inf)).groupby(needed)
-    measured = grouped["seconds_to_target"].agg(
-        measured_runs="size",
-        measured_reached=lambda values: int(np.isfinite(values).sum()),
-        measured_s=_median,
+    needed = [key for key in KEYS if key in runs.columns]
+    measured = runs.groupby(needed)["seconds_to_target"].agg(
+        measured_runs="size", measured_reached="count", measured_s=median_time
     )
     joined = table.join(measured, on=needed)
     hourly = joined["money"] / joined["seconds"]
@@ -157,8 +139,6 @@ def answers(table: pd.DataFrame, *, budget: float | None = None) -> pd.DataFrame
     cost = "money" if table["money"].notna().all() else "worker_seconds"
     wanted = [(ANSWERS[0], "seconds", cost, np.inf), (ANSWERS[1], cost, "seconds", np.inf)]
     if budget is not None:
-        if not budget > 0:
-            raise UserError(f"budget: {budget} is not above 0")
         wanted.append((ANSWERS[2], "seconds", cost, budget))
     rows = []
     for name, least, then, limit in wanted:
@@ -182,10 +162,3 @@ def _measured(table: pd.DataFrame, column: str) -> "pd.Series[float]":
     if column == "worker_seconds":
         return table["measured_s"] * table["num_workers"]
     return table["measured_money" if column == "money" else "measured_s"]
-
-
-def _median(values: "pd.Series[float]") -> float:
-    """Return the median; with misses as infinite, the mean of two middle ones would be NaN."""
-    ordered: Floats = np.sort(values.to_numpy(dtype=float))
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return float(high if np.isinf(high) else (low + high) / 2)

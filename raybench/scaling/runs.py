@@ -266,6 +266,14 @@ def _row(
     return row
 
 
+def median_time(times: "pd.Series[float]") -> float:
+    """Return the median of times, of which the missing ones are longer than any."""
+    ordered = np.sort(times.fillna(np.inf).to_numpy(dtype=float))
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    # With a miss as infinite, the mean of two middle ones would be no number.
+    return float(high if np.isinf(high) else (low + high) / 2)
+
+
 def _short_steps(epoch: int, step: int) -> float:
     return math.ceil(epoch / step) * step / epoch
 

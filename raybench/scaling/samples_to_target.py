@@ -18,14 +18,106 @@ say otherwise.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from raybench.scaling.convergence import BatchSize, Convergence, Floats, read
+from raybench.scaling.measurements import Floats
 from raybench.spec.errors import UserError
+
+LEAST_SPREAD = 0.01
+"""Of a run's logarithm: evaluations on a grid can make all runs of a batch size look equal."""
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The runs at one batch size."""
+
+    batch_size: int
+    num_runs: int
+    num_reached: int
+    samples: float | None
+    """Median samples to target over the runs, those that did not reach it included; None where
+    too few did for a median."""
+    at_least: float | None
+    """Where there is no median: what it is above at least, if the runs tell."""
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """All runs, by batch size."""
+
+    batch_sizes: tuple[BatchSize, ...]
+    """Smallest first."""
+    spread: float
+    """Standard deviation of the logarithm of one run's samples; 0 where no size was repeated."""
+
+    def without(self, batch_size: int) -> "Convergence":
+        """Return the other batch sizes."""
+        rest = tuple(b for b in self.batch_sizes if b.batch_size != batch_size)
+        return Convergence(rest, self.spread)
+
+
+def read(table: pd.DataFrame) -> Convergence:
+    """Take the runs of each batch size together; UserError where none of them has a median.
+
+    | column | holds |
+    |---|---|
+    | batch_size | the global batch size |
+    | samples_to_target | training samples until the target was met; missing: it never was |
+    | samples_spent | optional: samples trained in all, for runs that never reached it |
+
+    Epochs or tokens do as well as samples, if all rows hold the same.
+    """
+    columns = ["batch_size", "samples_to_target", "samples_spent"]
+    batch, *runs = table.reindex(columns=columns).to_numpy(dtype=float).T
+    groups = {int(value): [one[batch == value] for one in runs] for value in np.unique(batch)}
+    sizes = [_batch_size(value, *group) for value, group in groups.items()]
+    if not any(size.samples for size in sizes):
+        raise UserError(
+            "samples to target: at no batch size did most runs reach the target; train longer, or "
+            "choose a target that is reached"
+        )
+    # What 68 % of all runs are within of their median: robust against single runs, where the
+    # median deviation would be 0 if evaluations are coarse.
+    away: list[float] = []
+    for size in sizes:
+        samples, _ = groups[size.batch_size]
+        reached = samples[np.isfinite(samples)]
+        if size.samples is not None and len(reached) > 1:
+            few = np.sqrt(len(reached) / (len(reached) - 1))
+            away += list(few * np.abs(np.log(reached / size.samples)))
+    spread = max(float(np.quantile(away, 0.683)), LEAST_SPREAD) if away else 0.0
+    return Convergence(tuple(sizes), spread)
+
+
+def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
+    reached = np.isfinite(samples)
+    # A run of unknown length that missed may have been given up at once or after long.
+    lasted = np.where(reached, samples, np.where(np.isfinite(spent), spent, np.inf))
+    median = _median(lasted, reached)
+    bound = float(np.median(np.where(np.isfinite(lasted), lasted, 0.0)))
+    at_least = bound if median is None and bound > 0 else None
+    return BatchSize(value, len(samples), int(reached.sum()), median, at_least)
+
+
+def _median(lasted: Floats, reached: np.ndarray) -> float | None:
+    """Return Kaplan and Meier's median (1958): runs that were given up count until then."""
+    order = np.lexsort((~reached, lasted))
+    share, half = 1.0, None
+    for rank, run in enumerate(order):
+        if not reached[run]:
+            continue
+        if half is not None:
+            return (half + float(lasted[run])) / 2
+        share *= 1 - 1 / (len(order) - rank)
+        if share < 0.5 - 1e-9:
+            return float(lasted[run])
+        if share < 0.5 + 1e-9:
+            half = float(lasted[run])
+    return None
+
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5
@@ -56,10 +148,6 @@ class Curves:
         critical, power, small = (x[:, None] for x in (self.critical, self.power, self.small))
         return np.asarray(np.log1p((batch / critical) ** power + small / batch))
 
-    def take(self, index: np.ndarray) -> "Curves":
-        """Return some of the sets."""
-        return Curves(self.critical[index], self.power[index], self.small[index])
-
 
 def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
     """Return all sets that are tried for batch sizes in a range, and their log probability."""
@@ -77,12 +165,6 @@ def alike(here: Floats, there: Floats) -> Floats:
     return np.asarray(np.exp(-apart / REACH))
 
 
-def draw(scores: Floats, number: int) -> np.ndarray:
-    """Return indices drawn by their log probability, evenly: the same ones every time."""
-    total = np.cumsum(np.exp(scores - scores.max()))
-    return np.asarray(np.searchsorted(total, middles(number) * total[-1]))
-
-
 def middles(number: int) -> Floats:
     """Return the middles of so many equal parts of 0 to 1."""
     return np.asarray((np.arange(number) + 0.5) / number)
@@ -90,8 +172,7 @@ def middles(number: int) -> Floats:
 
 def scattered(number: int, seed: int) -> Floats:
     """Return evenly spaced quantiles of a normal distribution, in an order without meaning."""
-    order = np.random.default_rng(seed).permutation(number)
-    return np.asarray(norm.ppf(middles(number))[order])
+    return np.asarray(np.random.default_rng(seed).permutation(norm.ppf(middles(number))))
 
 
 MEDIAN_NOISE = 1.2533
@@ -153,7 +234,6 @@ class SamplesToTarget:
     """Least and greatest batch size whose median is known."""
     missed: tuple[int, ...] = ()
     """Batch sizes at which most runs missed the target."""
-    notes: tuple[str, ...] = ()
 
     def predict(self, batch_sizes: Sequence[float], num_runs: int | None = None) -> pd.DataFrame:
         """Return batch_size, samples, low, high (90 %): the median run's samples to target.
@@ -181,11 +261,9 @@ class SamplesToTarget:
         what lies between a batch size that missed and the first that did not is not trusted.
         """
         low, high = self.tried
-        if any(size < low for size in self.missed) and batch_size < low:
-            return False
-        if any(size > high for size in self.missed) and batch_size > high:
-            return False
-        return batch_size not in self.missed
+        missed_below = any(size < low for size in self.missed) and batch_size < low
+        missed_above = any(size > high for size in self.missed) and batch_size > high
+        return not (missed_below or missed_above or batch_size in self.missed)
 
     @property
     def critical_batch(self) -> Interval:
@@ -206,22 +284,20 @@ class SamplesToTarget:
         """Say what is known of the critical batch."""
         found = self.critical_batch
         value, low, high = map(_rounded, (found.value, found.low, found.high))
-        if found.low == 0 and found.high == np.inf:
+        least, most = self.tried
+        told = {
+            (True, True): f"about {value} (90 %: {low} to {high})",
+            (True, False): f"above {low}; how far above cannot be told from batches of up to "
+            f"{most:,}",
+            (False, True): f"below {high}; how far below cannot be told from batches of {least:,} "
+            "and more",
+        }.get((found.low > 0, bool(np.isfinite(found.high))))
+        if told is None:
             return (
                 "The critical batch cannot be told from these runs: try batch sizes that lie "
                 "farther apart, or repeat them."
             )
-        if found.high == np.inf:
-            return (
-                f"The critical batch is above {low}; how far above cannot be told from batches "
-                f"of up to {self.tried[1]:,}."
-            )
-        if found.low == 0:
-            return (
-                f"The critical batch is below {high}; how far below cannot be told from batches "
-                f"of {self.tried[0]:,} and more."
-            )
-        return f"The critical batch is about {value} (90 %: {low} to {high})."
+        return f"The critical batch is {told}."
 
 
 def _rounded(value: float) -> str:
@@ -235,13 +311,9 @@ NUM_DRAWS = 2000
 COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low", "high", "error")
 
 
-def fit(table: pd.DataFrame | Path | str) -> SamplesToTarget:
-    """Fit the curve to runs: a CSV file or a DataFrame as `convergence` describes it."""
-    return fit_convergence(read(table))
-
-
-def fit_convergence(runs: Convergence) -> SamplesToTarget:
-    """Fit the curve to runs that were read before; two batch sizes with a median are needed."""
+def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
+    """Fit the curve to runs, a table as `read` has it; two batch sizes need a median."""
+    runs = table if isinstance(table, Convergence) else read(table)
     known = [size for size in runs.batch_sizes if size.samples is not None]
     if len(known) < 2:
         raise UserError(
@@ -278,24 +350,32 @@ def fit_convergence(runs: Convergence) -> SamplesToTarget:
         sds.append(1 / np.sqrt(weight.sum()))
         solved.append(inverse)
 
-    drawn = draw(np.concatenate(scores), NUM_DRAWS)
+    # Drawn by their probability, evenly: the same ones every time.
+    logs = np.concatenate(scores)
+    total = np.cumsum(np.exp(logs - logs.max()))
+    drawn = np.searchsorted(total, middles(NUM_DRAWS) * total[-1])
     level, chosen = np.divmod(drawn, len(prior))
     log_least = np.concatenate(leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
     left = Left(batch, tuple(solved), away[chosen] - log_least[:, None], level)
     missed = tuple(size.batch_size for size in runs.batch_sizes if size.samples is None)
     tried = (known[0].batch_size, known[-1].batch_size)
-    return SamplesToTarget(
-        log_least, sets.take(chosen), left, runs.spread, tried, missed, runs.notes
-    )
+    curves = Curves(*(values[chosen] for values in vars(sets).values()))
+    return SamplesToTarget(log_least, curves, left, runs.spread, tried, missed)
 
 
 def from_noise_scale(
-    batch_size: int, samples: float, critical: float, *, factor: float = 3.0
+    batch_size: int,
+    samples: float,
+    critical: float,
+    *,
+    factor: float = 3.0,
+    missed: tuple[int, ...] = (),
 ) -> SamplesToTarget:
     """Return the curve of one batch size's samples and the critical batch of its gradient noise.
 
     `critical` is taken to be right within `factor` (90 %): noise scales were found two to four
     times off the critical batch of tuned runs, here and in McCandlish et al. 2018, section 3.
+    `missed` are batch sizes at which most runs missed the target.
     """
     if not 0 < critical < np.inf:
         raise ValueError(f"a critical batch of {critical} says nothing: measure more steps")
@@ -303,10 +383,10 @@ def from_noise_scale(
     many = critical * np.exp(width * norm.ppf(middles(NUM_DRAWS)))
     curves = Curves(many, np.ones(NUM_DRAWS), np.zeros(NUM_DRAWS))
     log_least = np.log(samples) - np.log1p(batch_size / many)
-    return SamplesToTarget(log_least, curves, None, 0.0, (batch_size, batch_size))
+    return SamplesToTarget(log_least, curves, None, 0.0, (batch_size, batch_size), missed)
 
 
-def leave_one_out(table: pd.DataFrame | Path | str | Convergence) -> pd.DataFrame:
+def leave_one_out(table: pd.DataFrame | Convergence) -> pd.DataFrame:
     """Predict each batch size from the others: how far off the curve is where nothing was run.
 
     Columns: batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
@@ -317,20 +397,11 @@ def leave_one_out(table: pd.DataFrame | Path | str | Convergence) -> pd.DataFram
     known = [size for size in runs.batch_sizes if size.samples is not None]
     rows = []
     for size in known if len(known) > 2 else []:
-        curve = fit_convergence(runs.without(size.batch_size))
-        found = curve.predict([size.batch_size], size.num_runs).iloc[0]
-        rows.append(
-            {
-                "batch_size": size.batch_size,
-                "num_runs": size.num_runs,
-                "num_reached": size.num_reached,
-                "samples": size.samples,
-                "predicted": found["samples"],
-                "low": found["low"],
-                "high": found["high"],
-                "error": found["samples"] / size.samples - 1,
-            }
-        )
+        curve = fit(runs.without(size.batch_size))
+        found = curve.predict([size.batch_size], size.num_runs).iloc[0].to_dict()
+        predicted = found.pop("samples")
+        error = predicted / float(size.samples or 0) - 1
+        rows.append(found | vars(size) | {"predicted": predicted, "error": error})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from raybench.report.study import StudyResults, load
-from raybench.scaling.fit_command import median_error
+from raybench.scaling.fit_command import check_predict, median_error
 from raybench.scaling.fits import (
-    check_predict,
     fit_study,
     measured_runs,
     measurements,
@@ -178,5 +177,7 @@ def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
     runs, curves = run_of(study, step, time_to_target_s=None)
     results = load(write(tmp_path / "missed", study, runs, curves))
     (one,) = target_plans(results, fit_study(results, None))
-    assert one.sentences[0].startswith("No plan: the table: at no batch size did most runs reach")
+    assert one.sentences[0].startswith(
+        "No plan: samples to target: at no batch size did most runs reach"
+    )
     assert one.answers.empty

@@ -1,15 +1,14 @@
 """The critical batch of a study by the noise of its gradients."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from raybench.report.study import load
-from raybench.scaling.fits import critical_batches, noise_sentence, of_run
+from raybench.scaling.fits import critical_batches, noise_sentence
 from raybench.stats.step_times import NoiseSums, NoiseTerms
-from tests.runs.made_up import point, run_of, study_of, write
+from tests.runs.made_up import run_of, study_of, write
 
 CRITICAL = 50.0
 
@@ -37,8 +36,3 @@ def test_every_run_of_several_workers_tells_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(values, CRITICAL, rtol=0.05)
     assert "the critical batch is about 50" in noise_sentence(values)
     assert "(2 runs, " in noise_sentence(values)
-
-
-def test_a_run_of_one_worker_tells_nothing() -> None:
-    assert math.isnan(of_run([point(0, 1.0)], 64))
-    assert math.isnan(of_run([], 64))

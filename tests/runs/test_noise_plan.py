@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raybench.report.study import StudyResults, load
-from raybench.scaling.fits import TargetPlan, fit_study, sizes_near, target_plans
+from raybench.scaling.fits import TargetPlan, fit_study, target_plans
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums
 from tests.runs.made_up import point, run_of, study_of, write
@@ -131,8 +131,3 @@ def test_two_batch_sizes_are_fitted_and_need_no_noise(tmp_path: Path) -> None:
     one = plan_of(results_of(tmp_path, has_noise=True, sizes=[BATCH, 256]))
     assert set(one.table["global_batch_size"]) == {BATCH, 256}
     assert "noise" not in one.sentences[0]
-
-
-def test_sizes_near_are_whole() -> None:
-    assert sizes_near(64) == [16, 32, 64, 128, 256]
-    assert sizes_near(1) == [1, 2, 4]

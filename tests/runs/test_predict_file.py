@@ -9,7 +9,8 @@ from rich.console import Console
 from raybench.report.scaling_report import ScalingReport
 from raybench.report.study import StudyResults, load
 from raybench.results.store import StudyFiles
-from raybench.scaling.fits import check_predict, fit_study, not_measured
+from raybench.scaling.fit_command import check_predict
+from raybench.scaling.fits import fit_study, not_measured
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import run_of, study_of, write

@@ -1,12 +1,10 @@
-"""Runs by batch size: tables, medians where some runs missed, mistakes in one sentence."""
-
-from pathlib import Path
+"""Runs by batch size: medians where some runs missed, and how far runs lie apart."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.scaling.convergence import read
+from raybench.scaling.samples_to_target import read
 from raybench.spec.errors import UserError
 
 
@@ -19,12 +17,8 @@ def only(table):
     return size
 
 
-def test_a_file_and_a_table_read_alike(tmp_path: Path) -> None:
-    table = runs([64, 16, 16], [300.0, 100, None], note=["a", "b", "c"])
-    file = tmp_path / "runs.csv"
-    table.to_csv(file, index=False)
-    assert read(file) == read(str(file)) == read(table)
-    small, large = read(table).batch_sizes
+def test_runs_are_taken_together_by_their_batch_size() -> None:
+    small, large = read(runs([64, 16, 16], [300.0, 100, None], note=["a", "b", "c"])).batch_sizes
     assert (small.batch_size, small.num_runs, small.num_reached) == (16, 2, 1)
     assert (large.batch_size, large.samples, large.at_least) == (64, 300, None)
 
@@ -75,7 +69,6 @@ def test_where_most_missed_what_was_spent_is_a_bound() -> None:
     eight, sixteen, _ = read(table).batch_sizes
     assert (eight.samples, eight.at_least, eight.num_reached) == (None, 70, 1)
     assert (sixteen.samples, sixteen.at_least) == (None, None)
-    assert "batch size 8, 16" in read(table).notes[0]
 
 
 def test_the_spread_is_that_of_most_runs() -> None:
@@ -91,39 +84,6 @@ def test_the_spread_is_that_of_most_runs() -> None:
     assert read(runs([8, 8, 16, 16], [10, 10, 20, 20])).spread > 0
 
 
-def test_a_change_of_optimizer_is_said() -> None:
-    table = runs([8, 16], [10, 20], optimizer=["sgd", "lamb"])
-    assert "(lamb, sgd)" in read(table).notes[0]
-    assert read(table.assign(optimizer="sgd")).notes == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "not a CSV file"),
-        ("batch_size,samples\n8,1\n", "no column 'samples_to_target'.*batch_size, samples"),
-        ("batch_size,samples_to_target\n", "no rows"),
-        ("batch_size,samples_to_target\n8,100\nbig,5\n", "row 3: batch_size is 'big'"),
-        ("batch_size,samples_to_target\n8,100\n,5\n", "row 3: batch_size must be a whole"),
-        ("batch_size,samples_to_target\n8.5,100\n", "row 2: batch_size must be a whole"),
-        ("batch_size,samples_to_target\n-8,100\n", "row 2: batch_size is '-8'"),
-        ("batch_size,samples_to_target\n8,0\n", "row 2: samples_to_target is '0'.*or empty"),
-        ("batch_size,samples_to_target\n8,inf\n", "row 2: samples_to_target is 'inf'"),
-        ("batch_size,samples_to_target\n8,never\n", "row 2: samples_to_target is 'never'"),
-        ("batch_size,samples_to_target,samples_spent\n8,,-1\n", "row 2: samples_spent is '-1'"),
-        ("batch_size,samples_to_target\n8,\n16,\n", "at no batch size.*train longer"),
-    ],
-)
-def test_a_mistake_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "runs.csv"
-    file.write_text(text)
-    with pytest.raises(UserError, match=said) as caught:
-        read(file)
-    assert "runs.csv" in str(caught.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        read(tmp_path / "none.csv")
-    with pytest.raises(UserError, match="the table, row 1: batch_size"):
-        read(runs([0.5], [1.0]))
+def test_without_a_median_anywhere_it_says_so() -> None:
+    with pytest.raises(UserError, match=r"at no batch size.*train longer"):
+        read(runs([8, 16], [None, None]))

@@ -12,7 +12,7 @@ import pytest
 from raybench.commands import cli, scale
 from raybench.report.scaling_report import fit_to_files
 from raybench.scaling.fit import ThroughputModel
-from raybench.scaling.fit_command import cells_asked
+from raybench.scaling.fit_command import cells_matched
 from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
 from raybench.spec.errors import UserError
 
@@ -140,7 +140,7 @@ def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
 
 def test_nodes_are_as_full_as_the_fullest_measured() -> None:
     rows = [(Cell(4, 1, 32), 1.0), (Cell(12, 2, 32), 1.0), (Cell(1, 1, 16, 2), 1.0)]
-    asked = cells_asked("6,7,24", Measurements("x", {("", ""): rows}))[("", "")]
+    asked = cells_matched("6,7,24", Measurements("x", {("", ""): rows}))[0]["", ""]
     assert {(cell.num_workers, cell.num_nodes) for cell in asked} == {(6, 1), (7, 2), (24, 4)}
     assert {(cell.batch_size_per_worker, cell.accumulate) for cell in asked} == {(32, 1), (16, 2)}
 
@@ -148,23 +148,38 @@ def test_nodes_are_as_full_as_the_fullest_measured() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is empty; its first line must name columns: num_workers, num_nodes"),
+        ("", "its first line must name num_workers, num_nodes, batch_size_per_worker, step_s"),
         (f"{HEAD}\n", "has no rows below the names of its columns"),
         (f"{HEAD}\n1,1,32,0.1\n", "has one row, which says nothing of how a training scales"),
-        ("num_workers,num_nodes,step_s\n1,1,1\n", "has no column batch_size_per_worker"),
-        (f"{HEAD},step_s\n1,1,1,1,1\n", "names column step_s twice"),
+        ("num_workers,num_nodes,step_s\n1,1,1\n", "batch_size_per_worker stands there 0 times"),
+        (f"{HEAD},step_s\n1,1,1,1,1\n", "step_s stands there 2 times"),
         (f"{HEAD}\n1,1,32,0.1\n2,1,32\n", "row 3: has 3 values, the first line names 4 columns"),
-        (f"{HEAD}\n\n1,1,32,0.1\n0,1,32,0.1\n", "row 4: num_workers '0' must be a whole number"),
-        (f"{HEAD}\n1,1,32,0.1\n1.5,1,32,0.1\n", "row 3: num_workers '1.5' must be a whole number"),
-        (f"{HEAD}\n1,1,-8,0.1\n1,1,8,1\n", "row 2: batch_size_per_worker '-8' must be a whole"),
-        (f"{HEAD}\n1,1,1e300,0.1\n1,1,8,1\n", "row 2: batch_size_per_worker '1e300' must be a"),
-        (f"{HEAD}\n1,1,8,0\n1,1,8,1\n", "row 2: step_s '0' must be seconds, more than 0"),
-        (f"{HEAD}\n1,1,8,-0.5\n1,1,8,1\n", "row 2: step_s '-0.5' must be seconds"),
-        (f"{HEAD}\n1,1,8,fast\n1,1,8,1\n", "row 2: step_s 'fast' must be a number"),
-        (f"{HEAD}\n1,1,8,nan\n1,1,8,1\n", "row 2: step_s 'nan' must be a number that is finite"),
-        (f"{HEAD}\n1,1,8,\n1,1,8,1\n", "row 2: step_s '' must be a number"),
-        (f"{HEAD}\n2,4,8,1\n1,1,8,1\n", "row 2: num_nodes '4' is more than its num_workers, 2"),
-        (f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n", "row 2: accumulate '0' must be a whole"),
+        (
+            f"{HEAD}\n\n1,1,32,0.1\n0,1,32,0.1\n",
+            "row 4: num_workers '0' input should be greater than or equal to 1",
+        ),
+        (
+            f"{HEAD}\n1,1,32,0.1\n1.5,1,32,0.1\n",
+            "row 3: num_workers '1.5' input should be a valid integer",
+        ),
+        (
+            f"{HEAD}\n1,1,-8,0.1\n1,1,8,1\n",
+            "row 2: batch_size_per_worker '-8' input should be greater",
+        ),
+        (
+            f"{HEAD}\n1,1,1e300,0.1\n1,1,8,1\n",
+            "row 2: batch_size_per_worker '1e300' input should be a valid",
+        ),
+        (f"{HEAD}\n1,1,8,0\n1,1,8,1\n", "row 2: step_s '0' input should be greater than 0"),
+        (f"{HEAD}\n1,1,8,-0.5\n1,1,8,1\n", "row 2: step_s '-0.5' input should be greater"),
+        (f"{HEAD}\n1,1,8,fast\n1,1,8,1\n", "row 2: step_s 'fast' input should be a valid number"),
+        (f"{HEAD}\n1,1,8,nan\n1,1,8,1\n", "row 2: step_s 'nan' input should be"),
+        (f"{HEAD}\n1,1,8,\n1,1,8,1\n", "row 2: step_s '' field required"),
+        (f"{HEAD}\n2,4,8,1\n1,1,8,1\n", "row 2: num_nodes 4 is more than its num_workers, 2"),
+        (
+            f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n",
+            "row 2: accumulate '0' input should be greater",
+        ),
         (b"\xff\xfe1", "is not a text file in UTF-8"),
         (f'{HEAD}\n1,1,8,"1\n', "row"),
     ],
@@ -188,9 +203,9 @@ def test_a_wrong_file_is_one_sentence(
         ("0", "'0' is no number of workers"),
         ("8,,16", "'' is no number of workers"),
         ("9" * 5000, "is no number of workers"),
-        ("-8", "--predict -8: write numbers of workers, such as 8,16,64, or the name of a file"),
-        ("8.5", "--predict 8.5: write numbers of workers"),
-        ("", "write numbers of workers"),
+        ("-8", "--predict -8: '-8' is no number of workers; write 1 to 1,000,000 with commas"),
+        ("8.5", "--predict 8.5: '8.5' is no number of workers"),
+        ("", "is no number of workers"),
         ("٨", "is no number of workers"),
         ("nowhere.csv", "nowhere.csv: cannot be read (No such file or directory)"),
     ],
@@ -215,7 +230,7 @@ def test_a_model_that_was_not_measured_is_named(several: Path, tmp_path: Path, c
 def test_questions_without_models_are_for_all_of_them(several: Path, tmp_path: Path) -> None:
     asked = tmp_path / "asked.csv"
     asked.write_text("num_workers,num_nodes,batch_size_per_worker\n4,2,8\n")
-    found = cells_asked(str(asked), read_measurements(several))
+    found, _ = cells_matched(str(asked), read_measurements(several))
     groups = [("resnet", "T4"), ("resnet", "A100"), ("bert", "T4")]
     assert found == {group: [Cell(4, 2, 8)] for group in groups}
 

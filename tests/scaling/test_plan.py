@@ -111,8 +111,6 @@ def test_batches_that_do_not_divide_fit_or_arrive_have_no_row() -> None:
     asked = found[["num_workers", "global_batch_size"]].drop_duplicates().to_numpy().tolist()
     assert asked == [[1, 2], [1, 96], [1, 128], [3, 96]]
     assert found["extrapolated"].tolist() == [True, False, False, False] * 2
-    found = table(max_batch_size_per_worker=64)
-    assert found["batch_size_per_worker"].max() == 64
     never = plan(
         curve(batch_size=[2048] * 3, samples_spent=[1e8] * 3),
         {"gpu": steps},
@@ -163,8 +161,6 @@ def test_without_prices_worker_seconds_are_the_cost() -> None:
 
 def test_nothing_within_the_budget_has_no_row() -> None:
     assert answers(table(PRICES), budget=1e-3)["answer"].tolist() == ["fastest", "cheapest"]
-    with pytest.raises(UserError, match="budget"):
-        answers(table(), budget=0.0)
 
 
 def test_a_prediction_that_was_wrong_shows_its_loss() -> None:
@@ -197,11 +193,7 @@ def test_misses_and_cells_without_runs_are_told_apart() -> None:
     assert fast["measured_s"] == math.inf
 
 
-def test_measured_runs_must_tell_cells_apart() -> None:
-    with pytest.raises(UserError, match="'gpu_type'"):
-        with_measured(table(), measured().drop(columns="gpu_type"))
-    with pytest.raises(UserError, match="'seconds_to_target'"):
-        with_measured(table(), measured().drop(columns="seconds_to_target"))
+def test_measured_runs_may_leave_out_what_a_plan_has_one_of() -> None:
     one = plan(curve(), {"gpu": steps}, layouts=[(1, 1), (2, 1)], batch_sizes=[128])
     plain = pd.DataFrame(
         {"num_workers": [1], "global_batch_size": [128], "seconds_to_target": [5.0]}
@@ -209,9 +201,6 @@ def test_measured_runs_must_tell_cells_apart() -> None:
     assert with_measured(one, plain)["measured_s"].dropna().tolist() == [5.0]
 
 
-@pytest.mark.parametrize(
-    ("prices", "said"), [({"slow": 1.0}, "no price for 'fast'"), ({"slow": 0, "fast": 1}, "'slow'")]
-)
-def test_prices_are_checked(prices, said) -> None:
-    with pytest.raises(UserError, match=said):
-        table(prices)
+def test_every_kind_of_worker_needs_a_price() -> None:
+    with pytest.raises(UserError, match="no price for 'fast'"):
+        table({"slow": 1.0})

@@ -16,7 +16,7 @@ from group import run_two
 from one_worker import weights_of
 
 from raybench.models.find import load_workload_dataset
-from raybench.scaling.noise_scale import NoiseScale
+from raybench.scaling.noise_scale import noise_scales
 from raybench.stats.step_times import NoiseSums
 from raybench.training.base import find_backend
 
@@ -171,5 +171,5 @@ def test_the_noise_of_both_frameworks_agrees(groups: dict[str, Group], name: str
         assert one["num_steps"] == other["num_steps"] == torch_line["steps"]["num"] + 1
         for key in ("gradient", "noise"):
             assert one[key] == pytest.approx(other[key], rel=0.1, abs=1e-3)
-    state = NoiseScale().after(NoiseSums(**curves[0][0]["noise_scale"]))
-    assert state.b_simple > 0
+    (scale,) = noise_scales([NoiseSums(**curves[0][0]["noise_scale"])])
+    assert scale > 0
