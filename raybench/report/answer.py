@@ -3,8 +3,7 @@ notebooks and the comment of best.yaml; and the study as Python and notebooks sh
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -15,6 +14,7 @@ from raybench.report.words import (
     as_billed,
     by_the_wall,
     counted,
+    digits,
     duration,
     named_trials,
     price_of,
@@ -45,7 +45,6 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES, share_error
 from raybench.spec.run import RunSpec, describe
 from raybench.spec.text import clean
-from raybench.stats.record import RunRecord
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 ALIKE = 0.005
@@ -66,102 +65,65 @@ def in_words(results: Study, spec: RunSpec) -> str:
     return f"{words}, {own}" if own else words
 
 
-def named(results: Study, winner: Winner) -> str:
-    """Return a configuration in words and its trial."""
-    return f"{in_words(results, winner.spec)} (trial {winner.trial})"
-
-
 def answer_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return what to train with, how soon it gets there and what it costs.
+    """Return what to train with, how soon it gets there, what it costs and what that stands on.
 
     Where no run reached the target, the one that came nearest; [] where none learnt anything. Of
     runs on several models of GPU a sentence for each.
     """
+    if verdict is not None:
+        return _of_each_kind(results, verdict, _winner_lines)
+    trial = nearest(results)
+    return guessing_lines(results) or ([] if trial is None else [_nearest(results, trial)])
+
+
+def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
+    """Return the same, and what is to be doubted; without a winner, why there is none."""
+    if (pairs := comparison_of(results)) is not None:
+        return sentences(pairs)
     if verdict is None:
-        trial = nearest(results)
-        near = [] if trial is None else [_nearest(results, trial)]
-        return guessing_lines(results) or near
+        return guessing_lines(results) or [_nothing(results)]
+    return [*answer_lines(results, verdict), *_of_each_kind(results, verdict, _doubts)]
+
+
+def _of_each_kind(
+    results: Study, verdict: Verdict, lines: Callable[[Study, VerdictFacts], list[str]]
+) -> list[str]:
+    """Return lines of the verdict; of several models of GPU those of each, by its name."""
     each = judge_each(results)
-    if len(each) > 1:
-        lines = [
-            f"On {kind or 'hosts without a GPU'}: {line}"
-            for kind, one in each.items()
-            for line in _answers(results, facts_of(results, one))
-        ]
-    else:
-        lines = _answers(results, facts_of(results, verdict))
-    return [*lines, *disturbed_line(results)]
-
-
-def _answers(results: Study, facts: VerdictFacts) -> list[str]:
-    fastest, cheapest, billed = facts.fastest, facts.cheapest, as_billed(results)
-    if not facts.is_proven:
-        if results.is_timed:
-            shows = f"{target_in_words(results)} after {duration(fastest.search_s)} of training"
-        else:
-            best = results.runs[fastest.trial].best_value
-            shows = f"{results.metric.words} {results.metric.shown(best)}"
-        best_so_far = f"Best so far, perhaps by luck: {named(results, fastest)}"
-        return [f"Nothing is confirmed yet. {best_so_far}, {shows} in one run."]
-    head = f"Train with {named(results, fastest)}"
-    if not results.is_timed:
-        metric, budget = results.metric, _budget(results)
-        wall = "" if budget is None else by_the_wall(results, fastest.trial, budget)
-        value = f"{metric.words} {metric.shown(fastest.value)} {within_budget(budget)}{wall}"
-        lines = [f"{head}. That reaches {value}: {_standing(results, facts, 'best')}."]
-        return [*lines, *optimism_lines(results, facts)]
-    head = f"{head}. That reaches {_costs(results, fastest)}"
-    if facts.is_one:
-        lines = [f"{head}: {_standing(results, facts, f'fastest and the cheapest{billed}')}."]
-        return [*lines, *optimism_lines(results, facts)]
-    near = _as_good([*facts.cheapest_tied, *facts.cheapest_once], "cheap")
+    if len(each) < 2:
+        return lines(results, facts_of(results, verdict))
     return [
-        f"{head}: {_standing(results, facts, 'fastest')}.",
-        f"The cheapest{billed} is {named(results, cheapest)}: {_saved(results, facts)}{near}.",
-        *optimism_lines(results, facts),
+        f"On {kind or 'hosts without a GPU'}: {line}"
+        for kind, one in each.items()
+        for line in lines(results, facts_of(results, one))
     ]
 
 
-def _budget(results: Study) -> float | None:
-    """Return the seconds of training that a run has."""
-    seconds = results.study["study"]["objective"].get("max_train_seconds")
-    return None if seconds is None else float(seconds)
+def _winner_lines(results: Study, facts: VerdictFacts) -> list[str]:
+    fastest, cheapest, billed = facts.fastest, facts.cheapest, as_billed(results)
+    what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
+    if results.is_timed and facts.is_one:
+        what = f"fastest and the cheapest{billed}"
+    head = "Train with"
+    if not facts.is_proven:
+        head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
+    standing = f"the {what} of {tried_words(results)}{_as_good(facts.tied, facts.once, like)}"
+    lines = [
+        f"{head} {named(results, fastest)}, {standing}. It {reaches(results, facts, fastest)}."
+    ]
+    if results.is_timed and not facts.is_one:
+        near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
+        lines.append(
+            f"The cheapest{billed} is {named(results, cheapest)}{_saved(facts)}{near}. It "
+            f"{reaches(results, facts, cheapest)}."
+        )
+    return [*lines, *optimism_lines(results, facts)]
 
 
-def _nearest(results: Study, trial: str) -> str:
-    run, metric = results.runs[trial], results.metric
-    name = f"{in_words(results, run.spec)} (trial {trial})"
-    if refuted := refuted_words(results, trial):
-        return f"No run with a new seed reached the target. The nearest: {name} {refuted}."
-    return (
-        f"No run reached the target. The nearest, one run, not confirmed: {name}, {metric.words} "
-        f"{metric.shown(run.best_value)} after {duration(run.ledger['train'])} of training."
-    )
-
-
-def _costs(results: Study, winner: Winner) -> str:
-    """Return `95 % accuracy after 0.59 s of training, 0.59 worker-seconds`."""
-    about = f"{_rate(winner, 'in ')}after"
-    wall = by_the_wall(results, winner.trial, winner.seconds)
-    price = price_of(results, winner.cost, winner.trial)
-    is_informative = winner.spec.num_workers > 1 or price  # else it is the seconds once more
-    workers = f", {winner.cost:.3g} worker-seconds{price}" if is_informative else ""
-    aim = target_in_words(results)
-    return f"{aim} {about} {duration(winner.seconds)} of training{wall}{workers}"
-
-
-def _rate(winner: Winner, before: str = "") -> str:
-    """Return `in 5 of 6 runs, on average `, of all its runs; "" where all reached the target."""
-    if winner.every_hit == winner.every_run:
-        return ""
-    return f"{before}{winner.every_hit} of {counted(winner.every_run, 'run')}, on average "
-
-
-def _standing(results: Study, facts: VerdictFacts, what: str) -> str:
-    """Return `the fastest of 95 configurations tried (80 were stopped early and not compared); 2
-    others may be as fast`."""
-    near = _as_good([*facts.tied, *facts.once], "fast" if results.is_timed else "good")
-    return f"the {what} of {tried_words(results)}{near}"
+def named(results: Study, winner: Winner) -> str:
+    """Return a configuration in words and its trial."""
+    return f"{in_words(results, winner.spec)} (trial {winner.trial})"
 
 
 def tried_words(results: Study) -> str:
@@ -175,152 +137,61 @@ def tried_words(results: Study) -> str:
     return f"{counted(len(configs), 'configuration')} tried{left_out}"
 
 
-def _as_good(others: Sequence[str], like: str) -> str:
-    return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
+def _as_good(tied: Sequence[str], once: Sequence[str], like: str) -> str:
+    number = len(tied) + len(once)
+    return f"; {counted(number, 'other')} may be as {like}" if number else ""
 
 
-def _saved(results: Study, facts: VerdictFacts) -> str:
-    """Say what the cheapest costs and takes, beside the fastest."""
-    fast, cheap = facts.fastest, facts.cheapest
-    if not cheap.hits:
-        return "in the race; its runs with new seeds missed the target"
-    words = f"{cheap.cost:.3g} worker-seconds{price_of(results, cheap.cost, cheap.trial)}"
-    if rate := _rate(cheap, "reaching it in "):
-        words = f"{rate}{words}"
-    share, longer = cheap.cost / fast.cost, cheap.seconds / fast.seconds
+def _saved(facts: VerdictFacts) -> str:
+    """Say what the cheapest saves, beside the fastest; "" where that is next to nothing."""
+    share = facts.cheapest.cost / facts.fastest.cost
+    longer = facts.cheapest.seconds / facts.fastest.seconds
     if share > 1 - ALIKE or longer < 1 + ALIKE:
-        return f"{words}, after {duration(cheap.seconds)}"
-    return f"{words}, {100 * share:.0f} % of the fastest's, for {longer:.2g} times its time"
+        return ""
+    return f": {100 * share:.0f} % of the fastest's cost, for {longer:.2g} times its time"
 
 
-def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return the outcome in one or two sentences."""
-    if (pairs := comparison_of(results)) is not None:
-        return sentences(pairs)
-    if verdict is None:
-        return guessing_lines(results) or [_nothing(results)]
-    each = judge_each(results)
-    if len(each) > 1:
-        head = "Several models of GPU, each ranked by itself:"
-        lines = [_outcome(results, facts_of(results, one))[0] for one in each.values()]
-        named_kinds = zip(each, lines, strict=True)
-        return [head, *(f"{kind or 'no GPU'}: {line}" for kind, line in named_kinds)]
-    facts = facts_of(results, verdict)
-    lines = [*_outcome(results, facts), *_ties(results, facts)]
-    return [*lines, *optimism_lines(results, facts), *_not_compared(results, facts)]
-
-
-def _outcome(results: Study, facts: VerdictFacts) -> list[str]:
-    """Name the winners with their numbers."""
-    billed = as_billed(results)
-    winners = [("Fastest", facts.fastest), (f"Cheapest{billed}", facts.cheapest)]
+def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
+    """Return what a winner reaches, when, for how much, and what that stands on."""
     if not results.is_timed:
-        winners = [(_capital(results.metric.superlative), facts.fastest)]
-    elif facts.is_one:
-        winners = [(f"Fastest and cheapest{billed}", facts.fastest)]
-    lines = [
-        f"{what}: {one.label} (trial {one.trial}) {_reaches(results, one, facts)}"
-        for what, one in winners
-    ]
-    return [*lines, *_other_way_round(results, facts)]
-
-
-def _ties(results: Study, facts: VerdictFacts) -> list[str]:
-    """Name those that ran again, and count those that ran once."""
+        return _reaches_value(results, facts)
+    aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
+    cost = f"{digits(one.cost)} worker-seconds{price}"
     if not facts.is_confirmed:
-        return []
-    what, cheap = (
-        ("fastest" if results.is_timed else results.metric.superlative),
-        facts.cheapest_tied,
-    )
-    if facts.is_one and set(facts.tied) == set(cheap):
-        what, cheap = "winner", ()
-    sentences = [
-        f"Statistically tied with the {which}: {named_trials(tied)}."
-        for which, tied in ((what, facts.tied), ("cheapest", cheap))
-        if tied
-    ]
-    if once := facts.every_once:
-        sentences.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
-    return [" ".join(sentences)] if sentences else []
-
-
-def _other_way_round(results: Study, facts: VerdictFacts) -> list[str]:
-    """Say why the fastest takes longer, or the cheapest costs more, where it is printed so.
-
-    They are chosen by the race, and printed by runs alone, which had no part in that.
-    """
-    if not facts.is_confirmed or facts.is_one or not results.is_timed:
-        return []
-    fast, cheap = facts.fastest, facts.cheapest
-    turned: list[tuple[str, float, float, str]] = []
-    if fast.printed_s > cheap.printed_s:
-        turned.append(("fastest", fast.expected_s, cheap.expected_s, "s"))
-    costs = [one.spec.num_workers * one.printed_s for one in (cheap, fast)]
-    if costs[0] > costs[1] and not as_billed(results):
-        own, other = (one.spec.num_workers * one.expected_s for one in (cheap, fast))
-        turned.append(("cheapest", own, other, "worker-seconds"))
-    return [
-        f"The race chose the {what}, by {own:.2f} {unit} against {other:.2f}"
-        f"{' s' if unit == 's' else ''}; the runs printed above, which chose nothing, came out the "
-        "other way round by chance."
-        for what, own, other, unit in turned
-    ]
-
-
-def _reaches(results: Study, one: Winner, facts: VerdictFacts) -> str:
-    """Return what a winner reaches, what that costs and what it stands on."""
-    if not results.is_timed:
-        return _best_value(results, facts)
-    aim = target_of(results)
-    if not facts.is_confirmed:
-        reaches = f"reaches {aim} after {one.search_s:.2f} s{one.search_mark}"
-        proof = "unconfirmed: one search trial"
-    elif not one.hits:
-        return (
-            f"reached {aim} after {one.search_s:.2f} s in the search, but in none of "
-            f"{one.seeds}, {one.how_run}: not confirmed."
-        )
-    else:
-        ends = f"90 % interval: {one.ends_s[0]:.2f} to {one.ends_s[1]:.2f}{one.mark}"
-        reaches = f"reaches {aim} after {one.seconds:.2f} s ({ends})"
-        if one.hits < one.runs:
-            reaches = (
-                f"reaches {aim} in {one.hits} of {one.runs} runs: expect {one.seconds:.2f} s "
-                f"({ends}) counting what misses cost"
-            )
-        proof = f"confirmed by {one.hits} of {one.seeds}, {one.how_run}"
-        is_missed = one.hits < one.runs or one.chosen_hits < one.chosen_runs
-        if is_missed and not one.is_chosen_as_printed:
-            proof += f"; chosen with {one.chosen_hits} of {one.chosen_runs}"
-        proof += _tested(results, one)
-    workers, within = one.spec.num_workers, ""
-    if workers > 1 and facts.is_confirmed and one is facts.cheapest and not facts.is_one:
-        within = f" ({workers * one.ends_s[0]:.2f} to {workers * one.ends_s[1]:.2f})"
-    price = price_of(results, one.cost, one.trial)
-    return f"{reaches}, {one.cost:.2f} worker-seconds{within}{price}; {proof}."
-
-
-def _best_value(results: Study, facts: VerdictFacts) -> str:
-    one, metric = facts.fastest, results.metric
-    if not facts.is_confirmed:
-        run = results.runs[one.trial]
-        return (
-            f"with {metric.shown(run.best_value)} within {run.ledger['train']:.2f} s of "
-            "training; unconfirmed: one search trial."
-        )
-    budget = _budget(results)
-    within = "at the budget" if budget is None else f"within {budget:g} s of training"
-    over = "" if metric.is_share else " over seeds"
-    interval = "" if one.ends is None else f", 90 % interval{over}: {between(metric, one.ends)}"
+        after = f"{duration(one.search_s)}{one.search_mark} of training"
+        return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"
+    if not one.hits:
+        after = f"{duration(one.search_s)} of training in the search"
+        return f"reached {aim} after {after}, but with none of {one.seeds}, {one.how_run}"
+    if one.every_hit < one.every_run:
+        rate = f" in {one.every_hit} of {one.every_run} runs, misses counted,"
+    ends = f"90 % interval: {' to '.join(map(digits, one.ends_s))} s{one.mark}"
+    within = "; ".join(filter(None, [ends, by_the_wall(results, one.trial, one.seconds)]))
     return (
-        f"reaches {metric.shown(one.value)} {within} (median of {one.seeds} {one.how_run}"
-        f"{interval}); confirmed{_tested(results, one)}."
+        f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), {cost}; "
+        f"confirmed by {one.hits} of {one.seeds}, {one.how_run}{_tested(results, one)}"
     )
 
 
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]
+def _reaches_value(results: Study, facts: VerdictFacts) -> str:
+    """Return what the best reaches within a budget."""
+    one, metric = facts.fastest, results.metric
+    seconds = results.study["study"]["objective"].get("max_train_seconds")
+    budget = None if seconds is None else float(seconds)
+    if not facts.is_confirmed:
+        value = metric.shown(results.runs[one.trial].best_value)
+        found = f"{metric.words} {value} {within_budget(budget)}"
+        return f"reaches {found}; unconfirmed: one run of the search"
+    notes = [f"median of {one.seeds}"]
+    if one.ends is not None:
+        over = "" if metric.is_share else " over seeds"
+        notes.append(f"90 % interval{over}: {between(metric, one.ends)}")
+    if budget is not None:
+        notes.append(by_the_wall(results, one.trial, budget))
+    return (
+        f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)} "
+        f"({'; '.join(filter(None, notes))}); confirmed, {one.how_run}{_tested(results, one)}"
+    )
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -340,20 +211,61 @@ def _tested(results: Study, one: Winner) -> str:
     return f"; test {metric.words} {metric.shown(one.test_value)}{interval}"
 
 
+def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
+    """Name what is tied with the winners, count what ran once, and say what chance has done."""
+    if not facts.is_confirmed:
+        return []
+    fast, cheap, metric = facts.fastest, facts.cheapest, results.metric
+    which, ties = "fastest" if results.is_timed else metric.superlative, facts.cheapest_tied
+    if facts.is_one and set(facts.tied) == set(ties):
+        which, ties = "winner", ()
+    lines = [
+        f"Statistically tied with the {name}: {named_trials(tied)}."
+        for name, tied in ((which, facts.tied), ("cheapest", ties))
+        if tied
+    ]
+    if once := facts.every_once:
+        lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
+    is_turned = fast.printed_s > cheap.printed_s
+    if not as_billed(results):
+        costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
+        is_turned = is_turned or costs[0] < costs[1]
+    if results.is_timed and is_turned:
+        lines.append(
+            "Fastest and cheapest were chosen by the race; that their runs alone, which chose "
+            "nothing, came out the other way round is chance."
+        )
+    if not results.baselines and metric.name not in METRICS:
+        lines.append(f"Not compared with guessing: nobody knows what it reaches of {metric.words}.")
+    return lines
+
+
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
     """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
         facts = facts_of(results, verdict)
-        one = facts.fastest if trial == facts.fastest.trial else facts.cheapest
-        proof = _reaches(results, one, facts)
+        proof = reaches(
+            results, facts, facts.fastest if trial == facts.fastest.trial else facts.cheapest
+        )
     elif refuted := refuted_words(results, trial):
         proof = f"refuted: {refuted}"
     else:
         value, seconds = metric.shown(run.best_value), run.ledger["train"]
         proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one search trial"
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
+
+
+def _nearest(results: Study, trial: str) -> str:
+    run, metric = results.runs[trial], results.metric
+    name = f"{in_words(results, run.spec)} (trial {trial})"
+    if refuted := refuted_words(results, trial):
+        return f"No run with a new seed reached the target. The nearest: {name} {refuted}."
+    return (
+        f"No run reached the target. The nearest, one run, not confirmed: {name}, {metric.words} "
+        f"{metric.shown(run.best_value)} after {duration(run.ledger['train'])} of training."
+    )
 
 
 def guessing_lines(results: Study) -> list[str]:
@@ -383,24 +295,26 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     both, metric = results.baselines, results.metric
     if not facts.is_confirmed or len(both) < 2:
         return []
-    parts = ("validation", "test")
-    said, found = (new_value(results, facts.fastest.trial, part) for part in parts)
+    said, found = (new_value(results, facts.fastest.trial, part) for part in PARTS)
     if said is None or found is None:
         return []
-    errors = [
-        _row_error(metric, value, both[part].rows)
-        for part, value in zip(parts, (said, found), strict=True)
-    ]
-    if metric.gap(said, found) <= BEYOND * math.hypot(*errors):
+    error = math.hypot(
+        _row_error(metric, said, both["validation"].rows),
+        _row_error(metric, found, both["test"].rows),
+    )
+    if metric.gap(said, found) <= BEYOND * error:
         return []
     shares = [
         f"{metric.shown(value)} of {both[part].rows:,}"
-        for value, part in zip((said, found), parts, strict=True)
+        for value, part in zip((said, found), PARTS, strict=True)
     ]
     return [
         f"Validation said more than the test rows do: {' against '.join(shares)}, which "
         "is more than luck of the rows; believe the latter."
     ]
+
+
+PARTS = ("validation", "test")
 
 
 def _row_error(metric: Metric, value: float, rows: int) -> float:
@@ -411,107 +325,63 @@ def _row_error(metric: Metric, value: float, rows: int) -> float:
     return abs(1 - value if metric.name == "r2" else value) * math.sqrt(2 / rows)
 
 
-def _not_compared(results: Study, facts: VerdictFacts) -> list[str]:
-    """Say of a confirmed winner by a metric of the user's own that guessing was not looked at."""
-    metric = results.metric
-    if not facts.is_confirmed or results.baselines or metric.name in METRICS:
-        return []
-    return [f"Not compared with guessing: nobody knows what that reaches of {metric.words}."]
-
-
 def _nothing(results: Study) -> str:
-    trials, metric = results.trials, results.metric
-    best = metric.best(trials[metric.best_column])
+    """Say why nobody won, and what follows from it."""
+    trials, metric, target = results.trials, results.metric, results.target
     if len(trials) and (trials["state"] == "failed").all():
         number = len(trials)
         return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
+    best = metric.best(trials[metric.best_column])
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if results.is_target_awaited:
         ended = "; a longer --time-budget lets reference runs set it"
         return f"No result: the study ended before its target was set; {reached}{ended}."
-    if not results.is_timed:
+    if not results.is_timed or target is None:
         return f"No result: {reached}."
+    aim = target_of(results)
     once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
     if set(once) & set(repeated(results)):
         return (
-            f"No result: {named_trials(list(once))} reached the target of {target_of(results)} in "
+            f"No result: {named_trials(list(once))} reached the target of {aim} in "
             "the search, but none that ran again did with new seeds; name a target that runs "
             "reach each time, or raise objective.max_train_seconds (with --fresh)."
         )
-    return " ".join([_missed(results, reached), *_start_up(results)])
-
-
-def _missed(results: Study, reached: str) -> str:
-    """Say why nothing reached the target, and what follows from it."""
-    aim, by_reference = target_of(results), _reference_s(results)
-    trials = results.trials[results.trials["role"] == "trial"]
-    who = f"No run reached the target of {aim}"
-    if by_reference is not None:
+    who, own = f"No run reached the target of {aim}", trials[trials["role"] == "trial"]
+    by_reference = trials["crossed_s"][trials["role"] == "reference"].min()
+    if not math.isnan(by_reference):
         who = f"No trial reached the target of {aim}, a reference run did, after "
         who += f"{by_reference:.3g} s of training"
-        best = results.metric.best(trials[results.metric.best_column])
-        reached = f"the best of the trials was {results.metric.shown(best)}"
-    if ended := cut_by_budget(results):
-        return f"{who}: {ended}; with a longer --time-budget the same command goes on from there."
+    if ended := _cut_by_budget(results):
+        again = "with a longer --time-budget the same command goes on from there."
+        return " ".join([f"{who}: {ended}; {again}", *_start_up(results)])
+    if any(metric.reaches(value, target) for value in own[metric.best_column].dropna()):
+        reached += ", but too late or not held (objective.max_train_seconds, objective.hold)"
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
-    return f"{who}: {reached}{_too_late(results)}; {advice}."
+    return f"{who}: {reached}; {advice}."
 
 
-def _too_late(results: Study) -> str:
-    """Say of runs that were at the target once why that did not count."""
-    metric, target = results.metric, results.target
-    if target is None:
-        return ""
-    there = [one for one in _trials(results) if _is_there(one.best_value, metric, target)]
-    if not there:
-        return ""
-    if results.hold > 1 and any(one.ledger["train"] <= _most_s(one) for one in there):
-        return f", but never in {results.hold} evaluations in a row (objective.hold)"
-    return f", but not within {_most_s(there[0]):g} s of training (objective.max_train_seconds)"
-
-
-def _is_there(value: float | None, metric: Metric, target: float) -> bool:
-    return value is not None and metric.reaches(value, target)
-
-
-def _most_s(run: RunRecord) -> float:
-    return run.spec.objective.max_train_seconds
-
-
-def _trials(results: Study) -> list[RunRecord]:
-    return [one for one in results.runs.values() if one.role == "trial"]
-
-
-def _reference_s(results: Study) -> float | None:
-    """Return the least seconds in which a reference run reached the target; None if none did."""
-    runs = results.trials[results.trials["role"] == "reference"]
-    found = runs["crossed_s"].min()
-    return None if math.isnan(found) else float(found)
-
-
-def cut_by_budget(results: Study) -> str:
+def _cut_by_budget(results: Study) -> str:
     """Say where the time budget ended the search before its trials were done; "" where not."""
     search = results.study["study"].get("search") or {}
-    budget, asked, done = search.get("time_budget_s"), search.get("trials"), _trials(results)
+    budget, asked = search.get("time_budget_s"), search.get("trials")
+    done = int((results.trials["role"] == "trial").sum())
     is_cut = any(one.stop == "time_budget" for one in results.runs.values())
     if budget is None or not (is_cut or (isinstance(asked, int) and not done)):
         return ""
     of = f" of {asked:,}" if isinstance(asked, int) else ""
-    return f"the time budget of {budget:g} s ended the search after {len(done)}{of} trials"
+    return f"the time budget of {budget:g} s ended the search after {done}{of} trials"
 
 
 def _start_up(results: Study) -> list[str]:
     """Say where most of a spent budget went to what comes before training, and what would do."""
     trials = results.trials
-    if not cut_by_budget(results):
-        return []
     ready, trained = trials[["start_s", "setup_s", "compile_s"]].sum(axis=1), trials["train_s"]
     if ready.sum() <= trained.sum():
         return []
-    reference = trials[trials["role"] == "reference"]
-    known = [float(seconds) for seconds in trials["crossed_s"].dropna()]
-    needed = max(ready) + (min(known) if known else max(map(_most_s, results.runs.values())))
-    needed += span_s(reference) or 0.0
+    longest = max(run.spec.objective.max_train_seconds for run in results.runs.values())
+    known = trials["crossed_s"].min()
+    needed = max(ready) + (longest if math.isnan(known) else known)
+    needed += span_s(trials[trials["role"] == "reference"]) or 0.0
     return [
         f"Starting workers, set-up and compiling took {ready.sum():.3g} s of these runs, training "
         f"{trained.sum():.3g} s; a first answer needs about {float(f'{needed:.2g}'):g} s here."
@@ -520,8 +390,9 @@ def _start_up(results: Study) -> list[str]:
 
 MOST_ROWS = 5
 """Of the table in a notebook."""
-FRAMES = ("trials", "curves", "confirmed", "configurations", "scaling")
-PLURALS = {
+FRAMES = "trials", "curves", "confirmed", "configurations"
+SCALING_FRAMES = "scaling", "scaling_runs", "curves"
+PHASES = {
     "search": "search",
     "confirm": "confirming",
     "reference": "reference",
@@ -531,7 +402,9 @@ PLURALS = {
 
 def lines_of(results: Study) -> list[str]:
     """Return the answer, what stands behind it, and where: a line each."""
-    return [*answer_of(results), _counted(results), _where(results)]
+    frames = SCALING_FRAMES if results.is_scaling else FRAMES
+    where = f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
+    return [*answer_of(results), _counted(results), where]
 
 
 def answer_of(results: Study) -> list[str]:
@@ -542,74 +415,56 @@ def answer_of(results: Study) -> list[str]:
         return scaling_answer(scaling_cells(results)) or [_fastest_cell(results)]
     if results.study["study"].get("run"):
         return [_trained(results)]
-    if (pairs := comparison_of(results)) is not None:
-        return [clean(line) for line in sentences(pairs)]
     verdict = judge(results)
     lines = answer_lines(results, verdict) or verdict_lines(results, verdict)
-    return [clean(line) for line in lines]
+    return [clean(line) for line in (*lines, *disturbed_line(results))]
 
 
 def html_of(results: Study) -> str:
     """Return the same for a notebook, with the best configurations; no text is read as HTML."""
-    answer, (counted, where) = answer_of(results), lines_of(results)[-2:]
+    *answer, counted, where = lines_of(results)
     head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in answer)
-    table = table_html(_best(results))
     small = f"<p><small>{html.escape(counted)}<br>{html.escape(where)}</small></p>"
-    return f'<div class="raybench-study">{head}{table}{small}</div>'
+    return f'<div class="raybench-study">{head}{table_html(_best(results))}{small}</div>'
 
 
-def table_html(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return rows of texts as a table, escaped; nothing where there are none."""
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(clean(text))}</td>" for text in row.values()) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def table_html(table: pd.DataFrame) -> str:
+    """Return a table of texts as HTML, escaped; nothing where it has no rows."""
+    cells = table.astype(str).map(clean)
+    return "" if table.empty else str(cells.to_html(index=False, border=0, justify="left"))
 
 
-def _best(results: Study) -> list[dict[str, str]]:
+def _best(results: Study) -> pd.DataFrame:
+    """Return the best configurations as texts."""
     if results.is_scaling or results.trials.empty:
-        return []
-    metric = results.metric
-    rows = []
-    for row in configurations(results).head(MOST_ROWS).to_dict("records"):
-        cells = {"trial": row["trial"], "configuration": row["config"]}
-        if results.is_timed:
-            cells["target after s"] = _number(row["time_to_target_s"])
-            cells["worker-seconds"] = _number(row["worker_seconds_to_target"])
-        cells[f"best {metric.words}"] = metric.shown(row[metric.best_column])
-        if results.is_timed:
-            cells["reached"] = f"{row['hits']} of {row['runs']}"
-        cells["confirmed"] = "yes" if row["is_confirmed"] else "no, one run"
-        rows.append({name: str(text) for name, text in cells.items()})
-    return rows
+        return pd.DataFrame()
+    metric, table = results.metric, configurations(results).head(MOST_ROWS)
+    found = table[["trial", "config"]].rename(columns={"config": "configuration"})
+    if results.is_timed:
+        found["target after s"] = table["time_to_target_s"].map(_number)
+        found["worker-seconds"] = table["worker_seconds_to_target"].map(_number)
+        found["reached"] = [
+            f"{hits} of {runs}" for hits, runs in zip(table["hits"], table["runs"], strict=True)
+        ]
+    found[f"best {metric.words}"] = table[metric.best_column].map(metric.shown)
+    found["confirmed"] = table["is_confirmed"].map({True: "yes", False: "no, one run"})
+    return found
 
 
-def _number(value: Any) -> str:
-    return "not reached" if pd.isna(value) else f"{value:.2f}"
+def _number(value: float | None) -> str:
+    return "not reached" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
 def _counted(results: Study) -> str:
     """Say how many runs and evaluations there are, and whether more may come."""
     trials = results.trials
     phases = trials["phase"].value_counts(sort=False)
-    parts = [f"{number} {PLURALS[name]}" for name, number in phases.items() if name in PLURALS]
+    parts = [f"{number} {PHASES[name]}" for name, number in phases.items() if name in PHASES]
     failed = int((trials["state"] == "failed").sum())
     parts += [f"{failed} failed"] if failed else []
     inside = f" ({', '.join(parts)})" if len(parts) > 1 or failed else ""
-    runs = f"{len(trials):,} {'run' if len(trials) == 1 else 'runs'}{inside}"
-    text = f"{runs}, {len(results.curves):,} evaluations"
+    text = f"{counted(len(trials), 'run')}{inside}, {len(results.curves):,} evaluations"
     return f"{text}; still running: {results.owner}" if results.owner else text
-
-
-def _where(results: Study) -> str:
-    frames = [name for name in FRAMES if (name == "scaling") <= results.is_scaling]
-    if results.is_scaling:
-        frames = ["scaling", "scaling_runs", "curves"]
-    return f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
 
 
 def _trained(results: Study) -> str:
@@ -630,10 +485,10 @@ def _trained(results: Study) -> str:
 
 def _fastest_cell(results: Study) -> str:
     """Name the cell of the most samples per second, where no speed-up is known."""
-    cells = scaling_cells(results)[scaling_cells(results)["samples_per_s"].notna()]
+    cells = scaling_cells(results).dropna(subset="samples_per_s")
     if cells.empty:
         return "No result: no cell has a speed yet."
-    best = cells.nlargest(1, "samples_per_s").to_dict("records")[0]
+    best = cells.nlargest(1, "samples_per_s").iloc[0]
     workers = counted(int(best["num_workers"]), "worker")
-    speed = f"{best['samples_per_s']:,.0f}"
-    return clean(f"Most samples per second: {speed} with {workers}, {best['curve']}.")
+    words = f"{best['samples_per_s']:,.0f} with {workers}, {best['curve']}"
+    return clean(f"Most samples per second: {words}.")

@@ -166,10 +166,7 @@ class Studies(Sequence[StudyResults]):
         return "\n".join([*lines, *(f"{clean(name)}: {said(one)}" for name, one in pairs)])
 
     def _repr_html_(self) -> str:
-        rows = [
-            {"study": clean(name), "answer": said(one)}
-            for name, one in zip(self.names, self, strict=True)
-        ]
+        rows = pd.DataFrame({"study": self.names, "answer": list(map(said, self))})
         head = html.escape(self._counted())
         return (
             f'<div class="raybench-studies"><p><strong>{head}</strong></p>{table_html(rows)}</div>'

@@ -23,6 +23,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.3g} s"
 
 
+def digits(number: float) -> str:
+    """Return seconds or worker-seconds with the digits of `duration`: `0.59`, `12.3`, `5,120`."""
+    if number < 10:
+        return f"{number:.2f}"
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
+
+
 def named_trials(trials: Sequence[str]) -> str:
     """Return `trial 0003`, `trials 0003, 0004`, the first MOST_NAMED of more."""
     more = len(trials) - MOST_NAMED
@@ -50,8 +57,8 @@ def span_s(trials: pd.DataFrame) -> float | None:
 
 
 def by_the_wall(results: Study, trial: str, train_s: float) -> str:
-    """Return ` (0.7 s with evaluation, after 0.4 s of set-up)`: what is waited for, by the
-    ledgers of a trial's runs alone; "" where it had none."""
+    """Return `0.7 s with evaluation, after 0.4 s of set-up`: what is waited for, by the ledgers of
+    a trial's runs alone; "" where it had none."""
     one = repeated(results).get(trial)
     if one is None or not one.is_alone:
         return ""
@@ -62,7 +69,7 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
     longer = seconds("train", "eval", "checkpoint", "report") / seconds("train")
     ready = duration(seconds("start", "setup", "compile"))
-    return f" ({duration(longer * train_s)} with evaluation, after {ready} of set-up)"
+    return f"{duration(longer * train_s)} with evaluation, after {ready} of set-up"
 
 
 def refuted_words(results: Study, trial: str) -> str:

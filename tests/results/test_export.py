@@ -68,7 +68,9 @@ def test_tables_for_spreadsheets_read_back(exported):
 def test_an_unconfirmed_winner_says_so(tmp_path):
     write(tmp_path, [run_line("0000", 3.0)])
     text = (tmp_path / "best.yaml").read_text()
-    assert "# reaches 90 % after 3.00 s, 3.00 worker-seconds; unconfirmed: one search" in text
+    assert (
+        "# reaches 90 % accuracy after 3.00 s of training, 3.00 worker-seconds; unconfirmed" in text
+    )
 
 
 @pytest.mark.parametrize("lines", [[], [run_line("0000", failure="oom")]])

@@ -25,6 +25,7 @@ from raybench.report.words import (
     MOST_NAMED,
     by_the_wall,
     counted,
+    digits,
     duration,
     price_of,
     target_in_words,
@@ -107,7 +108,8 @@ def _headline(results: Study, facts: VerdictFacts) -> str:
     kinds = list(judge_each(results))
     on = f" on {kinds[0] or 'no GPU'}" if len(kinds) > 1 else ""
     wall = by_the_wall(results, fastest.trial, fastest.seconds)
-    seconds = f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}"
+    within = f" ({wall})" if wall else ""
+    seconds = f"{duration(fastest.seconds)} of training{_misses(fastest)}{within}{sure}"
     aim = target_in_words(results)
     return f"The {both} way found to {aim}{on} is {name}: {seconds}, of {tried}."
 
@@ -131,8 +133,8 @@ def _winners(results: Study, facts: VerdictFacts, study: str) -> list[tuple[str,
         winners = [("Fastest and cheapest", fastest)]
     found = []
     for what, one in winners:
-        interval = f" (90 % interval: {' to '.join(map(_digits, one.ends_s))})" if one.hits else ""
-        cost = f"{_digits(one.cost)} worker-seconds{price_of(results, one.cost, one.trial)}"
+        interval = f" (90 % interval: {' to '.join(map(digits, one.ends_s))})" if one.hits else ""
+        cost = f"{digits(one.cost)} worker-seconds{price_of(results, one.cost, one.trial)}"
         said = f"{duration(one.seconds)}{interval}{_misses(one)}; {cost}"
         found.append((what, _named(results, one, study, said)))
     return [*found, sure]
@@ -172,11 +174,6 @@ def _misses(one: Winner) -> str:
     if one.hits < one.runs:
         return f", what misses cost counted ({one.hits} of {one.runs} runs reached it)"
     return ""
-
-
-def _digits(seconds: float) -> str:
-    """Return seconds with the digits of `duration`, so that they read as the time beside them."""
-    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.3g}"
 
 
 def _value(results: Study, facts: VerdictFacts) -> str:
