@@ -268,6 +268,15 @@ class Capacity:
         """Return for how many of its workers the empty nodes have room."""
         return sum(node.room(placement) for node in self.nodes)
 
+    def most_workers(self, placement: Placement) -> int:
+        """Return how many such workers the empty cluster holds, in all groups together."""
+        many = max(self.cpus, placement.num_workers)
+        return self.num_fitting(replace(placement, num_workers=many))
+
+    def most_groups(self, placement: Placement, slots: int) -> int:
+        """Return how many such groups the empty cluster holds, at most `slots`; 1 at least."""
+        return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
+
     def fits_together(self, placements: Iterable[Placement]) -> bool:
         """Whether groups placed so can be at work at the same time."""
         admission = Admission(self.nodes)

@@ -73,7 +73,15 @@ class Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class Answer:
+    """Worker to driver: what a command has come to."""
+
+    busy_s: float = 0.0
+    """Seconds from hearing the command to this reply, on the worker's clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Answer):
     """Worker to driver: an evaluation was reached."""
 
     evaluation: Evaluation
@@ -81,8 +89,6 @@ class Progress:
     batch_statistics: bool
     num_classes: int | None
     """Of the data; None of a regression."""
-    busy_s: float = 0.0
-    """Seconds from hearing the command to this reply, on the worker's clock."""
     checkpoint: Checkpoint | None = None
     """Of rank 0, where one was taken after this evaluation; the pool keeps it and takes it out."""
     saved: int | None = None
@@ -90,24 +96,20 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class Saved(Answer):
     """Worker to pool: the answer to `Save`."""
 
     checkpoint: Checkpoint | None
     """Of rank 0."""
-    busy_s: float = 0.0
-    """As in Progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class Finished(Answer):
     """Worker to driver: the run has ended and its memory is released."""
 
     ledger: dict[str, float]
     weights: bytes | None = None
     test_value: float | None = None
-    busy_s: float = 0.0
-    """As in Progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class Crashed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(Answer):
     """Worker to doctor: the answer to `Measure`."""
 
     seconds: dict[int, list[float]]
@@ -131,11 +133,9 @@ class Measured:
     """`gloo`, `ring`, `nccl`."""
     interface: str
     """The network interface; empty where the framework chose it by itself."""
-    busy_s: float = 0.0
-    """As in Progress."""
 
 
-Reply = Ready | Progress | Saved | Finished | Measured | Crashed
+Reply = Ready | Answer | Crashed
 
 
 STOPPED: Final = "stopped"

@@ -338,8 +338,7 @@ class RunClient:
         reference = self._pool.command.remote(self._name, command, self._patience_s(command))
         replies: list[protocol.Reply] = _get(reference)
         self._is_held = not isinstance(command, protocol.Finish)
-        answers = (protocol.Progress, protocol.Finished)
-        busy_s = max(one.busy_s for one in replies if isinstance(one, answers))
+        busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.Answer))
         self._account.hears(sent=sent, busy_s=busy_s)
         self._slowest_s = max(self._slowest_s, busy_s)
         return replies

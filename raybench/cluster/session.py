@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +54,17 @@ class Session:
     """A Ray connection with a worker pool; closes what it started."""
 
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
-        self._scratch = Scratch()
-        self.scratch = self._scratch.folder
-        self._token: local_ray.Token | None = None
+        scratch, self._last = Scratch(), contextlib.ExitStack()
+        """What ends after the connection."""
+        self._last.callback(scratch.remove)
+        self.scratch = scratch.folder
         self._started = False
         address = chosen_address(address)
         self.is_local = address is None
         try:
             with local_ray.own_signals(), without_hangup():
                 if address is None:
-                    self._token = local_ray.Token()
+                    self._last.enter_context(local_ray.own_token())
                     _start_local(log_level)
                 else:
                     _connect(address, log_level)
@@ -125,10 +126,7 @@ class Session:
                 logging.getLogger(__name__).warning("worker groups were ended with the session")
         self._started = False
         ray.shutdown()
-        if self._token is not None:
-            self._token.restore()
-            self._token = None
-        self._scratch.remove()
+        self._last.close()
 
 
 class Head:
@@ -226,22 +224,10 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     return pool
 
 
-@contextlib.contextmanager
-def _meanwhile(environment: dict[str, str]) -> Iterator[None]:
-    """Let what starts meanwhile have these variables, and nothing that this process starts later:
-    a node of several hosts that inherits them would have its workers meet on its own address."""
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        local_ray.put_back(before)
-
-
 def _start_local(log_level: str) -> None:
     # Ray's own processes read these too, so they are set before it starts.
     os.environ.update(WORKER_ENVIRONMENT)
-    with local_ray.on_loopback(), local_ray.own_niceness(), _meanwhile(LOCAL_ENVIRONMENT):
+    with local_ray.on_loopback(), local_ray.own_niceness(), local_ray.meanwhile(LOCAL_ENVIRONMENT):
         ray.init(
             address="local",
             num_cpus=num_local_cores(),

@@ -194,7 +194,7 @@ class _Run:
             spec, self._dataset, self._trainer, world, self._ledger, resume=resume
         )
 
-    def obey(self, command: Command) -> protocol.Progress | protocol.Saved | protocol.Finished:
+    def obey(self, command: Command) -> protocol.Answer:
         if not isinstance(command, Start):
             self._ledger.enter("report")
         if isinstance(command, Finish):

@@ -264,9 +264,8 @@ class WorkerGroup:
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:
-            return [member.cores for _, member in sorted(self._members.items())]
-        for rank in range(self.placement.num_workers):
-            member = self._members[rank]
+            return [member.cores for member in self.members()]
+        for member in self.members():
             free = [
                 core
                 for core in member.cores
@@ -279,21 +278,13 @@ class WorkerGroup:
             chosen.append(tuple(free))
         return chosen
 
-    def hosts(self) -> tuple[str, ...]:
-        """Host name of every rank."""
-        return tuple(self._members[rank].host for rank in sorted(self._members))
+    def members(self) -> list[Ready]:
+        """Return what every rank has said of itself."""
+        return [self._members[rank] for rank in sorted(self._members)]
 
     def nodes(self) -> list[str]:
-        """Ray's id of the node of every rank."""
-        return [self._members[rank].node for rank in sorted(self._members)]
-
-    def devices(self) -> tuple[str, ...]:
-        """Device of every rank."""
-        return tuple(self._members[rank].device for rank in sorted(self._members))
-
-    def pids(self) -> list[int]:
-        """Process id of every rank."""
-        return [self._members[rank].pid for rank in sorted(self._members)]
+        """Return Ray's id of the node of every rank."""
+        return [member.node for member in self.members()]
 
     async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
         ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())

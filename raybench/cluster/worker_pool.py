@@ -219,8 +219,8 @@ class WorkerPool:
         return Allocation(
             queue_s=started - asked,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
-            hosts=group.hosts(),
-            devices=group.devices(),
+            hosts=tuple(member.host for member in group.members()),
+            devices=tuple(member.device for member in group.members()),
             workers_per_node=workers_per_node(group.nodes()),
             accelerators=self._groups.accelerators(grant.group),
             waited_for=waited_for,
@@ -313,7 +313,9 @@ class WorkerPool:
         """Return what is alive."""
         trials = {number: trial for trial, number in self._group_of.items()}
         return [
-            protocol.GroupState(trials.get(number), group.placement, group.pids())
+            protocol.GroupState(
+                trials.get(number), group.placement, [member.pid for member in group.members()]
+            )
             for number, group in self._groups
         ]
 

@@ -397,9 +397,8 @@ def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> i
     One that grows is asked for a few whatever it has: what nobody waits for it does not start.
     """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
-    many = replace(smallest, num_workers=capacity.cpus)
     least = AUTOSCALED_CONCURRENCY if capacity.grows else 1
-    return max(least, capacity.num_fitting(many) // smallest.num_workers)
+    return max(least, capacity.most_workers(smallest) // smallest.num_workers)
 
 
 def following(
@@ -454,33 +453,3 @@ def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]
             own = {key: values[key] for key in (*starts, *settings)}
             found.append(spec.model_copy(update=nested({"model": spec.model} | own)))
     return found
-
-
-def slots_now(study: StudySpec, space: Space, session: Session, concurrency: int) -> int:
-    """Return how many runs go on at once: as many trials as the search would have at this moment.
-
-    `concurrency` is what it began with.
-    """
-    follow = following(study, space, session.capacity)
-    if follow is None or session.is_local:
-        return concurrency
-    return max(1, follow(session.nodes()))
-
-
-def num_at_most(spec: RunSpec, capacity: Capacity) -> int:
-    """Return how many workers of a spec the empty cluster holds in all its runs together."""
-    return _room(spec.placement.group, capacity)
-
-
-def _room(group: Placement, capacity: Capacity) -> int:
-    return capacity.num_fitting(replace(group, num_workers=max(capacity.cpus, group.num_workers)))
-
-
-def num_at_once(spec: RunSpec, capacity: Capacity, slots: int) -> int:
-    """Return how many runs of a spec the empty cluster holds at once, at most `slots`."""
-    return num_groups(spec.placement.group, capacity, slots)
-
-
-def num_groups(group: Placement, capacity: Capacity, slots: int) -> int:
-    """Return how many such groups the empty cluster holds at once, at most `slots`; 1 at least."""
-    return max(1, min(slots, _room(group, capacity) // group.num_workers))

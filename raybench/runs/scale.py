@@ -39,7 +39,6 @@ from raybench.runs.preflight import (
     check_cluster,
     check_gpus,
     check_task,
-    num_at_most,
     spec_on_gpus,
 )
 from raybench.runs.saved_runs import SavedRuns
@@ -398,7 +397,7 @@ def _run(
             num_trials=len(cells) * study.repeats,
             keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
             outcome=outcome_words,
-            num_workers=lambda spec: num_at_most(spec, session.capacity),
+            num_workers=lambda spec: session.capacity.most_workers(spec.placement),
         )
         interrupt.can_continue = True
         with progress, watching(session, progress, deadline, options.wait):

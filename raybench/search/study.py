@@ -1,6 +1,7 @@
 """The phases of a study, in order: reference, search, placement checks, race, runs alone."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -26,9 +27,6 @@ from raybench.runs.preflight import (
     following,
     groups,
     kinds_in_time,
-    num_at_most,
-    num_at_once,
-    slots_now,
 )
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
@@ -174,7 +172,7 @@ class StudyPipeline:
                 self.study,
                 self.space,
                 self._single_run(progress),
-                at_once=partial(num_at_once, capacity=self.session.capacity, slots=self._slots()),
+                at_once=self._at_once(self._slots()),
                 baseline_value=self._baseline_value(),
                 baselines=self._baselines,
                 num_train_samples=self.dataset.num_train_samples,
@@ -212,7 +210,7 @@ class StudyPipeline:
             say(self.console, learnt)
         if self.earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
-        at_once = partial(num_at_once, capacity=self.session.capacity, slots=self.concurrency)
+        at_once = self._at_once(self.concurrency)
         confirm_budget = ConfirmBudget(self.study, at_once=at_once, left_s=self.deadline.left_s)
         confirm_budget.learn(records.runs.values())
         return search, confirm_budget
@@ -268,13 +266,20 @@ class StudyPipeline:
             self.study,
             self._single_run(progress),
             slots=slots,
-            at_once=partial(num_at_once, capacity=self.session.capacity, slots=slots),
+            at_once=self._at_once(slots),
             baseline_value=self._baseline_value(),
             note=self._note,
         )
 
     def _slots(self) -> int:
-        return slots_now(self.study, self.space, self.session, self.concurrency)
+        """Return how many runs go on at once: as many trials as the search would have now."""
+        follow = following(self.study, self.space, self.session.capacity)
+        if follow is None or self.session.is_local:
+            return self.concurrency
+        return max(1, follow(self.session.nodes()))
+
+    def _at_once(self, slots: int) -> Callable[[RunSpec], int]:
+        return lambda spec: self.session.capacity.most_groups(spec.placement, slots)
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
@@ -324,7 +329,7 @@ class StudyPipeline:
             keys=label_keys(self.study.space),
             began=self.deadline.began,
             ends_in_s=self.deadline.left_s,
-            num_workers=lambda spec: num_at_most(spec, self.session.capacity),
+            num_workers=lambda spec: self.session.capacity.most_workers(spec.placement),
         )
 
     def _single_run(self, progress: Progress) -> SingleRun:

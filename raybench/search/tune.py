@@ -49,7 +49,6 @@ from raybench.runs.preflight import (
     default_concurrency,
     first_groups,
     groups,
-    num_groups,
     with_gpus,
     without_too_wide,
 )
@@ -144,7 +143,7 @@ def _length(
         has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
         where = f"on this machine's {has}"
         slots = study.search.concurrency or capacity.cpus
-        slots = min(num_groups(group, capacity, slots) for group in every)
+        slots = min(capacity.most_groups(group, slots) for group in every)
         confirm, is_timed = study.confirm, study.objective.kind == TIME
         # Both races may differ in every run, and the cheapest be another than the fastest.
         kinds = 2 if is_timed and len(every) > 1 else 1

@@ -143,11 +143,10 @@ class TestToken:
         why = "then Ray may keep a token or a mode that it has read before"
         seen = []
         for _ in range(2):
-            token = local_ray.Token()
-            header = AuthenticationTokenLoader.instance().get_token_for_http_header()
-            seen.append(os.environ["RAY_AUTH_TOKEN"])
+            with local_ray.own_token():
+                header = AuthenticationTokenLoader.instance().get_token_for_http_header()
+                seen.append(os.environ["RAY_AUTH_TOKEN"])
             assert seen[-1] in str(header), why
-            token.restore()
         assert seen[0] != seen[1]
         assert os.environ["RAY_AUTH_MODE"] == "disabled"
         assert "RAY_AUTH_TOKEN" not in os.environ
@@ -158,10 +157,9 @@ class TestToken:
     ) -> None:
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         monkeypatch.delattr(ray._raylet, name)
-        token = local_ray.Token()
-        assert os.environ["RAY_AUTH_MODE"] == "token"
-        assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
-        token.restore()
+        with local_ray.own_token():
+            assert os.environ["RAY_AUTH_MODE"] == "token"
+            assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
         assert os.environ["RAY_AUTH_MODE"] == "disabled"
 
 

@@ -17,6 +17,7 @@ from raybench.cluster.protocol import (
     Finish,
     Finished,
     Progress,
+    Ready,
     Reply,
     RunFailed,
     Save,
@@ -80,13 +81,12 @@ class FakeGroup:
     def choose_cores(self, taken: object) -> list[tuple[int, ...]]:
         return [()] * self.placement.num_workers
 
-    def hosts(self) -> tuple[str, ...]:
-        return ("here",) * self.placement.num_workers
+    def members(self) -> list[Ready]:
+        me = Ready(host="here", node="here", pid=1, device="cpu", cores=())
+        return [me] * self.placement.num_workers
 
-    devices = nodes = hosts
-
-    def pids(self) -> list[int]:
-        return [1] * self.placement.num_workers
+    def nodes(self) -> list[str]:
+        return [member.node for member in self.members()]
 
 
 @pytest.fixture
@@ -450,7 +450,7 @@ def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
     goes: bool, answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def any_leaves(nodes: object) -> bool:
-        assert nodes == ("here",) * 2
+        assert nodes == ["here", "here"]
         return goes
 
     monkeypatch.setattr(answering._queue, "any_leaves", any_leaves)

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psutil
@@ -78,34 +79,34 @@ PROGRAMS = ("/gcs_server", "/raylet")
 """How the commands of a node's store and scheduler end."""
 
 
-class Token:
-    """A token for one session, whatever the environment says of tokens; `restore` ends it.
+@contextlib.contextmanager
+def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let what starts meanwhile have these variables, and nothing that this process starts later:
+    a node of several hosts that inherits them would have its workers meet on its own address."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def own_token() -> Iterator[None]:
+    """Have a token for one session, whatever the environment says of tokens.
 
     Ray's own would be written to the home folder, which a container may not be able to write,
     and `RAY_AUTH_MODE=disabled` in the environment would leave it out.
     """
-
-    NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
-
-    def __init__(self) -> None:
-        self._before = {name: os.environ.get(name) for name in self.NAMES}
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    try:
+        with meanwhile({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+            _reload_token()
+            yield
+    finally:
         _reload_token()
-
-    def restore(self) -> None:
-        """Give the environment back what it had, for a session on the user's own cluster."""
-        put_back(self._before)
-        _reload_token()
-
-
-def put_back(environment: Mapping[str, str | None]) -> None:
-    """Give the environment these values; None is not set."""
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def _reload_token() -> None:
@@ -123,7 +124,20 @@ def _reload_token() -> None:
 
 
 @contextlib.contextmanager
-def on_loopback() -> Iterator[None]:
+def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
+    """Let a module of Ray's have another `name` meanwhile; nothing for a Ray that has none."""
+    if not hasattr(module, name):
+        yield
+        return
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def on_loopback() -> AbstractContextManager[None]:
     """Let a Ray that is started meanwhile take 127.0.0.1 as its node's address.
 
     It does so by itself where it thinks that it cannot be part of a cluster (on other systems than
@@ -131,48 +145,23 @@ def on_loopback() -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    if not hasattr(ray_constants, "ENABLE_RAY_CLUSTER"):
-        yield
-        return
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return _replaced(ray_constants, "ENABLE_RAY_CLUSTER", value=False)
 
 
-@contextlib.contextmanager
-def own_signals() -> Iterator[None]:
+def own_signals() -> AbstractContextManager[None]:
     """Keep the handlers of signals as they are while Ray starts: it would take SIGTERM."""
     from ray._private import utils
 
-    take = getattr(utils, "set_sigterm_handler", None)
-    if take is None:
-        yield
-        return
-    utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = take
+    return _replaced(utils, "set_sigterm_handler", lambda handler: None)
 
 
-@contextlib.contextmanager
-def own_niceness() -> Iterator[None]:
+def own_niceness() -> AbstractContextManager[None]:
     """Let a Ray that is started meanwhile give its workers this process's niceness.
 
     By itself it adds 15 to it, and any ordinary process starves them. A value that the
     environment has stays; a Ray without the setting does not read it.
     """
-    if NICENESS in os.environ:
-        yield
-        return
-    os.environ[NICENESS] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(NICENESS, None)
+    return meanwhile({NICENESS: os.environ.get(NICENESS, "0")})
 
 
 def niceness_warning(of_workers: int) -> str | None:
