@@ -61,49 +61,41 @@ def test_ray_still_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available() == {}
 
 
-def test_a_trial_waits_for_others_and_says_what_it_waited_for(
+async def test_a_trial_waits_for_others_and_says_what_it_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     books = Books(a=1, b=1)
     pool = Admission(NODES, idle_holds_cpus=True)
     waiting = Queue(pool, OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
-
-    async def story() -> None:
-        first = asyncio.ensure_future(waiting.wait("first", TWO))
-        behind = asyncio.ensure_future(waiting.wait("behind", ONE))
-        while books.looks < 4:
-            await asyncio.sleep(0.01)
-        assert not first.done(), "a pack of two is not torn apart"
-        assert not behind.done(), "first come, first served"
-        assert waiting.waiting()["first"].what.startswith("2 CPUs: 1 free on host a, 1 on host b;")
-        books.free = {"a": 1, "b": 2}  # the others have gone from b
-        grant, waited_for = await asyncio.wait_for(first, 5)
-        assert grant.nodes == (1, 1)
-        assert str(waited_for).startswith("2 CPUs: 1 free on host a, 1 on host b;")
-        books.free = {"a": 1, "b": 0}
-        _, waited_for = await asyncio.wait_for(behind, 5)
-        assert str(waited_for).startswith("its turn, after trial first, which waits for 2 CPUs")
-        assert waiting.waiting() == {}
-        assert waiting.trials() == []
-
-    asyncio.run(story())
+    first = asyncio.ensure_future(waiting.wait("first", TWO))
+    behind = asyncio.ensure_future(waiting.wait("behind", ONE))
+    while books.looks < 4:
+        await asyncio.sleep(0.01)
+    assert not first.done(), "a pack of two is not torn apart"
+    assert not behind.done(), "first come, first served"
+    assert waiting.waiting()["first"].what.startswith("2 CPUs: 1 free on host a, 1 on host b;")
+    books.free = {"a": 1, "b": 2}  # the others have gone from b
+    grant, waited_for = await asyncio.wait_for(first, 5)
+    assert grant.nodes == (1, 1)
+    assert str(waited_for).startswith("2 CPUs: 1 free on host a, 1 on host b;")
+    books.free = {"a": 1, "b": 0}
+    _, waited_for = await asyncio.wait_for(behind, 5)
+    assert str(waited_for).startswith("its turn, after trial first, which waits for 2 CPUs")
+    assert waiting.waiting() == {}
+    assert waiting.trials() == []
 
 
-def test_a_trial_that_is_sent_away_waits_no_longer() -> None:
+async def test_a_trial_that_is_sent_away_waits_no_longer() -> None:
     books = Books(a=0, b=0)
     waiting = Queue(Admission(NODES), OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
-
-    async def story() -> None:
-        asking = asyncio.ensure_future(waiting.wait("a", ONE))
-        while not waiting.waiting():
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
-        waiting.send_away("a")
-        with pytest.raises(RunFailed, match="was stopped"):
-            await asyncio.wait_for(asking, 5)
-
-    asyncio.run(story())
+    asking = asyncio.ensure_future(waiting.wait("a", ONE))
+    while not waiting.waiting():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+    waiting.send_away("a")
+    with pytest.raises(RunFailed, match="was stopped"):
+        await asyncio.wait_for(asking, 5)
     assert waiting.waiting() == {}
 
 
@@ -228,58 +220,50 @@ def queue(pool: Admission, hosts: list[dict[str, Any]], asked: Asked, **more: An
     return Queue(pool, OPTIONS, books, nodes=lambda: hosts, scaling=scaling, **more)
 
 
-def test_a_host_that_joins_is_used_and_the_request_withdrawn(
+async def test_a_host_that_joins_is_used_and_the_request_withdrawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     asked, hosts, pool = Asked(), listed(A, B), admission(A, B)
     waiting = queue(pool, hosts, asked)
-
-    async def story() -> None:
-        await waiting.wait("busy", ONE)
-        assert asked.requests == [[]], "who has room needs no other host, nor one of a dead driver"
-        wide = asyncio.ensure_future(waiting.wait("wide", WIDE))
-        while not asked.requests[1:]:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
-        assert asked.requests[1:] == [[{"CPU": 1}] * 6], "once, what is at work included"
-        assert waiting.waiting()["wide"].short_s > 0
-        hosts.extend(listed(C))
-        grant, waited_for = await asyncio.wait_for(wide, 5)
-        assert sorted(grant.nodes) == [0, 1, 1, 2, 2]
-        assert str(waited_for).endswith("hosts must join")
-        assert asked.requests[2:] == [[]]
-
-    asyncio.run(story())
+    await waiting.wait("busy", ONE)
+    assert asked.requests == [[]], "who has room needs no other host, nor one of a dead driver"
+    wide = asyncio.ensure_future(waiting.wait("wide", WIDE))
+    while not asked.requests[1:]:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert asked.requests[1:] == [[{"CPU": 1}] * 6], "once, what is at work included"
+    assert waiting.waiting()["wide"].short_s > 0
+    hosts.extend(listed(C))
+    grant, waited_for = await asyncio.wait_for(wide, 5)
+    assert sorted(grant.nodes) == [0, 1, 1, 2, 2]
+    assert str(waited_for).endswith("hosts must join")
+    assert asked.requests[2:] == [[]]
 
 
-def test_a_start_ends_when_its_host_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_ends_when_its_host_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     hosts, pool, lost = listed(A, B), admission(A, B), []
     waiting = queue(pool, hosts, Asked(), on_lost=lost.extend)
-
-    async def story() -> None:
-        grant, _ = await waiting.wait("idle", ONE)
-        pool.release("idle")
-        grant, _ = await waiting.wait("0", TWO)
-        assert grant.nodes == (1, 1)
-        forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        starting = asyncio.ensure_future(waiting.unless_gone(forever, grant.nodes))
-        await asyncio.sleep(0.03)
-        assert not starting.done()
-        hosts[:] = listed(C)
-        with pytest.raises(RunFailed, match="host b has gone from the cluster"):
-            await asyncio.wait_for(starting, 5)
-        assert forever.cancelled()
-        pool.remove(grant.group)
-        grant, _ = await waiting.wait("0", TWO)
-        assert [pool.nodes[node].name for node in grant.nodes] == ["c", "c"]
-
-    asyncio.run(story())
+    grant, _ = await waiting.wait("idle", ONE)
+    pool.release("idle")
+    grant, _ = await waiting.wait("0", TWO)
+    assert grant.nodes == (1, 1)
+    forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    starting = asyncio.ensure_future(waiting.unless_gone(forever, grant.nodes))
+    await asyncio.sleep(0.03)
+    assert not starting.done()
+    hosts[:] = listed(C)
+    with pytest.raises(RunFailed, match="host b has gone from the cluster"):
+        await asyncio.wait_for(starting, 5)
+    assert forever.cancelled()
+    pool.remove(grant.group)
+    grant, _ = await waiting.wait("0", TWO)
+    assert [pool.nodes[node].name for node in grant.nodes] == ["c", "c"]
     assert lost == [0], "the idle group on host a"
 
 
-def test_a_host_that_has_been_given_notice_takes_no_new_group(
+async def test_a_host_that_has_been_given_notice_takes_no_new_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
@@ -287,30 +271,26 @@ def test_a_host_that_has_been_given_notice_takes_no_new_group(
     notice: set[str] = set()
     lost: list[int] = []
     waiting = queue(pool, hosts, Asked(), leaving=lambda: frozenset(notice), on_lost=lost.extend)
-
-    async def story() -> None:
-        grant, _ = await waiting.wait("busy", TWO)
-        assert grant.nodes == (0, 0)
-        grant, _ = await waiting.wait("0", ONE)
-        notice.add("id-a")
-        assert not await waiting.any_leaves(["id-a", "id-b"]), "it was looked at a moment ago"
-        await asyncio.sleep(0.02)
-        assert await waiting.any_leaves(["id-a", "id-b"])
-        assert not await waiting.any_leaves(["id-b"])
-        pool.release("busy")
-        asking = asyncio.ensure_future(waiting.wait("1", TWO))
-        await asyncio.sleep(0.05)
-        assert not asking.done(), "neither a new group there nor the idle one"
-        assert lost == [0]
-        pool.release("0")
-        grant, _ = await asyncio.wait_for(asking, 5)
-        assert grant.nodes == (1, 1)
-
-    asyncio.run(story())
+    grant, _ = await waiting.wait("busy", TWO)
+    assert grant.nodes == (0, 0)
+    grant, _ = await waiting.wait("0", ONE)
+    notice.add("id-a")
+    assert not await waiting.any_leaves(["id-a", "id-b"]), "it was looked at a moment ago"
+    await asyncio.sleep(0.02)
+    assert await waiting.any_leaves(["id-a", "id-b"])
+    assert not await waiting.any_leaves(["id-b"])
+    pool.release("busy")
+    asking = asyncio.ensure_future(waiting.wait("1", TWO))
+    await asyncio.sleep(0.05)
+    assert not asking.done(), "neither a new group there nor the idle one"
+    assert lost == [0]
+    pool.release("0")
+    grant, _ = await asyncio.wait_for(asking, 5)
+    assert grant.nodes == (1, 1)
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(
+async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(
     hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
@@ -322,17 +302,14 @@ def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(
             await asyncio.sleep(60)
         raise RunFailed("worker_lost", "the workers did not start in time")
 
-    async def story() -> None:
-        grant, _ = await waiting.wait("0", TWO)
-        notice.add("id-a")
-        with pytest.raises(HostLeaves, match="host a is leaving the cluster"):
-            await asyncio.wait_for(waiting.unless_gone(start(), grant.nodes), 5)
-        if not hangs:
-            with pytest.raises(RunFailed, match="did not start") as failed:
-                await waiting.unless_gone(start(), (1, 1))
-            assert not isinstance(failed.value, HostLeaves)
-
-    asyncio.run(story())
+    grant, _ = await waiting.wait("0", TWO)
+    notice.add("id-a")
+    with pytest.raises(HostLeaves, match="host a is leaving the cluster"):
+        await asyncio.wait_for(waiting.unless_gone(start(), grant.nodes), 5)
+    if not hangs:
+        with pytest.raises(RunFailed, match="did not start") as failed:
+            await waiting.unless_gone(start(), (1, 1))
+        assert not isinstance(failed.value, HostLeaves)
 
 
 def test_without_an_autoscaler_nothing_is_asked() -> None:
@@ -342,19 +319,15 @@ def test_without_an_autoscaler_nothing_is_asked() -> None:
     assert asked.requests == []
 
 
-def test_what_a_killed_driver_has_asked_for_is_taken_back_once() -> None:
+async def test_what_a_killed_driver_has_asked_for_is_taken_back_once() -> None:
     asked, pool = Asked(), admission(A)
-
-    async def story() -> None:
-        scaling = Scaling(is_on=True, send=asked)
-        for _ in range(3):
-            await scaling.ask(pool)
-
-    asyncio.run(story())
+    scaling = Scaling(is_on=True, send=asked)
+    for _ in range(3):
+        await scaling.ask(pool)
     assert asked.requests == [[]]
 
 
-def test_a_request_that_is_not_taken_is_sent_again() -> None:
+async def test_a_request_that_is_not_taken_is_sent_again() -> None:
     requests: list[object] = []
 
     def send(bundles: Sequence[Mapping[str, float]]) -> None:
@@ -364,13 +337,9 @@ def test_a_request_that_is_not_taken_is_sent_again() -> None:
 
     pool = admission(A)
     pool.submit("wide", WIDE)
-
-    async def story() -> None:
-        scaling = Scaling(is_on=True, send=send)
-        for _ in range(3):
-            await scaling.ask(pool)
-
-    asyncio.run(story())
+    scaling = Scaling(is_on=True, send=send)
+    for _ in range(3):
+        await scaling.ask(pool)
     assert len(requests) == 2
 
 

@@ -1,7 +1,6 @@
 """Canaries of Ray's core: the installed one has what `ray_internals` relies on, and the stock path
 is taken where it has not. Ray is imported here, never started."""
 
-import asyncio
 import inspect
 import os
 import signal
@@ -264,7 +263,7 @@ class TestWords:
             ("Its process is no more.", "RuntimeError: Its process is no more."),
         ],
     )
-    def test_other_words_are_shown_as_they_are(
+    async def test_other_words_are_shown_as_they_are(
         self, words: str, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fit() -> None:
@@ -272,12 +271,8 @@ class TestWords:
 
         monkeypatch.setattr(worker_group, "build_trainer", lambda *of: SimpleNamespace(fit=fit))
 
-        async def story() -> None:
-            options = PoolOptions(
-                scratch="", search_path="", nodes=(Node(1, 0, "here"),), is_local=True
-            )
-            await WorkerGroup(0, Placement("torch", 1), options).start()
-
+        here = (Node(1, 0, "here"),)
+        options = PoolOptions(scratch="", search_path="", nodes=here, is_local=True)
         with pytest.raises(RunFailed) as caught:
-            asyncio.run(story())
+            await WorkerGroup(0, Placement("torch", 1), options).start()
         assert (caught.value.failure, caught.value.message) == ("worker_lost", message)

@@ -168,26 +168,22 @@ OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})
 
 
-def test_a_turn_that_is_asked_twice_gets_the_same_and_counts_once(
+async def test_a_turn_that_is_asked_twice_gets_the_same_and_counts_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_group, "POLL_S", 0.01)
-
-    async def story() -> None:
-        group = WorkerGroup(0, Placement("torch", 1, 1, 0), OPTIONS)
-        assert await group.exchange(0, 1, FIRST) is None, "there is no command yet"
-        asking = asyncio.ensure_future(group.ask([Advance()], 5))
-        await asyncio.sleep(0)
-        assert await group.exchange(0, 1, None) == Advance()
-        assert await group.exchange(0, 1, FIRST) == Advance(), "the answer was lost on its way"
-        assert not asking.done(), "an old reply is not the answer to a new command"
-        assert await group.exchange(0, 2, SECOND) is None
-        assert await asking == [SECOND]
-
-    asyncio.run(story())
+    group = WorkerGroup(0, Placement("torch", 1, 1, 0), OPTIONS)
+    assert await group.exchange(0, 1, FIRST) is None, "there is no command yet"
+    asking = asyncio.ensure_future(group.ask([Advance()], 5))
+    await asyncio.sleep(0)
+    assert await group.exchange(0, 1, None) == Advance()
+    assert await group.exchange(0, 1, FIRST) == Advance(), "the answer was lost on its way"
+    assert not asking.done(), "an old reply is not the answer to a new command"
+    assert await group.exchange(0, 2, SECOND) is None
+    assert await asking == [SECOND]
 
 
-def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
+async def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of two ranks one introduces itself, the other hangs: both are ended."""
@@ -200,19 +196,15 @@ def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
     monkeypatch.setattr(worker_group, "POLL_S", 0.01)
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
     ready = Ready(host="a", node="n", pid=1, device="cuda:0", cores=(), actor="rank 0")
-
-    async def story() -> None:
-        group = WorkerGroup(0, Placement("torch", 2, 1, 1), OPTIONS)
-        starting = asyncio.ensure_future(group.start())
-        await asyncio.sleep(0)
-        await group.exchange(0, 1, ready)
-        with pytest.raises(RunFailed, match="did not start within"):
-            await starting
-        assert not group.has_ended
-        await group.close(force=True)
-        assert group.has_ended
-
-    asyncio.run(story())
+    group = WorkerGroup(0, Placement("torch", 2, 1, 1), OPTIONS)
+    starting = asyncio.ensure_future(group.start())
+    await asyncio.sleep(0)
+    await group.exchange(0, 1, ready)
+    with pytest.raises(RunFailed, match="did not start within"):
+        await starting
+    assert not group.has_ended
+    await group.close(force=True)
+    assert group.has_ended
     assert killed == ["rank 0"]
 
 

@@ -106,245 +106,195 @@ async def until_a_group_starts() -> None:
 
 
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost", "error"])
-def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool, fault: str) -> None:
+async def test_a_group_that_does_not_start_gives_its_place_back(
+    pool: WorkerPool, fault: str
+) -> None:
     """It is not started again here: how often a run asks is the run's to say."""
     FakeGroup.faults = [fault]
-
-    async def story() -> None:
-        with pytest.raises(RunFailed, match="did not start"):
-            await pool.acquire("a", ONE)
-        await pool.acquire("b", TWO)
-
-    asyncio.run(story())
+    with pytest.raises(RunFailed, match="did not start"):
+        await pool.acquire("a", ONE)
+    await pool.acquire("b", TWO)
     assert FakeGroup.started == 2
     assert [state.trial for state in pool.groups()] == ["b"]
 
 
-def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
+async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
     FakeGroup.faults, FakeGroup.hangs = ["timeout"], True
     made: list[FakeGroup] = []
-
-    async def story() -> None:
-        starting = asyncio.ensure_future(pool.acquire("a", TWO))
-        await until_a_group_starts()
-        made.extend(group for _, group in pool._groups)  # type: ignore[misc]
-        with pytest.raises(RunFailed, match="did not start"):
-            await starting
-        other = asyncio.ensure_future(pool.acquire("b", ONE))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert FakeGroup.started == 1, "Ray holds the cores still"
-        made[0].has_ended = True
-        await other
-
-    asyncio.run(story())
+    starting = asyncio.ensure_future(pool.acquire("a", TWO))
+    await until_a_group_starts()
+    made.extend(group for _, group in pool._groups)  # type: ignore[misc]
+    with pytest.raises(RunFailed, match="did not start"):
+        await starting
+    other = asyncio.ensure_future(pool.acquire("b", ONE))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert FakeGroup.started == 1, "Ray holds the cores still"
+    made[0].has_ended = True
+    await other
     assert FakeGroup.started == 2
 
 
-def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
-    async def story() -> None:
-        await pool.acquire("a", ONE)
-        await pool.release("a")
-        ((_, group),) = pool._groups
-        group.has_ended = True  # type: ignore[misc]
-        await pool.acquire("b", ONE)
-
-    asyncio.run(story())
+async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
+    await pool.acquire("a", ONE)
+    await pool.release("a")
+    ((_, group),) = pool._groups
+    group.has_ended = True  # type: ignore[misc]
+    await pool.acquire("b", ONE)
     assert FakeGroup.started == 2
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
-    async def story() -> None:
-        await pool.acquire("a", ONE)
-        await pool.release("a", keep=keep)
-
-    asyncio.run(story())
+async def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
+    await pool.acquire("a", ONE)
+    await pool.release("a", keep=keep)
     assert len(pool.groups()) == int(keep)
 
 
-def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
+async def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
     """Its own process may ask after Tune has ended it: nobody would give them back."""
-
-    async def story() -> None:
-        await pool.release("late", for_good=True)
-        with pytest.raises(RunFailed, match="was stopped"):
-            await pool.acquire("late", ONE)
-        await pool.release("again")  # a run that is repeated under its name
-        await pool.acquire("again", ONE)
-
-    asyncio.run(story())
+    await pool.release("late", for_good=True)
+    with pytest.raises(RunFailed, match="was stopped"):
+        await pool.acquire("late", ONE)
+    await pool.release("again")  # a run that is repeated under its name
+    await pool.acquire("again", ONE)
     assert busy(pool) == ["again"]
 
 
-def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: WorkerPool) -> None:
-    async def story() -> None:
-        FakeGroup.gate = asyncio.Event()
-        asking = asyncio.ensure_future(pool.acquire("a", ONE))
-        await until_a_group_starts()
-        await pool.release("a", for_good=True)
-        FakeGroup.gate.set()
-        with pytest.raises(RunFailed, match="was stopped"):
-            await asking
-        await pool.acquire("b", TWO)
-
-    asyncio.run(story())
+async def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: WorkerPool) -> None:
+    FakeGroup.gate = asyncio.Event()
+    asking = asyncio.ensure_future(pool.acquire("a", ONE))
+    await until_a_group_starts()
+    await pool.release("a", for_good=True)
+    FakeGroup.gate.set()
+    with pytest.raises(RunFailed, match="was stopped"):
+        await asking
+    await pool.acquire("b", TWO)
     assert busy(pool) == ["b"]
 
 
-def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
+async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
     """In the queue, and while a group starts; later phases may ask again."""
-
-    async def story() -> None:
-        FakeGroup.gate = asyncio.Event()
-        starting = asyncio.ensure_future(pool.acquire("starting", TWO))
-        waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
-        await until_a_group_starts()
-        pool.stop_waiting()
-        for one in (starting, waiting):
-            with pytest.raises(RunFailed, match="was stopped"):
-                await one
-        FakeGroup.gate.set()
-        await pool.acquire("later", TWO)
-
-    asyncio.run(story())
+    FakeGroup.gate = asyncio.Event()
+    starting = asyncio.ensure_future(pool.acquire("starting", TWO))
+    waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
+    await until_a_group_starts()
+    pool.stop_waiting()
+    for one in (starting, waiting):
+        with pytest.raises(RunFailed, match="was stopped"):
+            await one
+    FakeGroup.gate.set()
+    await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
     assert pool._admission.waiting == []
 
 
-def test_the_pool_knows_how_long_runs_take_to_begin(
+async def test_the_pool_knows_how_long_runs_take_to_begin(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeGroup, "is_far", False)
-
-    async def story() -> None:
-        assert (await pool.acquire("a", ONE)).slowest_start_s is None
-        await pool.command("a", Start(spec=RunSpec()), 600.0)
-        known = (await pool.acquire("b", ONE)).slowest_start_s
-        assert known is not None
-        assert known > 0
-
-    asyncio.run(story())
+    assert (await pool.acquire("a", ONE)).slowest_start_s is None
+    await pool.command("a", Start(spec=RunSpec()), 600.0)
+    known = (await pool.acquire("b", ONE)).slowest_start_s
+    assert known is not None
+    assert known > 0
 
 
-def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
+async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        await pool.acquire("a", ONE)
-        running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
-        await asyncio.sleep(0)
-        pool.stop_running()
-        with pytest.raises(RunFailed, match="was stopped"):
-            await asyncio.wait_for(running, timeout=600)
-        with pytest.raises(RunFailed, match="was stopped"):
-            await pool.command("a", Start(spec=RunSpec()), 600.0)
-        await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
-        await pool.release("a")
-        with pytest.raises(RunFailed, match="was stopped"):
-            await pool.command("b", Start(spec=RunSpec()), 600.0)  # nor does any other
-        await pool.release("b")
-        FakeGroup.is_far = False
-        await pool.acquire("c", ONE)
-        await pool.command("c", Start(spec=RunSpec()), 600.0)
-
     monkeypatch.setattr(FakeGroup, "is_far", True)
-    asyncio.run(story())
+    await pool.acquire("a", ONE)
+    running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
+    await asyncio.sleep(0)
+    pool.stop_running()
+    with pytest.raises(RunFailed, match="was stopped"):
+        await asyncio.wait_for(running, timeout=600)
+    with pytest.raises(RunFailed, match="was stopped"):
+        await pool.command("a", Start(spec=RunSpec()), 600.0)
+    await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
+    await pool.release("a")
+    with pytest.raises(RunFailed, match="was stopped"):
+        await pool.command("b", Start(spec=RunSpec()), 600.0)  # nor does any other
+    await pool.release("b")
+    FakeGroup.is_far = False
+    await pool.acquire("c", ONE)
+    await pool.command("c", Start(spec=RunSpec()), 600.0)
     assert [state.trial for state in pool.groups()] == ["c"]
 
 
-def test_a_run_that_has_ended_by_then_is_tested_and_saved(
+async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeGroup, "is_far", False)
 
-    async def story() -> list[Reply]:
-        await pool.acquire("a", ONE)
-        pool.stop_running()
-        return await pool.command("a", Finish(test=True, save=True), 600.0)
-
-    assert isinstance(asyncio.run(story())[0], Finished)
+    await pool.acquire("a", ONE)
+    pool.stop_running()
+    (reply,) = await pool.command("a", Finish(test=True, save=True), 600.0)
+    assert isinstance(reply, Finished)
 
 
-def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_both(
+async def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_both(
     pool: WorkerPool,
 ) -> None:
-    async def story() -> None:
-        await pool.acquire("a", ONE)
-        running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
-        await asyncio.sleep(0)
-        await pool.release("a")
-        await pool.acquire("b", ONE)  # on the same group
-        pool.stop_running()
-        with pytest.raises(RunFailed, match="was stopped"):
-            await asyncio.wait_for(running, timeout=600)
-
-    asyncio.run(story())
+    await pool.acquire("a", ONE)
+    running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
+    await asyncio.sleep(0)
+    await pool.release("a")
+    await pool.acquire("b", ONE)  # on the same group
+    pool.stop_running()
+    with pytest.raises(RunFailed, match="was stopped"):
+        await asyncio.wait_for(running, timeout=600)
     assert [state.trial for state in pool.groups()] == ["b"]
 
 
-def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
+async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
     pool._admission.idle_holds_cpus = True
-
-    async def story() -> None:
-        await pool.acquire("a", ONE)
-        await pool.release("a")
-        ((_, idle),) = pool._groups
-        FakeGroup.hangs = True
-        asking = asyncio.ensure_future(pool.acquire("b", TWO))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert FakeGroup.started == 1, "its processes hold their GPU still"
-        idle.has_ended = True  # type: ignore[misc]
-        await asking
-
-    asyncio.run(story())
+    await pool.acquire("a", ONE)
+    await pool.release("a")
+    ((_, idle),) = pool._groups
+    FakeGroup.hangs = True
+    asking = asyncio.ensure_future(pool.acquire("b", TWO))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert FakeGroup.started == 1, "its processes hold their GPU still"
+    idle.has_ended = True  # type: ignore[misc]
+    await asking
     assert FakeGroup.started == 2
 
 
-def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -> None:
+async def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -> None:
     """Whatever its batch size: a second one would start beside it."""
-
-    async def story() -> None:
-        preparing = asyncio.ensure_future(pool.prepare([], [TWO]))
-        await asyncio.sleep(0)
-        allocation = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
-        await preparing
-        assert allocation.start_s > 0, "what it has waited for the group"
-
-    asyncio.run(story())
+    preparing = asyncio.ensure_future(pool.prepare([], [TWO]))
+    await asyncio.sleep(0)
+    allocation = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
+    await preparing
+    assert allocation.start_s > 0, "what it has waited for the group"
     (state,) = pool.groups()
     assert (state.trial, state.placement, state.pids) == ("a", TWO, [1, 1])
     assert FakeGroup.started == 1
 
 
-def test_a_framework_that_cannot_be_imported_keeps_nobody_waiting(
+async def test_a_framework_that_cannot_be_imported_keeps_nobody_waiting(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(framework: str) -> None:
         raise ImportError(framework)
 
     monkeypatch.setattr(worker_pool, "trainer_class", fail)
-
-    async def story() -> None:
-        preparing = asyncio.ensure_future(pool.prepare(["torch"], [ONE]))
-        await asyncio.sleep(0)
-        asking = asyncio.ensure_future(pool.acquire("a", ONE))
-        with pytest.raises(ImportError):
-            await preparing
-        await asyncio.wait_for(asking, timeout=600)
-
-    asyncio.run(story())
+    preparing = asyncio.ensure_future(pool.prepare(["torch"], [ONE]))
+    await asyncio.sleep(0)
+    asking = asyncio.ensure_future(pool.acquire("a", ONE))
+    with pytest.raises(ImportError):
+        await preparing
+    await asyncio.wait_for(asking, timeout=600)
     assert [state.trial for state in pool.groups()] == ["a"]
 
 
-def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
-    async def story() -> int:
-        await pool.acquire("a", ONE)
-        await pool.prepare([], [ONE])
-        return await pool.release("a")
-
-    assert asyncio.run(story()) == 0
+async def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
+    await pool.acquire("a", ONE)
+    await pool.prepare([], [ONE])
+    assert await pool.release("a") == 0
 
 
 SPEC = RunSpec()
@@ -446,7 +396,7 @@ def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
 
 
 @pytest.mark.parametrize("goes", [True, False])
-def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
+async def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
     goes: bool, answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def any_leaves(nodes: object) -> bool:
@@ -454,31 +404,24 @@ def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
         return goes
 
     monkeypatch.setattr(answering._queue, "any_leaves", any_leaves)
-
-    async def story() -> None:
-        allocation = await answering.acquire("a", TWO)
-        assert allocation.resume is None
-        first = (await answering.command("a", Start(spec=SPEC), 1.0))[0]
-        expected = progress(0)
-        if goes:  # the seconds of saving are the workers' own, not the way there
-            expected = replace(expected, saved=1, busy_s=1.5)
-        assert first == expected
-        await answering.command("a", Advance(), 1.0)
-        assert answering.checkpoint("a") == (checkpoint(1) if goes else None)
-
-    asyncio.run(story())
+    allocation = await answering.acquire("a", TWO)
+    assert allocation.resume is None
+    first = (await answering.command("a", Start(spec=SPEC), 1.0))[0]
+    expected = progress(0)
+    if goes:  # the seconds of saving are the workers' own, not the way there
+        expected = replace(expected, saved=1, busy_s=1.5)
+    assert first == expected
+    await answering.command("a", Advance(), 1.0)
+    assert answering.checkpoint("a") == (checkpoint(1) if goes else None)
     told = [Start(spec=SPEC), Save(), Advance()]
     assert AnsweringGroup.told == [one for one in told if goes or not isinstance(one, Save)]
 
 
-def test_a_run_is_continued_from_what_was_restored(answering: WorkerPool) -> None:
-    async def story() -> None:
-        answering.restore("a", checkpoint(3))
-        allocation = await answering.acquire("a", TWO)
-        assert allocation.resume == checkpoint(3).state
-        await answering.command("a", Start(spec=SPEC), 1.0)
-        assert AnsweringGroup.told == [Start(spec=SPEC, resume=checkpoint(3))]
-        answering.forget("a")
-        assert answering.checkpoint("a") is None
-
-    asyncio.run(story())
+async def test_a_run_is_continued_from_what_was_restored(answering: WorkerPool) -> None:
+    answering.restore("a", checkpoint(3))
+    allocation = await answering.acquire("a", TWO)
+    assert allocation.resume == checkpoint(3).state
+    await answering.command("a", Start(spec=SPEC), 1.0)
+    assert AnsweringGroup.told == [Start(spec=SPEC, resume=checkpoint(3))]
+    answering.forget("a")
+    assert answering.checkpoint("a") is None
