@@ -1,15 +1,17 @@
 """Scaling studies that nobody ran: steps of known length, in a folder or as records."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raybench.report.study import StudyResults, load
 from raybench.results.store import SCALING, STUDY_FILE, Store
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, build_scaling_study, study_cells
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.step_times import StepTimes
+from raybench.stats.step_times import NoiseSums, StepTimes
 from tests.search.made_up import evaluation, record
 
 EPOCH = 1000
@@ -46,6 +48,58 @@ def run_of(
             usual: dict[str, Any] = {"ledger": ledger, "samples": 3 * EPOCH, **nodes}
             runs[name] = replace(ended, **(usual | changes))
     return runs, curves
+
+
+TARGET = 0.9
+NEEDED, CRITICAL = 4000, 256
+"""Samples to the target at small batches, and where they double."""
+
+
+def law(spec: RunSpec, repeat: int) -> float:
+    """Compute and wire, added as the sides of a right angle; two percent of spread."""
+    wire = 0.02 if spec.num_workers > 1 else 0.0
+    compute = 0.004 + spec.batch_size_per_worker / 2000
+    return math.hypot(compute, wire) * (1.0, 1.02, 0.98)[repeat % 3]
+
+
+def needed(batch: float) -> float:
+    """Samples to the target, by the law of samples."""
+    return NEEDED * (1 + batch / CRITICAL)
+
+
+def reaching(
+    folder: Path,
+    *,
+    noise: Callable[[RunSpec], NoiseSums | None] = lambda spec: None,
+    misses: int = 0,
+    epoch: int = EPOCH,
+    **content: Any,
+) -> StudyResults:
+    """Return a study of 1, 2 and 4 workers, three repeats, whose runs reach the target as the law
+    says, but at the global batch size `misses`; evaluations are 100 samples apart."""
+    objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
+    usual = {"num_workers": [1, 2, 4], "repeats": 3, "base": {"objective": objective}}
+    study = study_of(**(usual | content))
+    runs, curves = run_of(study, law)
+    for name, run in runs.items():
+        batch = run.spec.global_batch_size
+        rate = batch / law(run.spec, int(name[-1]))
+        curves[name] = [
+            point(
+                number - 1,
+                rate,
+                samples=100 * number,
+                train_s=100 * number / rate,
+                epoch=100 * number / epoch,
+                value=TARGET if batch != misses and 100 * number >= needed(batch) else 0.5,
+                noise_scale=noise(run.spec),
+            )
+            for number in range(1, math.ceil(needed(batch) / 100) + 6)
+        ]
+        reached = next((one.train_s for one in curves[name] if one.value >= TARGET), None)
+        samples = 100 * len(curves[name])
+        runs[name] = replace(run, time_to_target_s=reached, samples=samples)
+    return load(write(folder / "made_up", study, runs, curves))
 
 
 def point(index: int, rate: float, **changes: Any) -> Evaluation:

@@ -1,27 +1,24 @@
-"""The plan of a study with one batch size: the noise of its gradients tells of the others."""
+"""The noise of gradients: the critical batch that it tells, and plans of one batch size by it."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raybench.report.study import StudyResults, load
-from raybench.scaling.fits import TargetPlan, fit_study, target_plans
+from raybench.report.study import load
+from raybench.scaling.fits import (
+    TargetPlan,
+    critical_batches,
+    fit_study,
+    noise_sentence,
+    target_plans,
+)
 from raybench.spec.run import RunSpec
-from raybench.stats.step_times import NoiseSums
-from tests.runs.made_up import point, run_of, study_of, write
+from raybench.stats.step_times import NoiseSums, NoiseTerms
+from tests.runs.made_up import CRITICAL, needed, reaching, run_of, study_of, write
 
-TARGET, BATCH = 0.9, 64
-NEEDED, CRITICAL = 4000, 256
-"""Samples to the target at small batches, and where they double."""
-
-
-def step(spec: RunSpec, repeat: int) -> float:
-    wire = 0.02 if spec.num_workers > 1 else 0.0
-    compute = 0.004 + spec.batch_size_per_worker / 2000
-    return math.hypot(compute, wire) * (1.0, 1.02, 0.98)[repeat % 3]
+BATCH = 64
 
 
 def noise(spec: RunSpec) -> NoiseSums | None:
@@ -38,45 +35,10 @@ def noise(spec: RunSpec) -> NoiseSums | None:
     )
 
 
-def needed(batch: float) -> float:
-    return NEEDED * (1 + batch / CRITICAL)
-
-
-def results_of(path: Path, *, has_noise: bool, sizes: list[int], misses: int = 0) -> StudyResults:
-    """Return a study in strong scaling whose runs reach the target as the law of samples says."""
-    objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
-    study = study_of(
-        scaling="strong",
-        num_workers=[1, 2, 4],
-        batch_sizes=sizes,
-        repeats=3,
-        base={"objective": objective},
-    )
-    runs, curves = run_of(study, step)
-    for name, run in runs.items():
-        batch = run.spec.global_batch_size
-        rate = batch / step(run.spec, int(name[-1]))
-        number, is_good = math.ceil(needed(batch) / 100) + 5, batch != misses
-        curves[name] = [
-            point(
-                i,
-                rate,
-                samples=100 * (i + 1),
-                train_s=100 * (i + 1) / rate,
-                epoch=(i + 1) / 10,
-                value=TARGET if is_good and 100 * (i + 1) >= needed(batch) else 0.5,
-                noise_scale=noise(run.spec) if has_noise else None,
-            )
-            for i in range(number)
-        ]
-        reached = next((one for one in curves[name] if one.value >= TARGET), None)
-        runs[name] = replace(
-            run, time_to_target_s=reached.train_s if reached else None, samples=100 * number
-        )
-    return load(write(path / "made_up", study, runs, curves))
-
-
-def plan_of(results: StudyResults) -> TargetPlan:
+def plan_of(folder: Path, *sizes: int, has_noise: bool = True, misses: int = 0) -> TargetPlan:
+    told = noise if has_noise else lambda spec: None
+    made = {"scaling": "strong", "batch_sizes": list(sizes)}
+    results = reaching(folder, noise=told, misses=misses, **made)
     (one,) = target_plans(results, fit_study(results, "8"))
     return one
 
@@ -84,7 +46,7 @@ def plan_of(results: StudyResults) -> TargetPlan:
 @pytest.fixture(scope="module")
 def one_size(tmp_path_factory: pytest.TempPathFactory) -> TargetPlan:
     folder = tmp_path_factory.mktemp("one")
-    return plan_of(results_of(folder, has_noise=True, sizes=[BATCH]))
+    return plan_of(folder, BATCH)
 
 
 def test_one_batch_size_and_the_noise_make_a_plan(one_size: TargetPlan) -> None:
@@ -115,7 +77,7 @@ def test_farther_from_what_was_run_the_plan_is_less_sure(one_size: TargetPlan) -
 
 
 def test_without_noise_one_batch_size_makes_no_plan(tmp_path: Path) -> None:
-    one = plan_of(results_of(tmp_path, has_noise=False, sizes=[BATCH]))
+    one = plan_of(tmp_path, BATCH, has_noise=False)
     assert one.sentences[0].startswith("No plan: samples to target: two batch sizes or more")
     assert one.table.empty
 
@@ -123,11 +85,39 @@ def test_without_noise_one_batch_size_makes_no_plan(tmp_path: Path) -> None:
 def test_a_batch_size_that_missed_and_what_lies_beyond_it_are_not_planned_with(
     tmp_path: Path,
 ) -> None:
-    one = plan_of(results_of(tmp_path, has_noise=True, sizes=[BATCH, 128], misses=128))
+    one = plan_of(tmp_path, BATCH, 128, misses=128)
     assert set(one.table["global_batch_size"]) == {16, 32, 64}
 
 
 def test_two_batch_sizes_are_fitted_and_need_no_noise(tmp_path: Path) -> None:
-    one = plan_of(results_of(tmp_path, has_noise=True, sizes=[BATCH, 256]))
+    one = plan_of(tmp_path, BATCH, 256)
     assert set(one.table["global_batch_size"]) == {BATCH, 256}
     assert "noise" not in one.sentences[0]
+
+
+OF_GRADIENTS = 50.0
+
+
+def sums(rng: np.random.Generator) -> NoiseSums:
+    """Return those of a hundred steps whose noise scale is OF_GRADIENTS."""
+    found = NoiseSums.of(
+        [
+            NoiseTerms(gradient=2 + rng.normal(0, 0.1), noise=2 * OF_GRADIENTS + rng.normal(0, 1))
+            for _ in range(100)
+        ]
+    )
+    assert found is not None
+    return found
+
+
+def test_every_run_of_several_workers_tells_it(tmp_path: Path) -> None:
+    study, rng = study_of(scaling="weak"), np.random.default_rng(0)
+    runs, curves = run_of(study)
+    for name in ("0001-r0", "0001-r1"):
+        curves[name] = [replace(one, noise_scale=sums(rng)) for one in curves[name]]
+    results = load(write(tmp_path / "study", study, runs, curves))
+    (values,) = critical_batches(results).values()
+    assert len(values) == 2
+    np.testing.assert_allclose(values, OF_GRADIENTS, rtol=0.05)
+    assert "the critical batch is about 50" in noise_sentence(values)
+    assert "(2 runs, " in noise_sentence(values)
