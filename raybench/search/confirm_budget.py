@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from raybench.results.trials import Layout, TypicalNodes, layout_of, typical_of
 from raybench.spec.run import RunSpec
@@ -54,14 +55,12 @@ class Candidates:
         return list({cost.trial: cost for cost in both}.values())
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What there is time for."""
+class Plan(NamedTuple):
+    """What there is time for: runs of the race as `ConfirmSpec` counts them, and of each winner
+    alone."""
 
     race: int
-    """Runs of the race, as `ConfirmSpec.race` counts them."""
     fresh: int
-    """Runs of each winner alone."""
 
 
 @dataclass

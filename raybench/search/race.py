@@ -42,7 +42,8 @@ class Race:
     _alive: list[str] = field(init=False)
     """Who runs in the present stage, or stayed in to the end, best first."""
     _stage: int = field(default=0, init=False)
-    _dropped: dict[str, int] = field(default_factory=dict, init=False)
+    dropped: dict[str, int] = field(default_factory=dict, init=False)
+    """Candidates that were too far behind, and after which stage (from 0)."""
     _raced: dict[str, int] = field(default_factory=dict, init=False)
     """Rounds that each candidate has run in the stages that are over."""
     _order: list[str] | None = field(default=None, init=False)
@@ -55,10 +56,9 @@ class Race:
         self._alive = [candidate.name for candidate in self.candidates[:count]]
         self._entered = tuple(self._alive)
 
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Candidates that were too far behind, and after which stage (from 0)."""
-        return self._dropped
+    def has(self, name: str) -> bool:
+        """Whether a configuration races here."""
+        return name in self._by_name
 
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
         """Take what a new run has taken, in seconds; end the stages whose runs are all known."""
@@ -80,40 +80,37 @@ class Race:
         None while the leader has run once only: the search's best run was the luckiest.
         """
         leader = self.leader() if self.is_timed else None
-        if leader is None or len(self._group(leader)) < 2:
+        if leader is None or len(self.runs_of(leader)) < 2:
             return None
-        return cap_of(self._group(leader), self.noise()) / self._unit(name)
+        unit = self._by_name[name].cost if self.axis == "worker_seconds" else 1
+        return cap_of(self.runs_of(leader), self.noise()) / unit
 
     def leader(self) -> str | None:
         """Return the best candidate by all that is known; None where nothing has hit."""
         first = next(iter(self.order()), None)
-        if first is None or math.isinf(score(self._group(first), is_timed=self.is_timed)):
+        if first is None or math.isinf(score(self.runs_of(first), is_timed=self.is_timed)):
             return None
         return first
 
     def order(self) -> list[str]:
         """Return all who entered, best first (`stats.replicates.ranked`)."""
         if self._order is None:
-            groups = {name: self._group(name) for name in self._entered}
+            groups = {name: self.runs_of(name) for name in self._entered}
             self._order = ranked(groups, self.noise())
         return list(self._order)
 
     def noise(self) -> Noise:
         """Return the noise pooled over all who entered."""
         if self._noise is None:
-            groups = (self._group(name) for name in self._entered)
+            groups = (self.runs_of(name) for name in self._entered)
             self._noise = pooled(groups, is_timed=self.is_timed)
         return self._noise
 
-    def runs_of(self, name: str) -> list[Replicate]:
-        """Return all that is known of a candidate, its own run first, in the unit of the axis."""
-        return self._group(name)
-
-    def is_behind(
-        self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
-    ) -> bool:
-        """Return whether a candidate is too far behind the leader of a stage to run again."""
-        return is_apart(best, other, noise, errors=DROP)
+    def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
+        """Return the runs of a candidate, its own first (and those of the first `rounds`, or all),
+        in the unit of the axis."""
+        new = self._learned.get(name, {})
+        return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
 
     def _missing(self) -> list[Run]:
         first = sum(runs for _, runs in self.stages[: self._stage])
@@ -133,28 +130,20 @@ class Race:
         """
         rounds = sum(runs for _, runs in self.stages[: self._stage + 1])
         self._raced |= dict.fromkeys(self._alive, rounds)
-        groups = {name: self._group(name, rounds) for name in self._alive}
-        raced = (self._group(name, count) for name, count in self._raced.items())
+        groups = {name: self.runs_of(name, rounds) for name in self._alive}
+        raced = (self.runs_of(name, count) for name, count in self._raced.items())
         noise = pooled(raced, is_timed=self.is_timed)
         order = ranked(groups, noise)
         for name in order[1:]:
-            if self.is_behind(groups[order[0]], groups[name], noise):
-                self._dropped[name] = self._stage
-        order = [name for name in order if name not in self._dropped]
+            if is_apart(groups[order[0]], groups[name], noise, errors=DROP):
+                self.dropped[name] = self._stage
+        order = [name for name in order if name not in self.dropped]
         self._stage += 1
         if self._stage < len(self.stages):
             order = order[: self.stages[self._stage][0]]
         self._alive = order
         if len(order) < 2:
             self._stage = len(self.stages)
-
-    def _group(self, name: str, rounds: int | None = None) -> list[Replicate]:
-        """Return the runs of a candidate, of the first `rounds`, in the unit of the axis."""
-        new = self._learned.get(name, {})
-        return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
-
-    def _unit(self, name: str) -> float:
-        return self._by_name[name].cost if self.axis == "worker_seconds" else 1
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
@@ -179,20 +168,15 @@ class Races:
             race.learn(run.name, run.round, repeat)
 
     def cap_s(self, run: Run) -> float | None:
-        """Return the train seconds after which a run has lost wherever it is asked for.
-
-        None while it may still win.
-        """
-        caps = [race.cap_s(run.name) for race in self._races if _asks(race, run)]
+        """Return the train seconds after which a run has lost wherever it is asked for: in races
+        without stages (`standing.more`) all their candidates are. None while it may still win."""
+        caps = [
+            race.cap_s(run.name)
+            for race in self._races
+            if (run in race.due() if race.stages else race.has(run.name))
+        ]
         known = [cap for cap in caps if cap is not None]
         return max(known) if known and len(known) == len(caps) else None
-
-
-def _asks(race: Race, run: Run) -> bool:
-    """Whether a run matters to a race; beyond the last stage (`race.more`), to all it runs in."""
-    if race.stages:
-        return run in race.due()
-    return any(one.name == run.name for one in race.candidates)
 
 
 def in_turns(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> list[Run]:

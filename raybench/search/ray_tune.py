@@ -30,17 +30,40 @@ from raybench.runs.wait_watch import quiet
 from raybench.search.live_trials import LiveTrials
 from raybench.stats.record import RunOutcome
 
+LOOK_S = 10.0
+"""Seconds between two looks at the nodes; hosts take longer to come."""
+
 
 class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Passes on every event in the driver, which alone writes the results folder."""
+    """Passes on every event in the driver, which alone writes the results folder.
 
-    def __init__(self, trials: LiveTrials, deadline: Deadline, session: Session) -> None:
-        self._trials, self._deadline, self._pool = trials, deadline, session.pool
+    Tune's limit follows hosts as they come and go; on a Ray of our own there is one.
+    """
+
+    def __init__(
+        self,
+        trials: LiveTrials,
+        deadline: Deadline,
+        session: Session,
+        searcher: ConcurrencyLimiter,
+        follow: Callable[[tuple[Node, ...]], int] | None,
+    ) -> None:
+        self._trials, self._deadline, self._session = trials, deadline, session
+        self._searcher, self._follow = searcher, follow
+        self._looked = time.monotonic()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Give Ray Tune, which saves all that it is given, nothing."""
+        return {}
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Once the search is over, let nobody wait for workers any more."""
+        """Once the search is over, let nobody wait for workers; look at the nodes now and then."""
         if self._deadline.over:
-            self._pool.stop_waiting.remote()
+            self._session.pool.stop_waiting.remote()
+        is_due = time.monotonic() - self._looked >= LOOK_S
+        if self._follow is not None and is_due and not self._session.is_local:
+            self._looked = time.monotonic()
+            self._searcher.max_concurrent = max(1, self._follow(self._session.nodes()))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -179,34 +202,6 @@ class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         return str(TrialScheduler.STOP if must_stop else TrialScheduler.CONTINUE)
 
 
-LOOK_S = 10.0
-"""Seconds between two looks at the nodes; hosts take longer to come."""
-
-
-class Following(Callback):  # type: ignore[misc, unused-ignore]
-    """Changes Tune's limit as hosts come and go; nothing on a Ray of our own, which has one."""
-
-    def __init__(
-        self,
-        searcher: ConcurrencyLimiter,
-        session: Session,
-        follow: Callable[[tuple[Node, ...]], int],
-    ) -> None:
-        self._searcher, self._session, self._follow = searcher, session, follow
-        self._looked = time.monotonic()
-
-    def __getstate__(self) -> dict[str, object]:
-        """Give Ray Tune, which saves all that it is given, nothing."""
-        return {}
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Look now and then."""
-        if self._session.is_local or time.monotonic() - self._looked < LOOK_S:
-            return
-        self._looked = time.monotonic()
-        self._searcher.max_concurrent = max(1, self._follow(self._session.nodes()))
-
-
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `cluster.signals` listens instead
@@ -226,7 +221,7 @@ def run_trials(
     log: Path,
     keep_groups: bool,
     concurrency: int,
-    follow: Callable[[tuple[Node, ...]], int] | None = None,
+    follow: Callable[[tuple[Node, ...]], int] | None,
 ) -> None:
     """Run trials until there are no more, or `deadline` ends them.
 
@@ -254,10 +249,7 @@ def run_trials(
             name="tune",
             storage_path=str(session.scratch),
             stop=TuneStopper(deadline),
-            callbacks=[
-                TuneCallback(trials, deadline, session),
-                *([Following(searcher, session, follow)] if follow else []),
-            ],
+            callbacks=[TuneCallback(trials, deadline, session, searcher, follow)],
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),

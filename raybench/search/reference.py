@@ -28,11 +28,13 @@ from raybench.results.store import Store
 from raybench.runs.preflight import GROUP_KEYS
 from raybench.runs.single_run import SingleRun, side_by_side
 from raybench.search.reference_settings import (
+    NO_TARGET,
     SHARE_OF_BUDGET,
     Measured,
     has_learnt,
     is_cut,
     judge_by_budget,
+    judged_by,
     room_for,
     set_eval_interval,
     set_seconds,
@@ -168,9 +170,8 @@ def _train(
         number = min(number, slots)
     rounds = math.ceil(number / slots)
     seconds = share / rounds
-    objective = spec.objective
-    most_s = min(objective.max_train_seconds, seconds)
-    objective = objective.model_copy(update={"max_train_seconds": most_s})
+    most_s = min(spec.objective.max_train_seconds, seconds)
+    objective = spec.objective.model_copy(update={"max_train_seconds": most_s})
     spec = spec.model_copy(update={"objective": objective})
     single_run.progress.begin("reference", number)
     records: dict[int, RunRecord] = {}
@@ -248,8 +249,7 @@ def _cut_short(
         return None
     best = known[value]
     if study.needs_target:
-        objective = best.record.spec.objective
-        study = study.model_copy(update={"objective": objective})
+        study = study.model_copy(update={"objective": best.record.spec.objective})
     _count_as_trial(best, _as_trial(study, best, baseline_value), single_run)
     return study, []
 
@@ -282,9 +282,7 @@ def reference_spec(
     for key, dimension in space.items():
         known = known_values(study.fixed, hints | values)
         values[key] = hints.get(key, possible_values(resolve(dimension, known))[0])
-    changes: dict[str, Any] = {}
-    if study.needs_target:
-        changes = {"kind": BUDGET, "target": None, "hold": 1}
+    changes = NO_TARGET if study.needs_target else {}
     objective = study.objective.model_copy(update=changes)
     spec = study.run_spec(values)
     if not has_room(spec):
@@ -299,17 +297,13 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study
-    if not earlier.get("is_set"):
+    if not earlier.get("is_set") or earlier.get("auto") != list(study.auto):
         return study
-    if earlier.get("auto") != list(study.auto):
-        return study
-    changes: dict[str, Any] = {"is_set": True}
-    there = earlier["objective"]
-    named = {key: there[key] for key in set_keys(study, there)}
-    changes["objective"] = study.objective.model_copy(update=named)
+    there, fixed = earlier["objective"], study.fixed
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
-        changes["fixed"] = study.fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
-    return study.model_copy(update=changes)
+        fixed = fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
+    study = judged_by(study, **{key: there[key] for key in set_keys(study, there)})
+    return study.model_copy(update={"fixed": fixed, "is_set": True})
 
 
 def _without_reference(

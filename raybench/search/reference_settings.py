@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY, Metric
@@ -44,6 +45,15 @@ DIGITS = 3
 """Decimals of a target that is a share: tenths of a point."""
 
 
+NO_TARGET: dict[str, Any] = {"kind": BUDGET, "target": None, "hold": 1}
+"""What an objective is changed to that is judged by the best within its seconds."""
+
+
+def judged_by(study: StudySpec, **changes: Any) -> StudySpec:
+    """Return a study with another objective."""
+    return study.model_copy(update={"objective": study.objective.model_copy(update=changes)})
+
+
 @dataclass(frozen=True)
 class Measured:
     """What one reference run has shown."""
@@ -56,18 +66,18 @@ class Measured:
         """The metric at every evaluation."""
         return [point.value for point in self.curve]
 
-    def reaches(self, target: float) -> bool:
-        """Whether an evaluation has got to a target."""
+    def first_at(self, target: float | None) -> Evaluation | None:
+        """Return the first evaluation at a target; None where there is none of either."""
         metric = self.record.spec.objective.judged_by
-        return any(metric.reaches(value, target) for value in self.values)
+        there = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
+        return next(there, None)
 
     def samples_to(self, target: float | None) -> float:
         """Return the training samples to a target, or twice all where it was not reached."""
         if target is None:
             return float(self.record.samples)
-        metric = self.record.spec.objective.judged_by
-        reached = (point.samples for point in self.curve if metric.reaches(point.value, target))
-        return float(next(reached, 2 * self.record.samples))
+        first = self.first_at(target)
+        return float(2 * self.record.samples if first is None else first.samples)
 
     def until(self, seconds: float, least: int) -> list[float]:
         """Return the metric at the evaluations up to then, at `least` of so many."""
@@ -186,12 +196,7 @@ def set_target(
             "objective.max_train_seconds, or name a target."
         )
     target = target_from(values, baseline_value, metric, least=least)
-    objective = study.objective.model_copy(update={"target": target})
-    form = ".4f" if metric.is_share else ".6g"
-    to = "its gap to the baseline" + ("" if baseline_value is None else f" ({baseline_value:.4g})")
-    off = "less half a point" if metric.is_share else f"and 1 % of {to} towards it"
-    if baseline_value is None and not metric.is_share:
-        off = "and 1 % of it worse"
+    reference = describe(runs[0].record.spec)
     if baseline is not None and target != target_from(
         values, baseline_value, metric, least=baseline.value
     ):
@@ -199,16 +204,22 @@ def set_target(
         how = (
             f"target {target} (auto: the baseline's {baseline.value:.4g} and what luck adds to it "
             f"on {baseline.rows:,} validation rows in the best of many evaluations; the reference, "
-            f"{describe(runs[0].record.spec)}, reached {reached}{_in_a_row(hold)}, which may be "
-            "luck: trials have to do better, or more rows to be held out)"
+            f"{reference}, reached {reached}{_in_a_row(hold)}, which may be luck: trials have to "
+            "do better, or more rows to be held out)"
         )
-        return study.model_copy(update={"objective": objective}), how
+        return judged_by(study, target=target), how
+    form, off = ".4f", "less half a point"
+    if not metric.is_share:
+        form, off = ".6g", "and 1 % of it worse"
+        if baseline_value is not None:
+            off = f"and 1 % of its gap to the baseline ({baseline_value:.4g}) towards it"
+    seconds = statistics.median(early_s(one, room_s) for one in runs)
+    when = f" within {seconds:.2g} s of training, so that trials may be faster" if is_early else ""
     how = (
         f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
-        f"validation {metric.words}{_in_a_row(hold)} of {describe(runs[0].record.spec)}"
-        f"{f' {_when(runs, room_s)}' if is_early else ''}, {off})"
+        f"validation {metric.words}{_in_a_row(hold)} of {reference}{when}, {off})"
     )
-    return study.model_copy(update={"objective": objective}), how
+    return judged_by(study, target=target), how
 
 
 def has_learnt(
@@ -240,11 +251,6 @@ def _is_enough(
     return least is None or metric.gap(median, least) > 0
 
 
-def _when(runs: list[Measured], room_s: float) -> str:
-    seconds = statistics.median(early_s(one, room_s) for one in runs)
-    return f"within {seconds:.2g} s of training, so that trials may be faster"
-
-
 def judge_by_budget(
     study: StudySpec, runs: list[Measured], left_s: float, slots: int
 ) -> tuple[StudySpec, str]:
@@ -256,14 +262,13 @@ def judge_by_budget(
     seconds = max(room_for(left_s, slots), PATIENCE * max(one.curve[-1].train_s for one in runs))
     seconds = min(seconds, FOR_SEARCH * left_s, study.objective.max_train_seconds)
     seconds = _two_digits(max(seconds, first_s, 0.1))
-    changes = {"kind": BUDGET, "target": None, "hold": 1, "max_train_seconds": seconds}
-    objective = study.objective.model_copy(update=changes)
+    metric = study.objective.judged_by
     how = (
-        f"no target, but the best {objective.judged_by.words} within {seconds:g} s of training "
+        f"no target, but the best {metric.words} within {seconds:g} s of training "
         f"(best_at_budget): in the time budget the reference, {describe(runs[0].record.spec)}, "
         "got no further than guessing does"
     )
-    return study.model_copy(update={"objective": objective}), how
+    return judged_by(study, **NO_TARGET, max_train_seconds=seconds), how
 
 
 def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[StudySpec, str] | None:
@@ -272,17 +277,15 @@ def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[Stud
     objective, target = study.objective, study.objective.target
     if target is None or study.search.time_budget_s is None:
         return None
-    metric = objective.judged_by
-    there = (point.train_s for point in one.curve if metric.reaches(point.value, target))
-    seconds = _two_digits(max(PATIENCE * next(there, one.curve[-1].train_s), room_s))
+    first = one.first_at(target) or one.curve[-1]
+    seconds = _two_digits(max(PATIENCE * first.train_s, room_s))
     if seconds >= objective.max_train_seconds:
         return None
     how = (
         f"trials train for at most {seconds:g} s, of the {objective.max_train_seconds:g} s that "
         "are allowed: the time budget has room for no more"
     )
-    objective = objective.model_copy(update={"max_train_seconds": seconds})
-    return study.model_copy(update={"objective": objective}), how
+    return judged_by(study, max_train_seconds=seconds), how
 
 
 def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
@@ -295,14 +298,13 @@ def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
     if study.search.time_budget_s is not None:
         seconds = min(seconds, study.search.time_budget_s / 3)
     seconds = max(_two_digits(seconds), 0.1)
-    objective = objective.model_copy(update={"max_train_seconds": seconds})
     what = (
         f"did not get to the target in {tried:.2g} s"
         if reached is None
         else f"took {reached:.2g} s to the target"
     )
     how = f"trials train for at most {seconds:g} s (auto: {describe(record.spec)} {what})"
-    return study.model_copy(update={"objective": objective}), how
+    return judged_by(study, max_train_seconds=seconds), how
 
 
 def set_eval_interval(
@@ -317,7 +319,7 @@ def set_eval_interval(
     in_a_run = speed * study.objective.max_train_seconds
     most = min(most, max(1, int(in_a_run / FEWEST)))
     eval_interval = eval_interval_from(samples, one.evaluation_samples, most)
-    is_reached = target is not None and one.reaches(target)
+    is_reached = one.first_at(target) is not None
     counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
     often = max(1, round(counted / eval_interval))
     times = "once" if often == 1 else f"{often} times"

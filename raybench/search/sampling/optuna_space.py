@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import optuna
+from optuna import samplers
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -77,13 +78,12 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     for key, dimension in space.items():
         if isinstance(dimension, Cases) and _are_ranges(dimension):
             found[_share_name(key)] = FloatDistribution(0.0, 1.0)
-            continue
-        simple = [(key, dimension)]
-        if isinstance(dimension, Cases):
-            simple = [(f"{key} [{case.label()}]", case.dimension) for case in dimension.cases]
-        for name, one in simple:
-            assert not isinstance(one, Cases)
-            found[f"log2 {name}" if isinstance(one, Powers) else name] = _distribution(one)
+        elif isinstance(dimension, Cases):
+            for case in dimension.cases:
+                name = _name(f"{key} [{case.label()}]", case.dimension)
+                found[name] = _distribution(case.dimension)
+        else:
+            found[_name(key, dimension)] = _distribution(dimension)
     return found
 
 
@@ -146,11 +146,14 @@ def _share(dimension: Simple, value: float) -> float:
 
 def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str, Simple]:
     """Return the parameter's name and the dimension that holds among what is known."""
-    name = key
     if isinstance(dimension, Cases):
         case = dimension.choose(known)
-        name, dimension = f"{key} [{case.label()}]", case.dimension
-    return (f"log2 {name}" if isinstance(dimension, Powers) else name), dimension
+        key, dimension = f"{key} [{case.label()}]", case.dimension
+    return _name(key, dimension), dimension
+
+
+def _name(key: str, dimension: Simple) -> str:
+    return f"log2 {key}" if isinstance(dimension, Powers) else key
 
 
 def _distribution(dimension: Simple) -> BaseDistribution:
@@ -183,7 +186,7 @@ def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
 
 def _tpe(seed: int, startup_trials: int) -> BaseSampler:
     # `group` samples the ranges of different optimizers apart.
-    return optuna.samplers.TPESampler(
+    return samplers.TPESampler(
         seed=seed,
         n_startup_trials=startup_trials,
         multivariate=True,
@@ -192,45 +195,41 @@ def _tpe(seed: int, startup_trials: int) -> BaseSampler:
     )
 
 
-def _gp(seed: int, startup_trials: int) -> BaseSampler:
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("search.sampler: gp needs PyTorch; run: pip install 'raybench[torch]'.")
-    return optuna.samplers.GPSampler(
-        seed=seed,
-        n_startup_trials=startup_trials,
-        independent_sampler=optuna.samplers.RandomSampler(seed=seed),
-    )
-
-
 def _cmaes(seed: int, startup_trials: int) -> BaseSampler:
-    if importlib.util.find_spec("cmaes") is None:
-        raise UserError("search.sampler: cmaes needs its package; run: pip install cmaes.")
-    return optuna.samplers.CmaEsSampler(
-        seed=seed, independent_sampler=_tpe(seed, startup_trials), warn_independent_sampling=False
+    independent = _tpe(seed, startup_trials)
+    return samplers.CmaEsSampler(
+        seed=seed, independent_sampler=independent, warn_independent_sampling=False
     )
 
 
-def _random(seed: int, startup_trials: int) -> BaseSampler:
-    del startup_trials  # it learns nothing
-    return optuna.samplers.RandomSampler(seed=seed)
+def _gp(seed: int, startup_trials: int) -> BaseSampler:
+    return samplers.GPSampler(
+        seed=seed, n_startup_trials=startup_trials, independent_sampler=_random(seed)
+    )
+
+
+def _random(seed: int, startup_trials: int = 0) -> BaseSampler:
+    return samplers.RandomSampler(seed=seed)
 
 
 def _qmc(seed: int, startup_trials: int) -> BaseSampler:
-    del startup_trials  # it learns nothing
-    return optuna.samplers.QMCSampler(
+    return samplers.QMCSampler(
         seed=seed,
         scramble=True,
-        independent_sampler=optuna.samplers.RandomSampler(seed=seed),
+        independent_sampler=_random(seed),
         warn_independent_sampling=False,
         warn_asynchronous_seeding=False,
     )
 
 
 def _nsga2(seed: int, startup_trials: int) -> BaseSampler:
-    del startup_trials  # it has a generation of its own
-    return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+    return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
 
 
+NEEDS = {
+    "gp": ("torch", "gp needs PyTorch; run: pip install 'raybench[torch]'."),
+    "cmaes": ("cmaes", "cmaes needs its package; run: pip install cmaes."),
+}
 PARETO_SAMPLERS = ("nsga2",)
 """They look for the whole front of seconds and worker-seconds."""
 POPULATION = 16
@@ -254,6 +253,9 @@ def build_sampler(
     `num_earlier` is the number of trials the study holds already: a continued study must not
     draw the same random numbers again. `startup_trials` come before it models what it has seen.
     """
+    module, advice = NEEDS.get(name, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise UserError(f"search.sampler: {advice}")
     # Some of them, and TPE's `group`, are marked experimental by Optuna.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return SAMPLERS[name]((seed + 1_000_003 * num_earlier) % 2**32, startup_trials)

@@ -73,10 +73,8 @@ class Journal(JournalStorage):
         self._is_modelling = False
         self._held: list[FrozenTrial] = []
         """Every trial by its number, as it was when last read."""
-        self._numbers: dict[int, int] = {}
-        self._stale: set[int] = set()
-        """Trials, by Optuna's id, that were changed since they were read."""
-        self._open: set[int] = set()
+        self._open: dict[int, int] = {}
+        """Optuna's ids of the trials that have not ended, by number: only these change."""
         self._ended: list[int] = []
         """Numbers of the trials that can be modelled, in the order they ended."""
         self._best: dict[TrialState, list[tuple[float, float, int]]] = {s: [] for s in MODELLED}
@@ -106,30 +104,8 @@ class Journal(JournalStorage):
     ) -> bool:
         """Begin a waiting trial, or end one."""
         is_set = super().set_trial_state_values(trial_id, state, values)
-        self._keep(self._numbers[trial_id], self.get_trial(trial_id))
+        self._keep(self.get_trial(trial_id))
         return is_set
-
-    def set_trial_param(
-        self, trial_id: int, param_name: str, value: float, distribution: BaseDistribution
-    ) -> None:
-        """Set one of a trial's parameters."""
-        super().set_trial_param(trial_id, param_name, value, distribution)
-        self._stale.add(trial_id)
-
-    def set_trial_intermediate_value(self, trial_id: int, step: int, value: float) -> None:
-        """Set a trial's score by a step."""
-        super().set_trial_intermediate_value(trial_id, step, value)
-        self._stale.add(trial_id)
-
-    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set what the search keeps of a trial."""
-        super().set_trial_user_attr(trial_id, key, value)
-        self._stale.add(trial_id)
-
-    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set what Optuna keeps of a trial."""
-        super().set_trial_system_attr(trial_id, key, value)
-        self._stale.add(trial_id)
 
     def get_all_trials(
         self,
@@ -138,9 +114,8 @@ class Journal(JournalStorage):
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
         """Return the trials in those states by number, or all."""
-        for trial_id in self._stale:
-            self._held[self._numbers[trial_id]] = self.get_trial(trial_id)
-        self._stale.clear()
+        for number, trial_id in self._open.items():
+            self._held[number] = self.get_trial(trial_id)
         if states is not None and not any(s in states for s in TrialState if s not in OPEN):
             found = [self._held[number] for number in sorted(self._open)]
         else:
@@ -151,22 +126,21 @@ class Journal(JournalStorage):
     def _few(self) -> list[FrozenTrial]:
         if len(self._ended) <= self._num_modelled:
             return self._held
-        numbers = self._open | set(self._ended[-self._num_modelled :])
+        numbers = {*self._open, *self._ended[-self._num_modelled :]}
         numbers |= {number for best in self._best.values() for *_, number in best}
         return [self._held[number] for number in sorted(numbers)]
 
     def _add(self, trial_id: int, trial: FrozenTrial) -> None:
-        self._numbers[trial_id] = trial.number
         self._held.append(trial)
-        self._open.add(trial.number)
-        self._keep(trial.number, trial)
+        self._open[trial.number] = trial_id
+        self._keep(trial)
 
-    def _keep(self, number: int, trial: FrozenTrial) -> None:
+    def _keep(self, trial: FrozenTrial) -> None:
         """Take a trial as it now is; sort it where it has ended."""
+        number = trial.number
         self._held[number] = trial
-        if trial.state in OPEN or number not in self._open:
+        if trial.state in OPEN or self._open.pop(number, None) is None:
             return
-        self._open.discard(number)
         if trial.state not in MODELLED:
             return
         self._ended.append(number)

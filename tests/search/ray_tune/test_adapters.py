@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,9 @@ from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.runs.preflight import AUTOSCALED_CONCURRENCY, following
 from raybench.search import ray_tune as module
-from raybench.search import ray_tune as trainable
 from raybench.search.ray_tune import (
     ENVIRONMENT,
     OUTCOME,
-    Following,
     TuneCallback,
     TuneScheduler,
     TuneSearcher,
@@ -94,10 +93,11 @@ class Tune:
     def __init__(self, stage: Stage) -> None:
         self.num_released = 0
         pool = SimpleNamespace(stop_waiting=SimpleNamespace(remote=self._stop_waiting))
-        session: Any = SimpleNamespace(pool=pool)
+        session: Any = SimpleNamespace(pool=pool, is_local=True)
         self.searcher = TuneSearcher(stage.trials)
         self.scheduler = TuneScheduler(stage.trials)
-        self.callback = TuneCallback(stage.trials, stage.deadline, session)
+        limiter = ConcurrencyLimiter(self.searcher, max_concurrent=4)
+        self.callback = TuneCallback(stage.trials, stage.deadline, session, limiter, None)
         self.stopper = TuneStopper(stage.deadline)
 
     def _stop_waiting(self) -> None:
@@ -239,41 +239,32 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
 def test_ray_tune_is_given_nothing_of_the_study_to_save(stage: Stage) -> None:
     """The records and the journal hold it; the search itself cannot be pickled."""
     controller = Tune(stage)
-    for one in (controller.searcher, controller.callback, controller.scheduler):
+    for one in (controller.searcher, controller.scheduler):
         assert pickle.loads(pickle.dumps(one))._trials.__dict__ == {}
+    assert pickle.loads(pickle.dumps(controller.callback)).__dict__ == {}
     assert controller.searcher.save("nowhere") is None  # type: ignore[func-returns-value]
     assert controller.searcher.restore("nowhere") is None  # type: ignore[func-returns-value]
 
 
-class Client:
-    """Stands for a RunClient: gives `outcomes` and is finished once."""
+def trainable(
+    monkeypatch: pytest.MonkeyPatch, steps: list[RunOutcome], last: RunOutcome
+) -> tuple[TuneTrainable, list[Any]]:
+    """A trainable whose run gives `steps` and ends with `last`; and the clients that it makes."""
+    made: list[Any] = []
 
-    outcomes: list[RunOutcome] = []
-    made: list[tuple[Any, ...]] = []
+    def client(*given: Any, keep: bool) -> Any:
+        made.append((*given, keep))
+        return SimpleNamespace(step=lambda: steps.pop(0), finish=lambda: last)
 
-    def __init__(self, pool: Any, name: str, spec: RunSpec, *, keep: bool) -> None:
-        self.made.append((pool, name, spec, keep))
-        self.left, self.num_finished = list(self.outcomes), 0
-
-    def step(self) -> RunOutcome:
-        return self.left.pop(0)
-
-    def finish(self) -> RunOutcome:
-        self.num_finished += 1
-        return RunOutcome(evaluation=REACHED.evaluation, is_over=True, concurrent=3)
+    monkeypatch.setattr(module, "RunClient", client)
+    return TuneTrainable.__new__(TuneTrainable), made  # Tune's own set-up wants a trial's folder
 
 
 def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that is over gives its workers back before Tune hears of it."""
-
-    class Own(Client):
-        outcomes = [FIRST, REACHED]
-        made: list[tuple[Any, ...]] = []
-
-    monkeypatch.setattr(trainable, "RunClient", Own)
-    one = TuneTrainable.__new__(TuneTrainable)  # Tune's own set-up wants a trial's folder
+    one, made = trainable(monkeypatch, [FIRST, REACHED], replace(REACHED, concurrent=3))
     spec = RunSpec(objective=Objective(target=0.95, max_train_seconds=10))
     one.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False)
     first = one.step()
@@ -286,20 +277,14 @@ def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
     assert set(last) == {"train_s", "score", "done", OUTCOME}
     other = spec.model_copy(update={"learning_rate": 0.5})
     assert one.reset_config({"trial": "0001", "spec": other}) is True
-    assert Own.made == [("pool", "0000", spec, False), ("pool", "0001", other, False)]
+    assert made == [("pool", "0000", spec, False), ("pool", "0001", other, False)]
 
 
 def test_a_run_that_failed_before_its_first_evaluation_has_a_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Own(Client):
-        outcomes = [RunOutcome(is_over=True, failure="timeout", message="no room")]
-
-        def finish(self) -> RunOutcome:
-            return self.outcomes[0]
-
-    monkeypatch.setattr(trainable, "RunClient", Own)
-    one = TuneTrainable.__new__(TuneTrainable)
+    failed = RunOutcome(is_over=True, failure="timeout", message="no room")
+    one, _ = trainable(monkeypatch, [failed], failed)
     one.setup({"trial": "0000", "spec": RunSpec()}, pool=None, keep=True)
     result = one.step()
     assert (result["train_s"], result["done"]) == (0.0, True)
@@ -321,7 +306,8 @@ def test_a_host_that_joins_gets_trials(
     monkeypatch.setattr(module, "LOOK_S", 0.0)
     limiter = ConcurrencyLimiter(Endless(), max_concurrent=1)
     session: Any = SimpleNamespace(is_local=is_local, nodes=lambda: (A, B))
-    callback = Following(limiter, session, follow=len)
+    deadline: Any = SimpleNamespace(over=False)
+    callback = TuneCallback(None, deadline, session, limiter, len)  # type: ignore[arg-type]
     assert limiter.suggest("0") is not None
     assert limiter.suggest("1") is None
     callback.on_step_end(0, [])
