@@ -10,8 +10,15 @@ from typing import Any
 import pandas as pd
 
 from raybench.commands import cli
-from raybench.data.store.entries import Entry, list_entries, remove_entry, remove_unfinished
-from raybench.data.store.place import free_bytes, size_in_words, store_folder
+from raybench.data.store.entries import (
+    Entry,
+    free_bytes,
+    list_entries,
+    remove_entry,
+    remove_unfinished,
+    size_in_words,
+    store_folder,
+)
 from raybench.report.console import make_console, print_table, say
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec

@@ -21,8 +21,7 @@ from raybench.data.dataset import (
     split_of_arrays,
 )
 from raybench.data.memory import is_mapped, map_array
-from raybench.data.store.entries import EntryLock, remove_unfinished, written_whole
-from raybench.data.store.place import NO_ROOM
+from raybench.data.store.entries import NO_ROOM, EntryLock, remove_unfinished, written_whole
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

@@ -15,7 +15,7 @@ from raybench.data.inputs import shown
 from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
-from raybench.data.store.source import pinning
+from raybench.data.store.build import pinning
 from raybench.models.base import (
     DataShape,
     LayerWorkload,

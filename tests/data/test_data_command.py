@@ -9,8 +9,7 @@ import pytest
 from raybench.commands import cli
 from raybench.commands.data import main
 from raybench.data.store import build as store
-from raybench.data.store.build import stored
-from raybench.data.store.source import Source
+from raybench.data.store.build import Source, stored
 
 
 @pytest.fixture

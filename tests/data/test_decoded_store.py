@@ -15,10 +15,9 @@ import pytest
 
 from raybench.data import memory
 from raybench.data.store import build as store
-from raybench.data.store import place
-from raybench.data.store.build import stored
+from raybench.data.store import entries
+from raybench.data.store.build import Source, file_at, stored
 from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
-from raybench.data.store.source import Source, file_at
 from raybench.spec.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +63,7 @@ def in_new_process(code, path):
         import numpy as np
         from pathlib import Path
         from raybench.data.store.build import stored
-        from raybench.data.store.source import Source, file_at
+        from raybench.data.store.build import Source, file_at
         path = Path({str(path)!r})
         source = Source(name="toy", path=path, files=[file_at(path)], options={{}})
         def build(writer):
@@ -196,7 +195,7 @@ def test_a_build_that_fails_leaves_nothing_and_is_tried_again(cache, data):
 
 def test_too_small_a_disk_is_said_before_anything_is_written(cache, data, monkeypatch):
     usage = shutil.disk_usage(data)._replace(free=10**9)
-    monkeypatch.setattr(place.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(entries.shutil, "disk_usage", lambda folder: usage)
     message = (
         rf"^dataset toy needs 3.0 GB in {cache}, and its disk has 1.0 GB left; .* RAYBENCH_CACHE"
     )

@@ -21,7 +21,7 @@ from raybench.data.sources.images import (
     probe,
     read_head,
 )
-from raybench.data.store.place import Writer
+from raybench.data.store.build import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.data.dataset import Dataset, Split
-from raybench.data.store.build import read_dataset, stored, write_dataset
-from raybench.data.store.source import Source, list_files
+from raybench.data.store.build import Source, list_files, read_dataset, stored, write_dataset
 from raybench.spec.errors import UserError
 
 

@@ -16,7 +16,7 @@ from raybench.data.sources.images import (
     probe,
     read_head,
 )
-from raybench.data.store.place import size_in_words
+from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 
 Kind = Literal["pictures", "table", "texts", "running text", "other"]

@@ -42,8 +42,8 @@ from raybench.data.sources.tables import (
     with_default_columns,
 )
 from raybench.data.sources.texts import Tokens, running_texts
-from raybench.data.store.place import size_in_words
-from raybench.data.store.source import list_files
+from raybench.data.store.build import list_files
+from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError
 

@@ -20,9 +20,8 @@ from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_or
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels
 from raybench.data.sources.table import BATCH_ROWS, Table
-from raybench.data.store.build import stored
-from raybench.data.store.place import Writer, tell
-from raybench.data.store.source import Source, file_at
+from raybench.data.store.build import Source, Writer, file_at, stored
+from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec

@@ -17,7 +17,7 @@ from raybench.data.sources.table import (
     column_of,
     require_columns,
 )
-from raybench.data.store.source import File, list_files
+from raybench.data.store.build import File, list_files
 from raybench.spec.errors import UserError
 
 METADATA = "metadata.csv"

@@ -18,7 +18,7 @@ from raybench.data.dataset import Array, Dataset
 from raybench.data.digits import IDX_FILES, find_files, read_idx
 from raybench.data.sources.arrays import OPTIONS, RawSet, RawSplit, load_arrays
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
-from raybench.data.store.source import Source, file_at
+from raybench.data.store.build import Source, file_at
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

@@ -42,9 +42,17 @@ from raybench.data.sources.texts import (
     running_texts,
     texts_of,
 )
-from raybench.data.store.build import read_dataset, stored, write_dataset
-from raybench.data.store.place import Writer, tell
-from raybench.data.store.source import File, Source, file_at, list_files
+from raybench.data.store.build import (
+    File,
+    Source,
+    Writer,
+    file_at,
+    list_files,
+    read_dataset,
+    stored,
+    write_dataset,
+)
+from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 

@@ -1,4 +1,4 @@
-"""What the store holds: who builds and uses an entry (a lock each), entries listed and removed."""
+"""What the store holds, and where: entries, a lock of each, room on its disk."""
 
 import contextlib
 import errno
@@ -6,15 +6,84 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from raybench.data.store.place import VARIABLE
-from raybench.data.store.source import Source
+import pooch
+
 from raybench.spec.errors import UserError
+
+VARIABLE = "RAYBENCH_CACHE"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+LEFT_FREE = 64 * 2**20
+"""Bytes of the disk that are left to others."""
+
+
+def store_folder() -> Path:
+    """Return the folder of all stored datasets: `$RAYBENCH_CACHE`, else in the user's cache."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).expanduser().absolute()
+    return Path(pooch.os_cache("raybench")) / "datasets"
+
+
+def make_store_folder() -> Path:
+    """Return the folder, made where it was not there; UserError where it cannot be written to."""
+    folder, why = store_folder(), "it cannot be written to"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{folder}, where decoded datasets are kept, cannot be used ({why}); set {VARIABLE} "
+            "to a folder that can be written to."
+        )
+    return folder
+
+
+def require_room(num_bytes: int, what: str) -> None:
+    """Raise UserError if the store's disk has no room for `num_bytes`, before they are written."""
+    make_store_folder()
+    free = free_bytes()
+    if num_bytes + LEFT_FREE > free:
+        raise no_room(what, num_bytes)
+
+
+def free_bytes() -> int:
+    """Return what the store's disk has left."""
+    return shutil.disk_usage(store_folder()).free
+
+
+def no_room(what: str, num_bytes: int | None = None) -> UserError:
+    """Return the error that says how much is needed, how much there is, and what to do."""
+    folder = store_folder()
+    needed = "more room" if num_bytes is None else size_in_words(num_bytes)
+    free = size_in_words(free_bytes())
+    return UserError(
+        f"{what} needs {needed} in {folder}, and its disk has {free} left; remove stored datasets "
+        f"(`raybench data` lists them), or set {VARIABLE} to a folder on another disk."
+    )
+
+
+def size_in_words(num_bytes: float) -> str:
+    """Return a number of bytes with the unit it is read best in: 1.5 GB."""
+    size = float(num_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+def tell(sentence: str) -> None:
+    """Say something of the store, beside a command's own output."""
+    print(f"raybench: {sentence}", file=sys.stderr, flush=True)
+
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """What a file system says that knows no locks."""
@@ -136,13 +205,6 @@ def list_entries(store: Path) -> list[Entry]:
             about = json.loads(file.read_text())
             found.append(Entry(folder=file.parent, about=about, last_used=file.stat().st_mtime))
     return sorted(found, key=lambda entry: entry.last_used, reverse=True)
-
-
-def entries_of(store: Path, source: Source) -> list[Entry]:
-    """Return the entries made of the same path with the same options, of whatever content."""
-    options = json.loads(json.dumps(source.shown_options))
-    wanted = {"source": source.name, "path": str(source.path.absolute()), "options": options}
-    return [one for one in list_entries(store) if {**one.about, **wanted} == one.about]
 
 
 def remove_entry(folder: Path) -> bool:
