@@ -41,7 +41,7 @@ def test_lines_may_end_as_an_old_mac_ends_them(tmp_path):
 
 def test_an_empty_line_of_names_is_no_row(tmp_path):
     lines = ["x,kind", *(f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS))]
-    with pytest.raises(UserError, match="line 1 must name the columns, and all its cells are emp"):
+    with pytest.raises(UserError, match="line 1 must name the columns, and holds nothing"):
         load(write(tmp_path / "excel.csv", ",", lines), label="kind")
 
 

@@ -128,7 +128,7 @@ def test_a_column_of_texts_is_learnt_by_a_language_model(tmp_path):
     ("content", "sentence"),
     [
         (b"short", "5 characters, 0 windows of dataset.sequence_length 128"),
-        (b"ok\nna\xefve", "line 2 is not UTF-8 .byte 0xef.; save the file"),
+        (b"ok\nna\xefve", "line 2 is not UTF-8 .'naïve' if it is Latin-1.; save the file"),
     ],
 )
 def test_text_that_cannot_be_learnt(tmp_path, content, sentence):

@@ -1,6 +1,5 @@
 """Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
-import contextlib
 import csv
 import io
 import re
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -100,15 +98,19 @@ def require_once(names: Sequence[str], source: str) -> None:
 
 
 DELIMITERS = (",", ";", "\t", "|")
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""What bytes are decoded to that are not UTF-8."""
+SHOWN = 20
+"""Bytes before and after one that is not UTF-8 that a sentence shows."""
 HEAD_BYTES = 2**20
 """What is read of a file to tell how it is written."""
 MEMORY_FACTOR = 3
 """Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
-MISSING = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+BLANKS = tuple(" " * number for number in range(9))
+MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
 """What a cell of a column of numbers says that has none."""
 DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
 DECIMAL_POINT = re.compile(DECIMAL_COMMA.pattern.replace(",\\d", r"\.\d"))
-TO_UTF8 = "save the file as UTF-8: iconv -f latin1 -t utf-8."
 
 
 class CsvTable(Table):
@@ -121,8 +123,16 @@ class CsvTable(Table):
         """UserError, with its line, for what is no table."""
         self.source, self.folder, self._path = str(path), str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
-        head = _head(path)
-        line = next(line for line in head.splitlines() if line.strip())
+        try:
+            with pa.input_stream(str(path)) as stream:
+                head = stream.read(HEAD_BYTES).decode("utf-8-sig", errors="replace")
+        except (OSError, pa.ArrowInvalid) as error:
+            raise UserError(f"{path} cannot be read ({error}).") from error
+        line = next((line for line in head.splitlines() if line.strip()), None)
+        if line is None:
+            raise UserError(f"{path} is empty; give it a line of names, and rows.")
+        if UNREADABLE in line:
+            raise not_utf8(path)
         self._delimiter = max(
             DELIMITERS, key=lambda one: len(next(csv.reader([line], delimiter=one)))
         )
@@ -131,9 +141,8 @@ class CsvTable(Table):
         self.schema, self.num_rows = self._table.schema, self._table.num_rows
         if not self.num_rows:
             raise UserError(f"{path} has a line of names and no rows; give it rows.")
-        for name, kind in zip(names, self.schema.types, strict=True):
-            if pa.types.is_binary(kind):
-                raise self._not_utf8(name)
+        if any(map(pa.types.is_binary, self.schema.types)):
+            raise not_utf8(path)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """See `Table`."""
@@ -150,7 +159,7 @@ class CsvTable(Table):
         is_comma = self._delimiter != "," and DECIMAL_COMMA.search(head)
         point = "," if is_comma and not DECIMAL_POINT.search(head) else "."
         try:
-            table = pa.csv.read_csv(
+            return pa.csv.read_csv(
                 str(self._path),
                 parse_options=pa.csv.ParseOptions(
                     delimiter=self._delimiter, newlines_in_values=True
@@ -161,11 +170,6 @@ class CsvTable(Table):
             )
         except pa.ArrowInvalid as error:
             raise self._not_a_table(str(error)) from error
-        for number, field in enumerate(table.schema):
-            if pa.types.is_string(field.type):
-                column = _without_blanks(table.column(number), point)
-                table = table.set_column(number, field.name, column)
-        return table
 
     def _not_a_table(self, problem: str) -> UserError:
         """Return the error for what pyarrow cannot read: the first line that is not as the rest."""
@@ -180,77 +184,38 @@ class CsvTable(Table):
                 )
         return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
 
-    def _not_utf8(self, column: str) -> UserError:
-        values = self._table.column(column).combine_chunks()
-        number, wrong = next(
-            (number, value)
-            for number, value in enumerate(values.to_pylist())
-            if value is not None and not _is_utf8(value)
-        )
-        return UserError(
-            f"{self.place(number)}: column '{column}' is not UTF-8 (it holds {wrong[:40]!r}, "
-            f"'{wrong[:40].decode('latin-1')}' if it is Latin-1); {TO_UTF8}"
-        )
 
-
-def _head(path: Path) -> str:
-    """Return the begin of a file; UserError if it is empty, or in no encoding that is read."""
-    try:
-        with pa.input_stream(str(path)) as stream:
-            head: bytes = stream.read(HEAD_BYTES)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from error
-    if not head.strip():
-        raise UserError(f"{path} is empty; give it a line of names, and rows.")
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UserError(f"{path} is UTF-16; save it as UTF-8: iconv -f utf-16 -t utf-8.")
-    if b"\0" in head:
-        raise UserError(f"{path} is not text (it holds a zero byte); give the path of a CSV file.")
-    names = head.splitlines()[0]
-    if not _is_utf8(names):
-        raise UserError(
-            f"{path}: line 1, the names of the columns, is not UTF-8 "
-            f"('{names.decode('latin-1').strip()}' if it is Latin-1); {TO_UTF8}"
-        )
-    return head.decode("utf-8-sig", errors="replace")
+def not_utf8(path: Path) -> UserError:
+    """Return the error for a file of text that is not UTF-8, with its first such line."""
+    number, shown = 0, ""
+    with pa.input_stream(str(path)) as stream:
+        for line in io.BufferedReader(stream):
+            number += 1
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                shown = line[max(0, error.start - SHOWN) : error.start + SHOWN].decode("latin-1")
+                break
+    return UserError(
+        f"{path}: line {number} is not UTF-8 ('{shown.strip()}' if it is Latin-1); save the file "
+        "as UTF-8: iconv -f latin1 -t utf-8."
+    )
 
 
 def _names(path: Path, head: str, delimiter: str) -> list[str]:
-    """Return the names of the columns; UserError where one stands twice, or all are numbers."""
+    """Return the names of the columns; UserError where one stands twice, or there are none."""
     reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
     given = [name.strip() for name in next(cells for cells in reader if cells)]
-    if not any(given):
+    if all(is_number(name) for name in given if name):
         raise UserError(
-            f"{path}: line {reader.line_num} must name the columns, and all its cells are empty; "
-            "remove it."
-        )
-    if all(map(is_number, given)):
-        raise UserError(
-            f"{path}: line 1 must name the columns, and holds numbers ({given[0]}, ...); write a "
-            "line of names above it."
+            f"{path}: line {reader.line_num} must name the columns, and holds "
+            f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of names "
+            "above it."
         )
     # pandas writes its row numbers under an empty name, and calls it so itself.
     names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
     require_once(names, str(path))
     return names
-
-
-def _without_blanks(texts: Any, point: str) -> Any:
-    """Return a column of texts as numbers if it holds these, and blanks where one is missing.
-
-    pyarrow takes no cell of spaces for a missing number, and all others for texts then.
-    """
-    trimmed = pc.utf8_trim_whitespace(texts)
-    is_missing = pc.is_in(trimmed, value_set=pa.array(MISSING))
-    if not pc.any(pc.and_(is_missing, pc.not_equal(trimmed, texts))).as_py():
-        return texts
-    known = pc.if_else(is_missing, pa.scalar(None, pa.string()), trimmed)
-    if known.null_count == len(known):
-        return texts
-    for kind in (pa.int64(), pa.float64()):
-        with contextlib.suppress(pa.ArrowInvalid):
-            return pc.replace_substring(known, point, ".").cast(kind)
-    return texts
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -265,14 +230,6 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                     yield reader.line_num, cells
     finally:
         csv.field_size_limit(limit)
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 ENDINGS = {

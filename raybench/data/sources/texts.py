@@ -13,7 +13,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import TYPICAL_SHARE
-from raybench.data.sources.files import SPLIT_NAMES, find_files, split_of
+from raybench.data.sources.files import SPLIT_NAMES, find_files, not_utf8, split_of
 from raybench.data.sources.folders import TEXT_ENDINGS
 from raybench.data.sources.table import Say, Table, is_text
 from raybench.spec.dataset_spec import DatasetSpec
@@ -204,15 +204,10 @@ def running_texts(path: Path) -> dict[str, str]:
 
 def read_text(file: Path) -> str:
     """Return a file's text; UserError, with the line, if it is not UTF-8."""
-    content = file.read_bytes()
     try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{file}: line {line} is not UTF-8 (byte {content[error.start]:#04x}); save the file "
-            "as UTF-8: iconv -f latin1 -t utf-8."
-        ) from error
+        raise not_utf8(file) from error
 
 
 def language_dataset(
