@@ -19,8 +19,6 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-CHUNK = 2**22
-"""Pixels scaled at a time: bounds the float32 copies to some 16 MB."""
 NPZ = "mnist.npz"
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -42,32 +40,14 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
 
     Bilinear with pixel centres aligned; shrinking averages over the pixels it drops.
     """
-    num_images, height, width = images.shape
-    if size is None or (height, width) == (size, size):
+    if size is None or images.shape[1:] == (size, size):
         return images
-    rows, columns = _weights(height, size), _weights(width, size)
-    scaled = np.empty((num_images, size, size), np.uint8)
-    count = max(1, CHUNK // (max(size, height) * max(size, width)))
-    for start in range(0, num_images, count):
-        chunk = images[start : start + count].astype(np.float32)
-        scaled[start : start + count] = np.rint(rows @ chunk @ columns.T)
+    from PIL import Image  # not with the package: it must import fast
+
+    scaled = np.empty((len(images), size, size), np.uint8)
+    for image, target in zip(images, scaled, strict=True):
+        target[:] = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)
     return scaled
-
-
-def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
-    """Weights (size_out, size_in) of each input pixel in each output pixel; rows sum to 1."""
-    scale = size_in / size_out
-    centers = (np.arange(size_out) + 0.5) * scale - 0.5
-    # The border pixel goes on outside the image, so a centre there is moved to the border.
-    centers = np.clip(centers, 0, size_in - 1)
-    distances = np.abs(centers[:, None] - np.arange(size_in)[None, :])
-    weights = np.maximum(0, 1 - distances / max(1.0, scale))
-    weights /= weights.sum(axis=1, keepdims=True)
-    # In whole 1/256 every product and sum fits float32's 24 bits exactly, so the pixels are
-    # the same whatever order a platform's matrix product adds them in.
-    weights = np.rint(weights * 256) / 256
-    weights[np.arange(size_out), weights.argmax(axis=1)] += 1 - weights.sum(axis=1)
-    return np.asarray(weights, np.float32)
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
@@ -105,16 +85,11 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     Read from scikit-learn's file: importing scikit-learn takes a second in every worker.
     """
     package = importlib.util.find_spec("sklearn")
-    for folder in (package.submodule_search_locations or []) if package else []:
-        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():
-            with gzip.open(file, "rt") as lines:
-                table = np.loadtxt(lines, delimiter=",")
-            return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits as load_sklearn_digits
-
-    pixels, digits = load_sklearn_digits(return_X_y=True)
-    return pixels, digits
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    table = np.loadtxt(file, delimiter=",")
+    return table[:, :-1], table[:, -1]
 
 
 def load_mnist(spec: DatasetSpec) -> Dataset:
@@ -140,17 +115,7 @@ def _read_mnist() -> list[Array]:
             return _read_npz(place / NPZ)
         files = find_files(place, [f"{name}*" for name in IDX_FILES])
         if files is not None:
-            arrays = [
-                read_idx(file, num_dimensions=dimensions)
-                for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
-            ]
-            for images, labels in ((0, 1), (2, 3)):
-                if len(arrays[images]) != len(arrays[labels]):
-                    raise UserError(
-                        f"{files[images]} holds {len(arrays[images])} images, but {files[labels]} "
-                        f"{len(arrays[labels])} labels; copy both files again."
-                    )
-            return arrays
+            return read_idx_files(files)
     if given:
         raise UserError(
             f"RAYBENCH_DATA={given} holds no MNIST: put {EXPECTED} there or in its folder mnist, "
@@ -187,6 +152,21 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
             return None
         found.append(files[0])
     return found
+
+
+def read_idx_files(files: Sequence[Path]) -> list[Array]:
+    """Return images and labels of the training split, then of the test split."""
+    arrays = [
+        read_idx(file, num_dimensions=dimensions)
+        for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
+    ]
+    for images, labels in ((0, 1), (2, 3)):
+        if len(arrays[images]) != len(arrays[labels]):
+            raise UserError(
+                f"{files[images]} holds {len(arrays[images])} images, but {files[labels]} "
+                f"{len(arrays[labels])} labels; copy both files again."
+            )
+    return arrays
 
 
 def read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:

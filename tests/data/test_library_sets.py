@@ -235,6 +235,6 @@ def test_no_code_of_a_file_is_run(tmp_path):
     write_cifar(tmp_path / "cifar-10-batches-py")
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps({b"data": Attack()}))
     spec = DatasetSpec(name="torchvision", set="CIFAR10", path=str(tmp_path))
-    with pytest.raises(UserError, match=r"test_batch cannot be read \(asks for "):
+    with pytest.raises(UserError, match=r"test_batch cannot be read whole \(asks for "):
         build_dataset(spec)
     assert not (tmp_path / "ran").exists()

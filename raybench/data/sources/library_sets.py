@@ -6,7 +6,9 @@ import json
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from raybench.data.dataset import Array, Dataset
-from raybench.data.digits import IDX_FILES, find_files, read_idx
+from raybench.data.digits import IDX_FILES, find_files, read_idx_files
 from raybench.data.sources.arrays import OPTIONS, RawSet, RawSplit, load_arrays
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
 from raybench.data.store.build import Source, file_at
@@ -95,10 +97,7 @@ def _load(
 
 def _read_idx(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
     del spec
-    arrays = [
-        read_idx(file, num_dimensions=dimensions)
-        for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
-    ]
+    arrays = read_idx_files(files)
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])})
 
 
@@ -112,6 +111,18 @@ ARRAYS_ONLY = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),
 }
+
+
+@contextmanager
+def fetched_whole(file: Path) -> Iterator[None]:
+    """Turn what numpy, scipy, zipfile and pickle raise for a damaged file into a UserError."""
+    try:
+        yield
+    except (
+        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
+        *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
+    ) as error:
+        raise UserError(f"{file} cannot be read whole ({error}); fetch it again.") from error
 
 
 class ArraysOnly(pickle.Unpickler):
@@ -130,27 +141,21 @@ def _read_cifar(files: Sequence[Path], spec: DatasetSpec, *, fine: bool) -> RawS
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
-        try:
-            with file.open("rb") as opened:
-                content = ArraysOnly(opened, encoding="bytes").load()
-            named = {
-                key.decode() if isinstance(key, bytes) else key: value
-                for key, value in content.items()
-            }
+        with fetched_whole(file), file.open("rb") as opened:
+            content = ArraysOnly(opened, encoding="bytes").load()
+            named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
             parts.append([named[one] for one in wanted])
-        except (
-            *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-            pickle.UnpicklingError,
-        ) as error:
-            raise UserError(f"{file} cannot be read ({error}); fetch it again.") from error
     splits = {}
     for split, own in (("train", parts[:-2]), ("test", parts[-2:-1])):
         images = np.concatenate([one[0] for one in own]).reshape(-1, 3, 32, 32)
         labels = np.concatenate([np.asarray(one[1], np.int64) for one in own])
         splits[split] = RawSplit(images.transpose(0, 2, 3, 1), labels)
-    class_names = [one.decode() if isinstance(one, bytes) else str(one) for one in parts[-1][0]]
-    return RawSet(splits, tuple(class_names))
+    return RawSet(splits, tuple(map(_text_of, parts[-1][0])))
+
+
+def _text_of(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
@@ -168,13 +173,9 @@ def _read_svhn(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
     del spec
     splits = {}
     for part, file in zip(("train", "test"), files, strict=True):
-        try:
+        with fetched_whole(file):
             content = loadmat(file)
             images, labels = content["X"], content["y"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{file} is no whole file of SVHN ({error}); fetch it again."
-            ) from error
         # (32, 32, 3, N) in the file; a zero is written as class 10.
         splits[part] = RawSplit(images.transpose(3, 0, 1, 2), labels.ravel().astype(np.int64) % 10)
     return RawSet(splits)
@@ -183,25 +184,16 @@ def _read_svhn(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
 def _arrays(file: Path, *names: str) -> list[Array]:
     """Return arrays of an npz of Keras, lists of several lengths among them."""
     found = []
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in names:
-                content = io.BytesIO(archive.read(f"{name}.npy"))
-                version = np.lib.format.read_magic(content)
-                if version == (1, 0):
-                    _, _, dtype = np.lib.format.read_array_header_1_0(content)
-                else:
-                    _, _, dtype = np.lib.format.read_array_header_2_0(content)
-                if dtype.hasobject:
-                    found.append(ArraysOnly(content).load())
-                else:
-                    content.seek(0)
-                    found.append(np.lib.format.read_array(content, allow_pickle=False))
-    except (
-        *(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile),
-        pickle.UnpicklingError,
-    ) as error:
-        raise UserError(f"{file} is no whole set ({error}); fetch it again.") from error
+    with fetched_whole(file), zipfile.ZipFile(file) as archive:
+        for name in names:
+            content = io.BytesIO(archive.read(f"{name}.npy"))
+            major, _ = np.lib.format.read_magic(content)
+            read_header = getattr(np.lib.format, f"read_array_header_{major}_0")
+            if read_header(content)[2].hasobject:
+                found.append(ArraysOnly(content).load())
+            else:
+                content.seek(0)
+                found.append(np.lib.format.read_array(content, allow_pickle=False))
     return found
 
 
@@ -249,10 +241,8 @@ def _tokens(texts: Array, spec: DatasetSpec) -> Array:
 
 def _vocabulary(file: Path, spec: DatasetSpec) -> tuple[str, ...]:
     """Return the words by token id."""
-    try:
+    with fetched_whole(file):
         places: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is no whole word index ({error}); fetch it again.") from error
     size = min(spec.vocabulary_size, 2 + max(places.values()))
     words = [*SPECIAL, *[""] * (size - 2)]
     for word, place in places.items():
