@@ -9,38 +9,19 @@ import numpy.typing as npt
 
 from raybench.data.dataset import Dataset, Split
 from raybench.data.image_changes import (
+    CHANGES,
     ONE,
     Draws,
     Key,
-    Mixing,
-    color_jitter,
-    cutout,
-    draw_colours,
-    draw_crop,
-    draw_cutout,
-    draw_flip,
-    draw_resized_crop,
-    flip,
     mix,
-    random_crop,
-    random_resized_crop,
+    mixup_shares,
     sample_keys,
+    whole,
 )
 from raybench.data.inputs import Array, Batch, Rows, each, parts
 from raybench.spec.dataset_spec import Augmentation, Mixup, RandomCrop
 from raybench.spec.errors import UserError
 
-Drawn = tuple[npt.NDArray[Any], ...]
-"""What is drawn for the samples of a batch, (n, ...) each."""
-CHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Array]]] = {
-    "random_crop": (draw_crop, random_crop),
-    "flip": (draw_flip, flip),
-    "random_resized_crop": (draw_resized_crop, random_resized_crop),
-    "cutout": (draw_cutout, cutout),
-    "color_jitter": (draw_colours, color_jitter),
-}
-"""What is drawn for samples, (draws, shape of one, settings) -> Drawn, and what is done to images,
-(images, drawn, settings) -> images, by its kind; `mixup` alone needs other samples too."""
 CHUNK = 2**18
 """Numbers that all changes are made to before the next ones: about what a core's cache holds."""
 
@@ -83,7 +64,7 @@ class Augmenter:
         if self._mixup_at is not None:
             mixup = augmentations[self._mixup_at]
             assert isinstance(mixup, Mixup)
-            self._mixing = Mixing(mixup.alpha, len(split))
+            self._alpha, self._num_rows = mixup.alpha, len(split)
             self._before, self._after = placed[: where[0]], placed[where[0] + 1 :]
 
     def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
@@ -98,7 +79,7 @@ class Augmenter:
         if self._mixup_at is None:
             return Augmented(changed, None, None)
         draws = Draws(sample_keys(self._seed, rounds, rows), self._mixup_at)
-        others, shares = self._mixing.others(draws), self._mixing.shares(draws)
+        shares, others = mixup_shares(draws, self._alpha), whole(draws(1), self._num_rows)
         partners = self._changed(self._before, self._read(others), others, rounds)
         mixed = self._changed(self._after, _mixed(changed, partners, shares), rows, rounds)
         return Augmented(mixed, others, (shares / ONE).astype(np.float32))
@@ -119,16 +100,12 @@ def is_image(inputs: Any) -> bool:
 
 def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
     """Return images after all changes."""
-    planned = []
-    for place, settings in augmentations:
-        draw, change = CHANGES[settings.kind]
-        planned.append((change, draw(Draws(keys, place), images.shape[1:], settings), settings))
     changed = np.empty(images.shape, images.dtype)
     for some in _chunks(images):
         changed[some] = images[some]
         chunk = changed[some]
-        for change, drawn, settings in planned:
-            chunk = change(chunk, tuple(one[some] for one in drawn), settings)
+        for place, settings in augmentations:
+            chunk = CHANGES[settings.kind](chunk, Draws(keys[some], place), settings)
         changed[some] = chunk  # numpy leaves it where it is already there
     return changed
 

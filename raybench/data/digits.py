@@ -45,8 +45,9 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
     from PIL import Image  # not with the package: it must import fast
 
     scaled = np.empty((len(images), size, size), np.uint8)
-    for image, target in zip(images, scaled, strict=True):
-        target[:] = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)
+    for row, image in enumerate(images):
+        picture = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)
+        scaled[row] = np.asarray(picture)
     return scaled
 
 

@@ -1,8 +1,7 @@
-"""What augmentation draws for samples, and what it does to images: one kind after the other.
+"""What augmentation does to images: one kind after the other.
 
-Of each kind, what is drawn for the samples of a batch, and what is done to some of them: images
-(n, height, width, channels) of any type, which may be written to, become others of the same type
-and shape.
+Each takes some images (n, height, width, channels) of any type, which may be written to, and their
+random numbers, and returns others of the same type and shape.
 
 Random numbers are a hash of seed, round, sample and their own number, so a sample is changed alike
 in whatever batch, worker and framework it stands, and no state is kept. The hash is SplitMix64
@@ -11,7 +10,10 @@ four, whole arrays at once.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,39 +76,22 @@ def _mixed_number(value: int) -> int:
     return int(_mixed(np.array([value], np.uint64))[0])
 
 
-Place = tuple[Whole, Whole]
-"""(n,) rows and (n,) columns."""
-
-
-def draw_crop(draws: Draws, shape: tuple[int, ...], settings: RandomCrop) -> Place:
-    """Return the top left corners in the padded images; each of (2 padding + 1)^2 alike."""
-    del shape
-    top, left = (whole(draws(one), 2 * settings.padding + 1) for one in (0, 1))
-    return top, left
-
-
-def random_crop(images: Array, place: Place, settings: RandomCrop) -> Array:
-    """Pad with zeros, and cut the old size out."""
+def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
+    """Pad with zeros, and cut the old size out: each of (2 padding + 1)^2 places alike."""
     number, height, width, channels = images.shape
     padding = settings.padding
+    tops, lefts = (whole(draws(one), 2 * padding + 1) for one in (0, 1))
     padded = np.zeros((number, height + 2 * padding, width + 2 * padding, channels), images.dtype)
     padded[:, padding : padding + height, padding : padding + width] = images
     # A row of pixels is one run of memory, so a copy of a window is a copy of `height` runs.
     lines = padded.reshape(number, height + 2 * padding, -1)
     windows = sliding_window_view(lines, (height, width * channels), axis=(1, 2))[:, :, ::channels]
-    return windows[np.arange(number), *place].reshape(images.shape)
+    return windows[np.arange(number), tops, lefts].reshape(images.shape)
 
 
-def draw_flip(draws: Draws, shape: tuple[int, ...], settings: Flip) -> tuple[npt.NDArray[np.bool_]]:
-    """Return which samples are mirrored."""
-    del shape
-    return (draws(0) < settings.probability,)
-
-
-def flip(images: Array, chosen: tuple[npt.NDArray[np.bool_]], settings: Flip) -> Array:
-    """Mirror left to right."""
-    del settings
-    rows = np.flatnonzero(chosen[0])
+def flip(images: Array, draws: Draws, settings: Flip) -> Array:
+    """Mirror some left to right."""
+    rows = np.flatnonzero(draws(0) < settings.probability)
     old = images[rows]
     mirrored = np.empty_like(old)
     for channel in range(images.shape[3]):  # four times as fast as all channels of a pixel
@@ -115,17 +100,11 @@ def flip(images: Array, chosen: tuple[npt.NDArray[np.bool_]], settings: Flip) ->
     return images
 
 
-def draw_cutout(draws: Draws, shape: tuple[int, ...], settings: Cutout) -> Place:
-    """Return the pixels that the squares are around; each alike."""
-    del settings
-    height, width, _ = shape
-    return whole(draws(0), height), whole(draws(1), width)
-
-
-def cutout(images: Array, place: Place, settings: Cutout) -> Array:
-    """Set a square to zero; beyond the edge there is none of it."""
-    side = max(1, round(settings.size * min(images.shape[1:3])))
-    tops, lefts = (one - side // 2 for one in place)
+def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
+    """Set a square around a pixel to zero, each alike; beyond the edge there is none of it."""
+    height, width = images.shape[1:3]
+    side = max(1, round(settings.size * min(height, width)))
+    tops, lefts = (whole(draws(at), size) - side // 2 for at, size in enumerate((height, width)))
     for image, top, left in zip(images, tops.tolist(), lefts.tolist(), strict=True):
         image[max(0, top) : top + side, max(0, left) : left + side] = 0
     return images
@@ -142,29 +121,19 @@ Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
 from 0 to 256."""
 
 
-def draw_resized_crop(
-    draws: Draws, shape: tuple[int, ...], settings: RandomResizedCrop
-) -> tuple[*Taps, *Taps]:
-    """Return between which rows the rows of the new images lie, and the same of columns."""
-    height, width, _ = shape
-    top, left, rows, columns = parts(draws, height, width, settings)
-    return *_taps(top, rows, height), *_taps(left, columns, width)
-
-
-def random_resized_crop(
-    images: Array, taps: tuple[*Taps, *Taps], settings: RandomResizedCrop
-) -> Array:
-    """Cut a part out and scale it to the old size; (n, height, width, channels), any type.
+def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
+    """Cut a part out and scale it to the old size.
 
     Centres of pixels are at halves; beyond the part, its border pixels go on. A part is never
     larger than the image, so pixels are never averaged.
     """
-    del settings
-    first, second, weights = taps[3:]
-    left, right = int(first.min()), int(second.max()) + 1  # no part has other columns
-    tall = _between_rows(images[:, :, left:right], *taps[:3])
+    height, width = images.shape[1:3]
+    top, left, rows, columns = parts(draws, height, width, settings)
+    first, second, weights = _taps(left, columns, width)
+    begin, end = int(first.min()), int(second.max()) + 1  # no part has others
+    tall = _between_rows(images[:, :, begin:end], *_taps(top, rows, height))
     # Columns as rows: a row is one run of memory, pixels of one column are not.
-    return _turned(_between_rows(_turned(tall), first - left, second - left, weights))
+    return _turned(_between_rows(_turned(tall), first - begin, second - begin, weights))
 
 
 def parts(
@@ -253,35 +222,24 @@ def _turned(images: Array) -> Array:
 
 GREY = (0.299, 0.587, 0.114)
 """Parts of red, green and blue in a grey as bright (ITU-R BT.601, as PIL and torchvision)."""
-Factors = tuple[Uniform, Uniform, Uniform]
-"""(n,) each: of brightness, contrast and saturation."""
 
 
-def draw_colours(draws: Draws, shape: tuple[int, ...], settings: ColorJitter) -> Factors:
-    """Return the factors; of other than three channels saturation stays."""
-    most = [settings.brightness, settings.contrast, settings.saturation]
-    if shape[2] != len(GREY):
-        most[2] = 0.0
-    brightness, contrast, saturation = (
-        1 + (2 * draws(number) - 1) * one for number, one in enumerate(most)
-    )
-    return brightness, contrast, saturation
-
-
-def color_jitter(images: Array, factors: Factors, settings: ColorJitter) -> Array:
-    """Change colours; (n, height, width, channels), bytes or float32, which are written to.
+def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
+    """Change colours of bytes or float32; of other than three channels saturation stays.
 
     Brightness multiplies a pixel, contrast its distance from the image's mean grey, saturation
     from its own grey, one after the other. Together that is `own` x pixel + `greys`, a multiple of
     its grey and a number of the image, so values are cut to 0..255 once, at the end, and those of
     float32, whose range nobody knows, are not cut. Grey of other than three channels is their mean.
     """
-    del settings
-    brightness, contrast, saturation = factors
-    number, height, width, channels = images.shape
-    planes = np.empty((channels, number, height * width), np.float32)
+    size, height, width, channels = images.shape
+    most = [settings.brightness, settings.contrast, settings.saturation * (channels == len(GREY))]
+    brightness, contrast, saturation = (
+        1 + (2 * draws(at) - 1) * one for at, one in enumerate(most)
+    )
+    planes = np.empty((channels, size, height * width), np.float32)
     for channel in range(channels):
-        planes[channel] = images[..., channel].reshape(number, -1)
+        planes[channel] = images[..., channel].reshape(size, -1)
     greys = _greys(planes)
     offset = brightness * (1 - contrast) * greys.mean(axis=1)
     if images.dtype == np.uint8:
@@ -301,7 +259,7 @@ def color_jitter(images: Array, factors: Factors, settings: ColorJitter) -> Arra
         plane += greys
         if images.dtype == np.uint8:
             np.clip(plane, 0, 255, out=plane)
-        images[..., channel] = plane.reshape(number, height, width)
+        images[..., channel] = plane.reshape(size, height, width)
     return images
 
 
@@ -315,23 +273,28 @@ def _greys(planes: Array) -> Array:
     return greys
 
 
-class Mixing:
-    """Shares of the Beta(alpha, alpha) distribution, by its inverse, and whom to mix with."""
+CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
+    "random_crop": random_crop,
+    "flip": flip,
+    "random_resized_crop": random_resized_crop,
+    "cutout": cutout,
+    "color_jitter": color_jitter,
+}
+"""By kind; `mixup` alone needs other samples too."""
 
-    def __init__(self, alpha: float, num_rows: int) -> None:
-        from scipy.special import betainc  # not with the package: it must import fast
 
-        between = (np.arange(ONE) + 0.5) / ONE
-        self._below: npt.NDArray[np.float64] = betainc(alpha, alpha, between)
-        self._num_rows = num_rows
+@lru_cache
+def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
+    from scipy.special import betainc  # not with the package: it must import fast
 
-    def shares(self, draws: Draws) -> npt.NDArray[np.uint16]:
-        """Return the sample's own share, (n,) from 0 to 256."""
-        return np.searchsorted(self._below, draws(0), side="right").astype(np.uint16)
+    below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(ONE) + 0.5) / ONE)
+    return below
 
-    def others(self, draws: Draws) -> npt.NDArray[np.int64]:
-        """Return the rows that samples are mixed with, (n,); any of all, alike."""
-        return whole(draws(1), self._num_rows)
+
+def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
+    """Return each sample's own share, (n,) from 0 to 256: of the Beta(alpha, alpha) distribution,
+    by its inverse."""
+    return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
 def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:

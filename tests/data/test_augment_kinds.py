@@ -6,20 +6,16 @@ from PIL import Image
 
 from raybench.data.image_changes import (
     Draws,
-    Mixing,
     color_jitter,
     cutout,
-    draw_colours,
-    draw_crop,
-    draw_cutout,
-    draw_flip,
-    draw_resized_crop,
     flip,
     mix,
+    mixup_shares,
     parts,
     random_crop,
     random_resized_crop,
     sample_keys,
+    whole,
 )
 from raybench.spec.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 
@@ -53,7 +49,7 @@ def test_random_crop_is_a_window_of_the_padded_image(shape, kind):
             for column in range(width):
                 if 0 <= row + top < height and 0 <= column + left < width:
                     expected[index, row, column] = images[index, row + top, column + left]
-    found = random_crop(images, draw_crop(draws, shape, CROP), CROP)
+    found = random_crop(images, draws, CROP)
     assert found.dtype == images.dtype
     np.testing.assert_array_equal(found, expected)
 
@@ -66,13 +62,9 @@ def test_flip_mirrors_those_below_the_probability(shape, kind):
         if draw < 0.5:
             expected[index] = images[index, :, ::-1]
     assert 5 < (draws(0) < 0.5).sum() < 35
-    np.testing.assert_array_equal(
-        flip(images.copy(), draw_flip(draws, shape, FLIP), FLIP), expected
-    )
+    np.testing.assert_array_equal(flip(images.copy(), draws, FLIP), expected)
     never = FLIP.model_copy(update={"probability": 0.0})
-    np.testing.assert_array_equal(
-        flip(images.copy(), draw_flip(draws, shape, never), never), images
-    )
+    np.testing.assert_array_equal(flip(images.copy(), draws, never), images)
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
@@ -88,8 +80,7 @@ def test_cutout_is_a_square_of_zeros_that_may_reach_over_the_edge(shape, kind):
             for column in range(width):
                 if top <= row < top + side and left <= column < left + side:
                     expected[index, row, column] = 0
-    place = draw_cutout(draws, shape, CUTOUT)
-    np.testing.assert_array_equal(cutout(images.copy(), place, CUTOUT), expected)
+    np.testing.assert_array_equal(cutout(images.copy(), draws, CUTOUT), expected)
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
@@ -97,8 +88,7 @@ def test_random_resized_crop_scales_a_part_bilinearly(shape, kind):
     images, draws = images_of(shape, kind, number=12), draws_of(12)
     height, width, _ = shape
     boxes = np.stack(parts(draws, height, width, RESIZED), axis=1)
-    taps = draw_resized_crop(draws, images.shape[1:], RESIZED)
-    found = random_resized_crop(images, taps, RESIZED)
+    found = random_resized_crop(images, draws, RESIZED)
     assert (found.dtype, found.shape) == (images.dtype, images.shape)
     for image, one, (top, left, rows, columns) in zip(images, found, boxes, strict=True):
         part = image[top : top + rows, left : left + columns].astype(np.float64)
@@ -124,8 +114,7 @@ def at(part, vertical, horizontal):
 
 def test_random_resized_crop_is_what_pil_makes_of_the_same_part():
     images, draws = images_of((40, 56, 3), "uint8", number=10), draws_of(10)
-    taps = draw_resized_crop(draws, images.shape[1:], RESIZED)
-    found = random_resized_crop(images, taps, RESIZED)
+    found = random_resized_crop(images, draws, RESIZED)
     boxes = np.stack(parts(draws, 40, 56, RESIZED), axis=1)
     for image, one, (top, left, rows, columns) in zip(images, found, boxes.tolist(), strict=True):
         part = Image.fromarray(image).crop((left, top, left + columns, top + rows))
@@ -163,7 +152,7 @@ def test_colours_change_one_after_the_other(shape, kind):
     channels = shape[2]
     grey_of = np.array([0.299, 0.587, 0.114]) if channels == 3 else np.full(channels, 1 / channels)
     factors = [1 + (2 * draws(n) - 1) * most for n, most in enumerate((0.3, 0.5, 0.9))]
-    found = color_jitter(images.copy(), draw_colours(draws, shape, JITTER), JITTER)
+    found = color_jitter(images.copy(), draws, JITTER)
     assert found.dtype == images.dtype
     for index, image in enumerate(images.astype(np.float64)):
         brightness, contrast, saturation = (float(one[index]) for one in factors)
@@ -185,8 +174,7 @@ def test_shares_of_a_mixup_are_of_the_beta_distribution(alpha):
     from scipy.stats import beta, kstest
 
     draws = draws_of(5000)
-    mixing = Mixing(alpha, 17)
-    shares = mixing.shares(draws) / 256
+    shares = mixup_shares(draws, alpha) / 256
     # A share stands for those up to 1/512 beside it: drawn evenly from them, they are Beta's.
     spread = np.clip(shares + (np.random.default_rng(1).random(5000) - 0.5) / 256, 0, 1)
     inner = (spread > 0.01) & (spread < 0.99)
@@ -194,7 +182,7 @@ def test_shares_of_a_mixup_are_of_the_beta_distribution(alpha):
     low, high = part.cdf(0.01), part.cdf(0.99)
     assert abs(inner.mean() - (high - low)) < 0.03
     assert kstest((part.cdf(spread[inner]) - low) / (high - low), "uniform").pvalue > 0.01
-    counts = np.bincount(mixing.others(draws), minlength=17)
+    counts = np.bincount(whole(draws(1), 17), minlength=17)  # whom to mix with
     assert len(counts) == 17
     assert counts.min() > 200
 
