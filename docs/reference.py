@@ -1,7 +1,8 @@
 """Write what the docs take from the code and from recorded results: `python docs/reference.py`.
 
-That is `docs/keys.md` (every key of a file), `docs/words.md` (every word of screens and pages) and
-the table of search times in the README. A test compares them with what stands there.
+That is `docs/keys.md` (every key of a file), `docs/words.md` (every word of screens and pages), the
+schema of what `--json` prints and the table of search times in the README. A test compares them
+with what stands there.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from raybench.report.as_json import Document
 from raybench.report.page.document import glossary
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
@@ -78,6 +80,11 @@ def words_page() -> str:
         rows = [f"| {word} | {_cell(text)} |" for word, text in words.items()]
         parts.append(f"## {title}\n\n| word | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
+
+
+def schema() -> str:
+    """Return `docs/answer.schema.json`."""
+    return json.dumps(Document.model_json_schema(), indent=1) + "\n"
 
 
 def readme_page() -> str:
@@ -149,7 +156,12 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-PAGES = {"docs/keys.md": keys_page, "docs/words.md": words_page, "README.md": readme_page}
+PAGES = {
+    "docs/keys.md": keys_page,
+    "docs/words.md": words_page,
+    "docs/answer.schema.json": schema,
+    "README.md": readme_page,
+}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

@@ -16,7 +16,7 @@ from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.search.factorisation import factorise
 from raybench.search.tune import print_plan
-from raybench.spec.errors import UserError
+from raybench.spec.errors import Ended, UserError
 from raybench.spec.study import build_study
 from tests.search.made_up import STUDY
 
@@ -259,7 +259,7 @@ def test_exit_codes(capsys, error, code):
 
     assert cli.run_command(fail) == code
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert cli.run_command(lambda: 0) == 0
+    assert cli.run_command(lambda: Ended(0)) == 0
 
 
 def test_a_bug_of_ours_is_not_taken_for_the_users_mistake():

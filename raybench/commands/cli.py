@@ -1,6 +1,7 @@
 """What all commands share: arguments, exit codes, and `raybench COMMAND`."""
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -9,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
 
 from raybench.cluster.signals import SIGNALS, Interrupt
 from raybench.loggers.processes import LOGGERS
@@ -18,7 +19,7 @@ from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import Ended, StudyError, UserError
 from raybench.spec.text import clean, redact_text, shorten
 
 COMMANDS = {
@@ -33,15 +34,42 @@ COMMANDS = {
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }
+Command = Callable[[argparse.Namespace], Ended]
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence, like all of the user's mistakes."""
 
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(**keys)
+        self.add_argument(
+            "--json", action="store_true", help="one document on stdout, all else on stderr"
+        )
+        self._given: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """The command's name."""
+        return self.prog.split()[-1]
+
+    def run(self, arguments: Sequence[str] | None, command: Command) -> int:
+        """Parse the arguments and run the command; return its exit code."""
+        options = self.parse_args(arguments)
+        json_of = self.name if options.json else None
+        return run_command(lambda: command(options), json_of=json_of)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Keep what was given: an error must know whether a document is wanted."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; exit 2."""
-        print(f"raybench: {message}; see {self.prog} --help.", file=sys.stderr)
+        sentence = f"{message}; see {self.prog} --help."
+        print(f"raybench: {sentence}", file=sys.stderr)
+        if "--json" in self._given:
+            _print_document(self.name, Ended(WRONG_INPUT, error=("user", sentence)))
         sys.exit(WRONG_INPUT)
 
 
@@ -83,38 +111,61 @@ def add_log(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_command(command: Callable[[], int]) -> int:
+def run_command(command: Callable[[], Ended], *, json_of: str | None = None) -> int:
+    """Run a command; return its exit code.
+
+    `json_of` is the command's name where `--json` asks for its document, the only thing on stdout
+    then.
+    """
+    if json_of is None:
+        return _ended(command).code
+    with contextlib.redirect_stdout(sys.stderr):
+        ended = _ended(command)
+    _print_document(json_of, ended)
+    return ended.code
+
+
+def _print_document(command: str, ended: Ended) -> None:
+    from raybench.report.as_json import document_of  # late: pandas takes long
+
+    print(document_of(command, ended).model_dump_json(indent=1))
+
+
+def _ended(command: Callable[[], Ended]) -> Ended:
     """Run a command; the user's mistakes become one sentence and exit code 2."""
     try:
         return command()
     except UserError as error:
-        print(f"raybench: {_shown(error)}{_details(error)}", file=sys.stderr)
-        return WRONG_INPUT
+        return _said(WRONG_INPUT, "user", _shown(error), _details(error))
     except StudyError as error:
-        print(f"raybench: {_shown(error)}", file=sys.stderr)
-        return FAILED
+        return _said(FAILED, "study", _shown(error))
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             name = shorten(clean(str(error.filename)), 60)
-            print(f"raybench: {name}: is too long for a path.", file=sys.stderr)
-            return WRONG_INPUT
+            return _said(WRONG_INPUT, "user", f"{name}: is too long for a path.")
         if error.errno not in NO_ROOM:
             raise
-        print(
-            f"raybench: results cannot be written any more ({error.strerror}); make room and run "
-            "the same command again, what is recorded is kept.",
-            file=sys.stderr,
+        return _said(
+            FAILED,
+            "study",
+            f"results cannot be written any more ({error.strerror}); make room and run the same "
+            "command again, what is recorded is kept.",
         )
-        return FAILED
     except KeyboardInterrupt:
-        print("raybench: interrupted.", file=sys.stderr)
-        return INTERRUPTED
+        return _said(INTERRUPTED, "interrupted", "interrupted.")
+
+
+def _said(
+    code: int, kind: Literal["user", "study", "interrupted"], sentence: str, more: str = ""
+) -> Ended:
+    print(f"raybench: {sentence}{more}", file=sys.stderr)
+    return Ended(code, error=(kind, sentence))
 
 
 def run_interruptible(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     arguments: Sequence[str] | None,
-    command: Callable[[argparse.Namespace, Interrupt], int],
+    command: Callable[[argparse.Namespace, Interrupt], Ended],
 ) -> int:
     """Parse the arguments and run a command that can be interrupted; return its exit code.
 
@@ -122,8 +173,7 @@ def run_interruptible(
     """
     interrupt = Interrupt()
     with interrupt.listening():
-        options = parser.parse_args(arguments)
-        return run_command(lambda: command(options, interrupt))
+        return parser.run(arguments, lambda options: command(options, interrupt))
 
 
 def leave(code: int) -> NoReturn:

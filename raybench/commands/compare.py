@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
+from raybench.spec.errors import Ended
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench compare", description=__doc__)
     result.add_argument(
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_interruptible(parser(), arguments, _run)
 
 
-def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+def _run(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     from raybench.runs.compare import compare
 
     return compare(options, interrupt)

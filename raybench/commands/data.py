@@ -20,7 +20,7 @@ from raybench.data.store.entries import (
     store_folder,
 )
 from raybench.report.console import make_console, print_table, say
-from raybench.spec.errors import UserError
+from raybench.spec.errors import Ended, UserError
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import unix_seconds
 
@@ -28,7 +28,7 @@ ALL = "all"
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench data", description=__doc__)
     result.add_argument(
@@ -48,18 +48,21 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = parser().parse_args(arguments)
+    return parser().run(arguments, _asked)
+
+
+def _asked(options: argparse.Namespace) -> Ended:
     if options.remove:
-        return cli.run_command(lambda: _remove(options.remove, options.unused_for))
-    return cli.run_command(lambda: _list(options.unused_for))
+        return _remove(options.remove, options.unused_for)
+    return _list(options.unused_for)
 
 
-def _list(unused_for: timedelta | None) -> int:
+def _list(unused_for: timedelta | None) -> Ended:
     console, store = make_console(sys.stdout), store_folder()
     entries = _entries(unused_for)
     if not entries:
         say(console, f"No datasets are kept in {store}.")
-        return cli.DONE
+        return Ended(cli.DONE, details={"folder": store, "entries": []})
     cells = pd.DataFrame(
         {
             "key": entry.key,
@@ -82,7 +85,8 @@ def _list(unused_for: timedelta | None) -> int:
         right=("samples", "size"),
         below=below,
     )
-    return cli.DONE
+    kept = [{"key": entry.key, "last_used": entry.last_used} | entry.about for entry in entries]
+    return Ended(cli.DONE, answer=[below], details={"folder": store, "entries": kept})
 
 
 def _options(options: dict[str, Any]) -> str:
@@ -92,7 +96,7 @@ def _options(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}: {value}" for key, value in given.items())
 
 
-def _remove(keys: Sequence[str], unused_for: timedelta | None) -> int:
+def _remove(keys: Sequence[str], unused_for: timedelta | None) -> Ended:
     """Remove entries by their keys; exit code 1 where one is in use."""
     console, entries = make_console(sys.stdout), _entries(unused_for)
     known = {entry.key: entry for entry in entries}
@@ -100,10 +104,11 @@ def _remove(keys: Sequence[str], unused_for: timedelta | None) -> int:
     for key in chosen:
         if key not in known:
             raise UserError(_unknown(key, list(known), unused_for))
-    code, freed = cli.DONE, 0
+    code, freed, removed = cli.DONE, 0, []
     for key in chosen:
         if remove_entry(known[key].folder):
             freed += known[key].about["bytes"]
+            removed.append(key)
             say(console, f"Removed {key}: {known[key].about['path']}.")
         else:
             code = cli.FAILED
@@ -111,7 +116,7 @@ def _remove(keys: Sequence[str], unused_for: timedelta | None) -> int:
     if ALL in keys and unused_for is None:
         freed += remove_unfinished(store_folder())
     say(console, f"{size_in_words(freed)} freed in {store_folder()}.")
-    return code
+    return Ended(code, details={"removed": removed, "bytes": freed})
 
 
 def _entries(unused_for: timedelta | None) -> list[Entry]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
+from raybench.spec.errors import Ended
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench diagnose", description=__doc__)
     result.add_argument(
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_interruptible(parser(), arguments, _run)
 
 
-def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+def _run(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     from raybench.runs.diagnose import diagnose
 
     return diagnose(options, interrupt)

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,15 +9,16 @@ from typing import Any
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.report.console import make_console, say
+from raybench.spec.errors import Ended
 
 GIB, MB = 2**30, 1e6
+WELL = "Nothing is wrong."
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench doctor", description=__doc__)
     result.add_argument("--address", help="Ray cluster to look at, e.g. auto; else this machine")
-    result.add_argument("--json", action="store_true", help="one document on stdout, nothing else")
     return result
 
 
@@ -27,21 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_interruptible(parser(), arguments, doctor)
 
 
-def doctor(options: argparse.Namespace, interrupt: Interrupt) -> int:
+def doctor(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     """Examine, and print what was found."""
     from raybench.cluster.doctor import examine
     from raybench.runs.wait_watch import live_session
 
-    console = make_console(sys.stderr if options.json else sys.stdout)
+    console = make_console(sys.stdout)
     libraries = contextlib.redirect_stdout(sys.stderr)
     with libraries, live_session(options.address, interrupt, console) as session:
         found = examine(session, options.address)
-    if options.json:
-        print(json.dumps(found, indent=1))
-    else:
-        for line in lines_of(found):
-            say(console, line)
-    return cli.DONE if found["ok"] else cli.FAILED
+    for line in lines_of(found):
+        say(console, line)
+    said = found["problems"] or [WELL]
+    return Ended(cli.DONE if found["ok"] else cli.FAILED, answer=said, details=found)
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
@@ -58,7 +56,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         ]
     lines += found["notes"]
     if not found["problems"]:
-        return [*lines, "Nothing is wrong."]
+        return [*lines, WELL]
     return [*lines, "", *(f"Will not work: {problem}" for problem in found["problems"])]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raybench.commands import cli
 from raybench.spec.dataset_spec import TASKS, DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import Ended, UserError
 from raybench.spec.run import FRAMEWORKS
 from raybench.spec.text import command_line
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_OUT = "space.yaml"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench init", description=__doc__)
     result.add_argument(
@@ -40,11 +40,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = parser().parse_args(arguments)
-    return cli.run_command(lambda: init(options))
+    return parser().run(arguments, init)
 
 
-def init(options: argparse.Namespace) -> int:
+def init(options: argparse.Namespace) -> Ended:
     """Look, print what was seen, and write the file."""
     # Imported here: pyarrow, PIL and pandas take a while, and --help needs none.
     from raybench.models.starter import space_text, start_for
@@ -65,13 +64,13 @@ def init(options: argparse.Namespace) -> int:
         raise UserError(
             f"--out {out} cannot be written ({error.strerror}); name another."
         ) from error
+    task = f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
     print(
-        f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment}).\n"
-        f"\nWrote {out}: look through it, then\n"
+        f"{task}\n\nWrote {out}: look through it, then\n"
         f"  {command_line('tune', out, '--dry-run')}\n"
         f"  {command_line('tune', out)}"
     )
-    return cli.DONE
+    return Ended(cli.DONE, answer=[*seen.lines, task], details={"wrote": out})
 
 
 def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":

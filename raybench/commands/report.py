@@ -19,12 +19,12 @@ from raybench.results.place import is_url
 from raybench.results.storage import publish
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study, load
-from raybench.spec.errors import UserError
+from raybench.spec.errors import Ended, UserError
 
 COMPARISON = "compare.html"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench report", description=__doc__)
     result.add_argument(
@@ -46,11 +46,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = parser().parse_args(arguments)
-    return cli.run_command(lambda: _asked(options))
+    return parser().run(arguments, _asked)
 
 
-def _asked(options: argparse.Namespace) -> int:
+def _asked(options: argparse.Namespace) -> Ended:
     if options.compare:
         return compare(options.folders, Path(options.out or COMPARISON))
     if options.out is not None:
@@ -67,7 +66,7 @@ def _asked(options: argparse.Namespace) -> int:
 
 def report(
     place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False, png: bool = False
-) -> int:
+) -> Ended:
     """Write the derived files anew from the records, with `png` the figures as pictures too, and
     print the last screen: one of SCREEN lines, or with `verbose` all tables. Then bring to other
     `tools` what they lack of the study.
@@ -93,22 +92,22 @@ def report(
     return _log(tools, results)
 
 
-def compare(places: Sequence[str], file: Path) -> int:
+def compare(places: Sequence[str], file: Path) -> Ended:
     """Write one page of several studies; UserError for a single one."""
     if len(places) < 2:
         raise UserError(f"--compare: needs two folders or more, found {places[0]} alone.")
     page = write_comparison([load(place) for place in places], file)
     say(make_console(sys.stdout), f"page: {page}")
-    return cli.DONE
+    return Ended(cli.DONE, details={"page": page})
 
 
-def _log(tools: Sequence[str], results: Study) -> int:
+def _log(tools: Sequence[str], results: Study) -> Ended:
     """Bring to other tools what they do not have of a study; return the exit code."""
     say_it = partial(say, make_console(sys.stdout))
     with Loggers(tools, results.folder, place=results.place, say=say_it, close_s=None) as loggers:
         loggers.start()
         loggers.end()
-    return cli.FAILED if loggers.has_failed else cli.DONE
+    return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
 
 
 def _report_scaling(place: str | Path, results: Study, *, verbose: bool, png: bool) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
-from raybench.spec.errors import UserError
+from raybench.spec.errors import Ended, UserError
 from raybench.spec.text import clean
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench scale", description=__doc__)
     result.add_argument(
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_interruptible(parser(), arguments, _run)
 
 
-def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+def _run(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     if options.fit is not None:
         return fit_file(options)
     from raybench.runs.scale import scale
@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace, interrupt: Interrupt) -> int:
     return scale(options, interrupt)
 
 
-def fit_file(options: argparse.Namespace) -> int:
+def fit_file(options: argparse.Namespace) -> Ended:
     """Do what `--fit` asks; UserError for arguments that are of a study alone."""
     for given, name in (
         (options.study, f"study {clean(str(options.study))}"),
@@ -74,4 +74,4 @@ def fit_file(options: argparse.Namespace) -> int:
     from raybench.report.scaling_report import fit_to_files
 
     fit_to_files(options.fit, options.predict, None if options.out is None else Path(options.out))
-    return cli.DONE
+    return Ended(cli.DONE)

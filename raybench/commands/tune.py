@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
+from raybench.spec.errors import Ended
 
 DEFAULT_SPACE = "digits"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench tune", description=__doc__)
     result.add_argument(
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     began = time.perf_counter()
 
-    def run(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    def run(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
         from raybench.search.tune import tune
 
         return tune(options, interrupt, began=began)

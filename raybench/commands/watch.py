@@ -1,9 +1,9 @@
 """`python -m raybench.watch DIR`: show a study that runs in another terminal, or has ended."""
 
-import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from rich.console import Console, Group
 
@@ -17,15 +17,17 @@ from raybench.report.show import show
 from raybench.results.bucket import BucketError
 from raybench.results.place import is_url
 from raybench.results.study import load
+from raybench.results.verdict import judge
 from raybench.search.watched import Watched
-from raybench.spec.errors import UserError
+from raybench.spec.errors import Ended, UserError
 from raybench.stats.clock import unix_seconds
 from raybench.stats.record import RunRecord
 
+UNTIL = ("finished", "confirmed")
 INTERVAL_S, URL_INTERVAL_S, LEAST_INTERVAL_S = 1.0, 5.0, 0.1
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench watch", description=__doc__)
     result.add_argument("place", metavar="DIR", help="a results folder, or the URL of one")
@@ -35,18 +37,30 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help=f"how often to look (default {INTERVAL_S:g}; of a URL {URL_INTERVAL_S:g})",
     )
+    result.add_argument(
+        "--until",
+        choices=UNTIL,
+        default=UNTIL[0],
+        help="end when the study has, or as soon as its winner is confirmed (default %(default)s)",
+    )
     result.add_argument("--once", action="store_true", help="show it as it is now, and end")
     return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = parser().parse_args(arguments)
-    return cli.run_command(lambda: watch(options.place, options.interval, once=options.once))
+    return parser().run(
+        arguments,
+        lambda options: watch(
+            options.place, options.interval, once=options.once, until=options.until
+        ),
+    )
 
 
-def watch(place: str, interval_s: float | None = None, *, once: bool = False) -> int:
-    """Show a study until it ends, then what came of it; with `once`, as it is now.
+def watch(
+    place: str, interval_s: float | None = None, *, once: bool = False, until: str = UNTIL[0]
+) -> Ended:
+    """Show a study `until` that is so, then what came of it; with `once`, as it is now.
 
     It is read, never written. FAILED where its driver died.
     """
@@ -62,14 +76,22 @@ def watch(place: str, interval_s: float | None = None, *, once: bool = False) ->
         raise UserError(str(error)) from None
     if once and not is_over:
         console.print(_screen(console, watched, height=WHOLE))
-        return cli.DONE
+        return Ended(cli.DONE, place)
     if not is_over:
-        _follow(console, watched, interval_s)
+        _follow(console, watched, interval_s, partial(_is_there, place, until))
     return _print_end(console, watched, place)
 
 
-def _follow(console: Console, watched: Watched, interval_s: float) -> None:
-    """Show the study as it goes on, until it ends."""
+def _is_there(place: str, until: str) -> bool:
+    """Whether what was asked for is so before the study has ended."""
+    verdict = judge(load(place)) if until == "confirmed" else None
+    return verdict is not None and verdict.is_confirmed
+
+
+def _follow(
+    console: Console, watched: Watched, interval_s: float, is_there: Callable[[], bool]
+) -> None:
+    """Show the study as it goes on, until it ends or what is waited for `is_there`."""
     trouble: list[str] = []
 
     view = view_for(console, lambda console: _screen(console, watched, trouble))
@@ -88,7 +110,7 @@ def _follow(console: Console, watched: Watched, interval_s: float) -> None:
         while not is_over:
             time.sleep(interval_s)
             try:
-                is_over = watched.look(unix_seconds())
+                is_over = watched.look(unix_seconds()) or is_there()
                 trouble.clear()
             except BucketError as error:
                 trouble[:] = [f"{error} It is tried again."]
@@ -114,7 +136,7 @@ def _screen(
     )
 
 
-def _print_end(console: Console, watched: Watched, place: str) -> int:
+def _print_end(console: Console, watched: Watched, place: str) -> Ended:
     """Print the tables of a study that has ended, or how far it came."""
     if watched.is_cut or watched.driver == "died" or watched.replay.last_s is None:
         console.print(_screen(console, watched, height=WHOLE))
@@ -128,4 +150,4 @@ def _print_end(console: Console, watched: Watched, place: str) -> int:
             show(console, results)
     for note in watched.notes():
         say(console, note)
-    return cli.FAILED if watched.driver == "died" else cli.DONE
+    return Ended(cli.FAILED if watched.driver == "died" else cli.DONE, place)

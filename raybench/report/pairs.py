@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study, once
@@ -177,6 +178,40 @@ def sentences(pairs: Pairs) -> list[str]:
             words = f"Between {name} and {first} there is no difference of {least} or more"
         lines.append(f"{words} ({interval}) {after}.")
     return lines
+
+
+def documents(pairs: Pairs) -> dict[str, Any]:
+    """Return sides and comparisons as plain data; effect and ends are shares, above 0 is better."""
+
+    def share(value: float | None) -> float | None:
+        return None if value is None else _percent(pairs, value) / 100
+
+    return {
+        "smallest": pairs.smallest,
+        "sides": [
+            {
+                "name": side.name,
+                "source": side.source,
+                "configuration": side.label,
+                "runs": len(pairs.runs[side.name]),
+                "hits": sum(one.is_hit for one in pairs.runs[side.name].values()),
+            }
+            for side in pairs.sides
+        ],
+        "comparisons": [
+            {
+                "side": name,
+                "beside": pairs.sides[0].name,
+                "outcome": found.outcome,
+                "pairs": found.pairs,
+                "effect": share(found.effect),
+                "low": share(found.low),
+                "high": share(found.high),
+                "more_pairs": pairs.more(name) if found.outcome == "undecided" else None,
+            }
+            for name, found in pairs.comparisons.items()
+        ],
+    }
 
 
 def _percent(pairs: Pairs, difference: float) -> float:

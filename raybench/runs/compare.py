@@ -39,7 +39,7 @@ from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, read_mapping, validate
-from raybench.spec.errors import DONE, INTERRUPTED, UserError
+from raybench.spec.errors import DONE, INTERRUPTED, Ended, UserError
 from raybench.spec.run import RunSpec, describe, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
@@ -62,8 +62,8 @@ class Compared:
     warnings: list[str]
 
 
-def compare(options: argparse.Namespace, interrupt: Interrupt) -> int:
-    """Compare, write the records, print the answer; return the exit code."""
+def compare(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+    """Compare, write the records, print the answer; return how it ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
     place = check_place(options.out or "results/compare")
@@ -75,7 +75,8 @@ def compare(options: argparse.Namespace, interrupt: Interrupt) -> int:
         say(console, sentence)
     if options.dry_run:
         _print_plan(console, compared, options.runs, place)
-        return DONE
+        plan = {"specs": _documents(compared), "most_pairs": options.runs, "results": place}
+        return Ended(DONE, answer=compared.warnings, details={"plan": plan})
     with open_storage(place, warn=partial(say, console)) as storage:
         folder = storage.folder
         with Store(folder, storage.check) as store:
@@ -88,10 +89,10 @@ def compare(options: argparse.Namespace, interrupt: Interrupt) -> int:
     say(console, f"results: {place}")
     if interrupt.is_set:
         say(console, "interrupted: the same command continues.")
-        return INTERRUPTED
+        return Ended(INTERRUPTED, place)
     if session_file is not None:
         _spend(session_file, pairs, errors)
-    return exit_code(pairs)
+    return Ended(exit_code(pairs), place)
 
 
 def read_share(text: str) -> float:

@@ -47,7 +47,7 @@ from raybench.scaling.shares import (
     whole_rounds,
 )
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, StudyError, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
@@ -232,8 +232,8 @@ def _range(times: list[float]) -> str:
 MARK = "diagnosis"
 
 
-def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
-    """Train the probes, print and keep the verdict; return the exit code."""
+def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+    """Train the probes, print and keep the verdict; return how it ended."""
     spec = read_spec(options)
     _check(options, spec)
     check_address(options.address)
@@ -249,7 +249,7 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
     _check_data(spec, dataset)
     if options.dry_run:
         _print_plan(console, spec, dataset)
-        return DONE
+        return Ended(DONE, details={"plan": spec.document() | {"results": place}})
     with open_storage(place, warn=partial(say, console)) as storage:
         folder = storage.folder
         if (folder / RECORDS_FILE).is_file() and not holds_own(folder, MARK):
@@ -266,9 +266,13 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
                 store.write_yaml(VERDICT_FILE, verdict_document(verdict, runs), comment=VERDICT)
                 print_verdict(console, verdict, runs)
         say(console, f"results: {shown(storage.place, folder)}")
-    if interrupt.is_set:
-        return INTERRUPTED
-    return DONE if runs.num_rounds >= FEWEST_ROUNDS else FAILED
+    if runs.num_rounds < FEWEST_ROUNDS:
+        return Ended(INTERRUPTED if interrupt.is_set else FAILED, details={"results": place})
+    return Ended(
+        INTERRUPTED if interrupt.is_set else DONE,
+        answer=[verdict.sentence],
+        details=verdict_document(verdict, runs) | {"results": place},
+    )
 
 
 VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of each round below."

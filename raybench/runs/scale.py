@@ -49,7 +49,7 @@ from raybench.scaling.fit_command import check_predict
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import read_mapping, validate
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import naming
 from raybench.spec.run import Placement, describe, label_keys
@@ -264,8 +264,8 @@ BUSY = 0.5
 """Load of the last minute per core, above which other work is said to disturb a measurement."""
 
 
-def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
-    """Run what is left of a study, write the results, print them; return the exit code."""
+def scale(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+    """Run what is left of a study, write the results, print them; return how it ended."""
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
@@ -290,7 +290,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
     if options.dry_run:
         print_study(console, study, checked.datasets, place)
-        return DONE
+        return Ended(DONE, details={"plan": study.document() | {"results": place}})
     if is_local:
         _say_busy(console)
     warn = partial(say, console)
@@ -316,8 +316,9 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     if interrupted:
         tail = "." if report.results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
-        return INTERRUPTED
-    return DONE if (scaling_cells(report.results)["n"] > 0).any() else FAILED
+        return Ended(INTERRUPTED, place)
+    has_cells = (scaling_cells(report.results)["n"] > 0).any()
+    return Ended(DONE if has_cells else FAILED, place)
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:

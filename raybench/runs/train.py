@@ -47,7 +47,7 @@ from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import Waits, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, read_mapping, to_yaml, validate
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
@@ -58,8 +58,8 @@ from raybench.training.saved import DATA_FILE, MODEL_FILES
 TRIAL = "0000"
 
 
-def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
-    """Train, save, print; return the exit code."""
+def train(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+    """Train, save, print; return how it ended."""
     check_loggers(options.log)
     spec = read_spec(options)
     check_address(options.address)
@@ -76,7 +76,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)
         console.print(f"{dataset.num_train_samples:,} training samples an epoch")
-        return DONE
+        return Ended(DONE, details={"plan": spec.document()})
     warn = partial(say, console)
     with (
         open_storage(place, warn=warn) as storage,
@@ -93,7 +93,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
                     f"{place}: this run is finished; to train it again name another folder.",
                 )
                 _print_outcome(console, finished, storage)
-                return DONE
+                return Ended(DONE, place)
             interrupt.defer()
             record = _run(options, spec, store, console, interrupt, loggers)
             loggers.end()
@@ -105,8 +105,8 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
         for page in pages:
             say(console, f"page: {page}")
     if record.stop == "interrupted":
-        return INTERRUPTED
-    return FAILED if record.failure else DONE
+        return Ended(INTERRUPTED, place)
+    return Ended(FAILED if record.failure else DONE, place)
 
 
 def read_spec(options: argparse.Namespace) -> RunSpec:

@@ -61,7 +61,7 @@ from raybench.search.sampling.transfer import load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
 from raybench.spec.run import Placement, short
 from raybench.spec.space import (
@@ -231,8 +231,8 @@ def _describe_simple(dimension: Simple) -> str:
     return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")
 
 
-def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> int:
-    """Search, confirm, write the results, print them; return the exit code.
+def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> Ended:
+    """Search, confirm, write the results, print them; return how it ended.
 
     `began` is the `perf_counter` from which the time budget counts.
     """
@@ -275,7 +275,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             say(console, sentence)
         capacity = local_capacity() if is_here else None
         print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
-        return DONE
+        plan = study.document() | {"results": place}
+        return Ended(DONE, answer=words, details={"plan": plan})
     # Those of a study that is finished were for its search.
     budget_s = study.search.time_budget_s if options.more is None else options.time_budget
     deadline = Deadline(budget_s, began=began, interrupt=interrupt)
@@ -306,8 +307,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     if interrupted:
         tail = "." if results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
-        return INTERRUPTED
-    return exit_code(results)
+        return Ended(INTERRUPTED, place)
+    return Ended(exit_code(results), place)
 
 
 def exit_code(results: Study) -> int:

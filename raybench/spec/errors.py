@@ -1,13 +1,29 @@
 """The two error classes whose message is one sentence for the user, and what commands exit with."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 DONE, FAILED, WRONG_INPUT, NOT_REACHED, INTERRUPTED = 0, 1, 2, 3, 130
 UNDECIDED, WORSE, NO_DIFFERENCE = 4, 5, 6
 """Answered; the study failed; the user's input is wrong; nothing won: no run reached the target, or
 what did best is no better than guessing; Ctrl-C. Of `compare`: more runs are needed, B is worse, it
 is as good."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command ends with; `--json` prints it."""
+
+    code: int
+    place: str | None = None
+    """The results folder or URL that holds what was found; None where nothing was written."""
+    answer: Sequence[str] = ()
+    """Sentences; none: those of the results."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the command alone says, as plain data."""
+    error: tuple[Literal["user", "study", "interrupted"], str] | None = None
 
 
 class UserError(ValueError):

@@ -1,5 +1,7 @@
 """`raybench compare`: what it reads, what it says, and what it refuses, without Ray."""
 
+import json
+
 import pytest
 import yaml
 
@@ -91,6 +93,12 @@ def test_a_report_of_a_comparisons_folder_says_what_it_has_found(tmp_path, capsy
     assert capsys.readouterr().out.splitlines() == [*said, f"results: {tmp_path}"]
     assert repr(results).splitlines()[0] == said[-1]
     assert said[-1] in (tmp_path / "report.html").read_text()
+    assert report.main([str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (one,) = found["details"]["comparisons"]
+    assert found["answer"] == said[-1:]
+    assert one["outcome"] == "better"
+    assert 0 < one["low"] < one["effect"] < one["high"]
 
 
 def write(path, **keys):

@@ -1,0 +1,167 @@
+"""The one document that a command prints with `--json`: what was found, what to do next.
+
+Its schema is `Document`, which docs/answer.schema.json is made from.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from raybench.report.answer import answer_of
+from raybench.report.how_sure import next_steps
+from raybench.report.pairs import comparison_of, documents
+from raybench.report.study import StudyResults
+from raybench.results.verdict import Verdict, judge, winner_of
+from raybench.scaling.cells import scaling_cells
+from raybench.spec.errors import Ended
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Error(_Part):
+    """Why there is no answer."""
+
+    kind: Literal["user", "study", "interrupted"] = Field(
+        description="user: the input is wrong (exit code 2); study: it cannot go on (1)"
+    )
+    message: str = Field(description="one sentence that says what to do")
+
+
+class Configuration(_Part):
+    """One that a search names."""
+
+    role: Literal["fastest", "cheapest", "tied"] = Field(
+        description="tied: statistically tied with the fastest"
+    )
+    trial: str
+    configuration: str = Field(description="in one line")
+    spec: dict[str, Any] = Field(description="the run spec, as best.yaml has it")
+    is_confirmed: bool = Field(description="whether new seeds stand behind it")
+    runs: int = Field(description="runs with new seeds")
+    hits: int = Field(description="those of them that reached the target")
+    seconds: float | None = Field(description="of training to the target; none without a target")
+    low_s: float | None = Field(description="90 % interval of seconds")
+    high_s: float | None
+    worker_seconds: float | None
+    value: float | None = Field(description="median of the metric over the new runs")
+    test_value: float | None = Field(description="mean of the metric on the test split")
+
+
+class NextStep(_Part):
+    """What to do."""
+
+    what: str
+    do: str = Field(description="a command, or a file to open")
+
+
+class Document(_Part):
+    """What a command found."""
+
+    format: Literal[1] = 1
+    command: str = Field(description="tune, train, scale, ...")
+    exit_code: int
+    answer: list[str] = Field(default=[], description="sentences, the most important first")
+    configurations: list[Configuration] = Field(default=[], description="of a search")
+    details: dict[str, Any] = Field(default={}, description="what this command alone says")
+    next: list[NextStep] = []
+    notes: list[str] = []
+    results: str | None = Field(default=None, description="results folder or URL")
+    error: Error | None = None
+
+
+def document_of(command: str, ended: Ended) -> Document:
+    """Return the document of a command that has ended, with what its results folder says."""
+    error = None if ended.error is None else Error(kind=ended.error[0], message=ended.error[1])
+    found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
+    if ended.place is not None:
+        results = StudyResults.load(ended.place)
+        found |= of_results(results)
+        found["answer"] = list(ended.answer) or found["answer"]
+        found["details"] |= ended.details
+    plain = _plain(found | {"command": command, "exit_code": ended.code, "results": ended.place})
+    return Document.model_validate(plain | {"error": error})
+
+
+def of_results(results: StudyResults) -> dict[str, Any]:
+    """Return the parts of a document that a results folder gives."""
+    trials = results.trials
+    found: dict[str, Any] = {
+        "answer": answer_of(results),
+        "notes": [str(note) for note in results.study.get("notes") or []],
+        "details": {
+            "runs": len(trials),
+            "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),
+            "is_running": bool(results.owner),
+        },
+    }
+    if trials.empty:
+        return found
+    if (pairs := comparison_of(results)) is not None:
+        found["details"] |= documents(pairs)
+        return found
+    if results.is_scaling:
+        found["details"]["cells"] = scaling_cells(results).to_dict("records")
+        return found
+    if results.study["study"].get("run"):
+        run = next(iter(results.runs.values()))
+        found["details"] |= {
+            "spec": run.spec.document(),
+            "stop": run.stop,
+            "best_value": run.best_value,
+            "test_value": run.test_value,
+            "time_to_target_s": run.time_to_target_s,
+            "seconds": dict(run.ledger),
+        }
+        return found
+    if (verdict := judge(results)) is not None:
+        found["configurations"] = configurations_of(results, verdict)
+    found["next"] = [{"what": one.what, "do": one.do} for one in next_steps(results, verdict)]
+    return found
+
+
+def configurations_of(results: StudyResults, verdict: Verdict) -> list[dict[str, Any]]:
+    """Return what a verdict names: the fastest, the cheapest, and what is tied with the former."""
+    named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
+    named += [("tied", trial) for trial in verdict.others()]
+    rows = []
+    for role, trial in named:
+        one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
+        is_timed = results.is_timed
+        rows.append(
+            {
+                "role": role,
+                "trial": trial,
+                "configuration": one.label,
+                "spec": one.spec.document(),
+                "is_confirmed": verdict.is_confirmed,
+                "runs": one.runs,
+                "hits": one.hits,
+                "seconds": one.seconds if is_timed else None,
+                "low_s": one.ends_s[0] if is_timed else None,
+                "high_s": one.ends_s[1] if is_timed else None,
+                "worker_seconds": one.cost if is_timed else None,
+                "value": one.value,
+                "test_value": one.test_value,
+            }
+        )
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON holds: numpy's numbers as Python's, NaN and infinity as None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int) else str(value)

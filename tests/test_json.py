@@ -1,0 +1,102 @@
+"""`--json`: one document of the published schema on stdout, whatever a command ends with."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from raybench.commands import cli
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = json.loads((ROOT / "docs/answer.schema.json").read_text())
+FIXTURES = ROOT / "tests/fixtures"
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, Any]:
+    """Run a command with `--json`; return its document, which is all that it printed."""
+    try:
+        found = cli.main([*map(str, words), "--json"])
+    except SystemExit as ended:  # of an argument that there is not
+        found = int(ended.code or 0)
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMA)
+    assert (found, document["exit_code"], document["command"]) == (code, code, words[0])
+    return document
+
+
+def copied(name: str, folder: Path) -> Path:
+    return Path(shutil.copytree(FIXTURES / name, folder / name))
+
+
+def test_of_a_search_it_has_the_winners_as_its_files_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = asked(capsys, "report", copied("digits_race", tmp_path))
+    fastest, cheapest, *tied = found["configurations"]
+    assert [fastest["role"], cheapest["role"]] == ["fastest", "cheapest"]
+    assert {one["role"] for one in tied} == {"tied"}
+    assert fastest["spec"]["learning_rate"] == pytest.approx(0.013593707594981587)
+    assert fastest["low_s"] < fastest["seconds"] < fastest["high_s"]
+    assert fastest["configuration"] == "tensorflow 1x32 adam 0.0136"
+    assert "0.51 s" in found["answer"][0]
+    assert any("best.yaml" in step["do"] for step in found["next"])
+    assert not found["details"]["is_running"]
+    watched = asked(capsys, "watch", tmp_path / "digits_race", "--until", "confirmed")
+    assert watched["configurations"] == found["configurations"]
+
+
+def test_of_a_scaling_study_it_has_the_cells(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = asked(capsys, "report", copied("scaling", tmp_path))
+    cells = found["details"]["cells"]
+    assert len(cells) > 1
+    assert all(cell["samples_per_s"] > 0 for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("tune", "digits", "--trials", "7"), ("search", "trials", 7)),
+        (("train", "--set", "dataset.name=digits"), ("dataset", "name", "digits")),
+        (("scale", "--set", "repeats=2", "--set", "base.dataset=digits"), ("repeats", None, 2)),
+    ],
+    ids=lambda one: one[0],
+)
+def test_a_plan_is_what_would_run(
+    words: tuple[str, ...], key: tuple[str, str | None, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = asked(capsys, *words, "--dry-run")["details"]["plan"]
+    part = plan[key[0]]
+    assert (part if key[1] is None else part[key[1]]) == key[2]
+
+
+def test_data_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [f"{number},{number % 7},{'ab'[number % 2]}" for number in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,y,kind", *rows]))
+    out = tmp_path / "space.yaml"
+    found = asked(capsys, "init", tmp_path / "table.csv", "--label", "kind", "--out", out)
+    assert found["details"] == {"wrote": str(out)}
+    assert "classification" in found["answer"][-1]
+    assert "entries" in asked(capsys, "data")["details"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("tune", "nowhere.yaml"), "nowhere.yaml"),
+        (("report", "nowhere"), "nowhere"),
+        (("train", "--set", "learnin_rate=1"), "learning_rate"),
+        (("scale", "--frobnicate"), "--frobnicate"),
+    ],
+    ids=lambda one: one[0],
+)
+def test_a_mistake_is_a_document_too(
+    words: tuple[str, ...], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = asked(capsys, *words, code=2)["error"]
+    assert error["kind"] == "user"
+    assert part in error["message"]
