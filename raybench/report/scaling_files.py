@@ -145,8 +145,7 @@ def _ticks(axes: Axes, own: pd.DataFrame) -> None:
     axes.minorticks_off()
     every = own[["low_s", "high_s", "measured_s"]].to_numpy(dtype=float).ravel()
     every = every[np.isfinite(every)]
-    axes.set_ylim(parts.window(every.min(), every.max(), margin=1.1))
-    parts.plain_ticks(axes, "y")
+    parts.log_axis(axes, "y", every.min(), every.max(), margin=1.1)
 
 
 def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]:
@@ -208,9 +207,7 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
         workers = workers[:: max(-(-len(workers) // 8), 1)]
         axes.set_xticks(workers, [str(count) for count in workers])
         axes.minorticks_off()
-        low, high = axes.get_ylim()
-        axes.set_ylim(parts.window(low, high, margin=1.0))
-        parts.plain_ticks(axes, "y")
+        parts.log_axis(axes, "y", *axes.get_ylim(), margin=1.0)
     for axes in panels[max(len(names) - width, 0) : len(names)]:
         axes.set_xlabel("workers")
     figure.supylabel("samples/s of all workers", fontsize=parts.TEXT, color=parts.INK)

@@ -7,8 +7,7 @@ import pytest
 
 from raybench.report.figures import parts
 from raybench.report.figures import scaling_plots as plots
-from raybench.report.figures.scaling_kinds import SCALING_FIGURES
-from raybench.report.figures.scaling_plots import accuracy_figure
+from raybench.report.figures.scaling_plots import SCALING_FIGURES, accuracy_figure
 from raybench.report.scaling_files import (
     MODEL_FILE,
     model_frame,
@@ -115,17 +114,9 @@ def test_an_extrapolation_is_drawn_as_one() -> None:
     assert len(axes.collections) == 1, "the interval"
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        plots.speedup_figure,
-        plots.efficiency_figure,
-        plots.shares_figure,
-        accuracy_figure,
-    ],
-)
-def test_a_study_without_runs_can_be_drawn(draw, tmp_path) -> None:
-    assert draw(load(write(tmp_path / "empty", study_of(), {}, {}))).axes
+def test_a_study_without_runs_has_no_figure(tmp_path) -> None:
+    empty = load(write(tmp_path / "empty", study_of(), {}, {}))
+    assert not [name for name, kind in SCALING_FIGURES.items() if kind.applies(empty)]
 
 
 def test_more_cells_than_fit_are_named(tmp_path) -> None:

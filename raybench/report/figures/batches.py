@@ -20,8 +20,6 @@ NEAR = 1.1
 """A configuration within so many times the seconds of the best is as good in practice."""
 NEAR_SHARE = 0.1
 """Of a metric: within this part of what the best has gained on the median one."""
-FAR = 30.0
-"""Seconds so many times those of the best are at the edge of a figure."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +45,6 @@ class Outcome:
         """The others."""
         return self.rows[self.rows["outcome"].isna()]
 
-    def places(self, values: "pd.Series[float]") -> np.ndarray:
-        """Return where values lie between the worst (0) and the best (1) of all."""
-        every, at = self.known["outcome"].to_numpy(dtype=float), values.to_numpy(dtype=float)
-        if self.is_seconds:
-            every, at = np.log(every), np.log(at)
-        low, high = every.min(), every.max()
-        if high == low:
-            return np.ones(len(at))
-        place = (at - low) / (high - low)
-        return np.asarray(place if self.sign > 0 else 1 - place)
-
 
 def outcome(results: Study) -> Outcome:
     """Return what the configurations of a study are judged by.
@@ -77,16 +64,18 @@ def outcome(results: Study) -> Outcome:
     return Outcome(rows.assign(outcome=finite), is_seconds, words, sign)
 
 
-def outcome_axis(axes: Axes, results: Study, found: Outcome) -> None:
-    """Scale y for outcomes; seconds by their log."""
+def outcome_axis(
+    axes: Axes, results: Study, found: Outcome, values: "pd.Series[float] | None" = None
+) -> None:
+    """Scale y for outcomes, of `values` where others than measured ones are drawn; seconds by
+    their log."""
+    values = found.known["outcome"] if values is None else values
     if not found.is_seconds:
-        values = found.known["outcome"] / (100 if results.metric.is_share else 1)
+        values = values / (100 if results.metric.is_share else 1)
         metric_axis(axes, results, values, is_labelled=False)
         return
-    values = found.known["outcome"]
     low, high = float(values.min()), float(values.max())
-    axes.set(yscale="log", ylim=parts.window(low, min(high, FAR * low), margin=1.25))
-    parts.plain_ticks(axes, "y")
+    parts.log_axis(axes, "y", low, min(high, parts.FAR * low), margin=1.25)
 
 
 def plateau(results: Study, found: Outcome) -> set[str]:
@@ -113,10 +102,15 @@ MOST_POINTS = 250
 """Measured configurations, or predictions, that are drawn, from the best to the worst."""
 PANEL = 2.2
 """Inches of a panel's height."""
-SPLIT = ("framework", "num_workers")
+SPLIT = ["framework", "num_workers"]
 """What a panel has one of."""
 MANY = 6
 """Optimizers that have a name; further ones are `other optimizers`."""
+PREDICTED: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8}
+PREDICTED["markerfacecolor"] = parts.PAPER
+CONFIRMED: dict[str, Any] = {"markersize": 7.5, "markeredgecolor": parts.INK}
+CONFIRMED["markeredgewidth"] = 1.2
+ONCE: dict[str, Any] = {"markersize": 5, "markeredgecolor": parts.PAPER, "markeredgewidth": 0.6}
 
 
 def batches_figure(results: Study) -> Figure:
@@ -128,32 +122,32 @@ def batches_figure(results: Study) -> Figure:
     """
     found, rows, predicted = outcome(results), batch_rows(results), predicted_rows(results)
     every = pd.concat([rows, predicted], ignore_index=True)
-    shown = every[every["outcome"].notna()]
-    sizes = shown.groupby(["framework", "num_workers"]).size().sort_values(ascending=False)
-    panels = sorted(sizes.index[:MOST_PANELS], key=lambda one: (one[1], one[0]))
-    if not panels:
-        figure, axes = parts.new_figure(parts.WIDTH, 2.6)
-        return parts.say(figure, axes, parts.NOTHING)
-    left_out = [split for split in rows.groupby(list(SPLIT)).groups if split not in panels]
-    figure, grid = parts.panels(len(panels), PANEL, 0.5, sharex=True)
+    known = every[every["outcome"].notna()]
+    sizes = known.groupby(SPLIT).size().sort_values(ascending=False)
+    splits = sorted(sizes.index[:MOST_PANELS], key=lambda one: (one[1], one[0]))
+    figure, grid = parts.panels(len(splits), PANEL, 0.5, columns=2, sharex=True, sharey=True)
     names = list(every["optimizer"].value_counts().index)
-    limit, drawn = int(rows["outcome"].notna().sum()), 0
-    part = MOST_POINTS / max(limit, MOST_POINTS)
-    for axes, (framework, workers) in zip(grid, panels, strict=False):
-        axes.set_xscale("log", base=2)
-        here = _of_split(rows, framework, workers)
-        there = _of_split(predicted, framework, workers)
-        drawn += _panel(axes, here, there, names, part, sign=found.sign)
-        title = f"{framework}, {parts.plural(int(workers), 'worker')}"
+    number, drawn = int(rows["outcome"].notna().sum()), 0
+    part = MOST_POINTS / max(number, MOST_POINTS)
+    for axes, split in zip(grid, splits, strict=False):
+        here, there = (
+            table[(table["framework"] == split[0]) & (table["num_workers"] == split[1])]
+            for table in (rows, predicted)
+        )
+        drawn += _measured(axes, here, names, part, sign=found.sign)
+        _predicted(axes, there, names)
+        title = parts.plain(f"{split[0]}, {parts.plural(int(split[1]), 'worker')}")
         if found.is_seconds:
-            title += f"\n{here['outcome'].notna().sum()} of {len(here)} reached the target"
-        axes.set_title(parts.plain(title), fontsize=parts.SMALL, color=parts.INK, loc="left")
-    _axes(figure, grid, results, found, every)
+            title += f"\n{here['outcome'].count()} of {len(here)} reached the target"
+        parts.head(axes, title)
+    _batch_axis(grid, known)
+    outcome_axis(grid[0], results, found, known["outcome"])
+    figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
+    if left_out := _left_out(rows, splits):
+        figure.suptitle(left_out, fontsize=parts.SMALL, color=parts.INK)
     keys = _keys(names, found, has_predicted=len(predicted) > 0)
-    if drawn < limit:
-        keys.append(parts.dot(f"{drawn:,} of {limit:,} runs drawn", parts.QUIET))
-    if left_out:
-        figure.suptitle(_left_out(rows, left_out), fontsize=parts.SMALL, color=parts.INK)
+    if drawn < number:
+        keys.append(parts.dot(f"{drawn:,} of {number:,} runs drawn", parts.QUIET))
     parts.legend_below(figure, keys)
     return figure
 
@@ -188,64 +182,36 @@ def predicted_rows(results: Study) -> pd.DataFrame:
         outcome=table["time_to_target_s"],
         is_confirmed=False,
     )
-    seen = set(zip(*_split(batch_rows(results)), strict=True))
-    is_new = [one not in seen for one in zip(*_split(found), strict=True)]
+    columns = ["trial", *SPLIT, "batch"]
+    seen = set(batch_rows(results)[columns].itertuples(index=False, name=None))
+    is_new = [one not in seen for one in found[columns].itertuples(index=False, name=None)]
     return found[np.array(is_new, dtype=bool)]
 
 
-def _split(rows: pd.DataFrame) -> list[list[Any]]:
-    return [rows[key].tolist() for key in ("trial", "framework", "num_workers", "batch")]
-
-
-def _panel(
-    axes: Axes,
-    here: pd.DataFrame,
-    there: pd.DataFrame,
-    names: list[str],
-    part: float,
-    *,
-    sign: int,
-) -> int:
-    """Draw a panel, of very many runs `part` and the best; return how many. `sign`: Outcome's."""
+def _measured(axes: Axes, here: pd.DataFrame, names: list[str], part: float, *, sign: int) -> int:
+    """Draw the runs of a panel, of very many `part` and the best; return how many."""
     drawn = 0
-    known = here[here["outcome"].notna()]
-    for optimizer, own in known.groupby("optimizer", sort=False):
-        number, shape = _style(names, str(optimizer))
-        powers = own.groupby(np.log2(own["batch"]).round())["outcome"]
-        best = own.loc[(powers.idxmax() if sign > 0 else powers.idxmin())].sort_values("batch")
-        shown = own.iloc[parts.spread(range(len(own)), max(int(len(own) * part), 1))]
+    for optimizer, own in here[here["outcome"].notna()].groupby("optimizer", sort=False):
+        colour, shape = _style(names, str(optimizer))
+        powers = (sign * own["outcome"]).groupby(np.log2(own["batch"]).round())
+        best = own.loc[powers.idxmax()].sort_values("batch")
+        shown = parts.some(own, max(int(len(own) * part), 1))
         shown = pd.concat([shown, best]).drop_duplicates("trial")
         drawn += len(shown)
         for row in parts.tuples(shown):
-            parts.mark(
-                axes,
-                row.batch,
-                row.outcome,
-                str(row.trial),
-                color=number,
-                marker=shape,
-                markersize=7.5 if row.is_confirmed else 5,
-                markeredgecolor=parts.INK if row.is_confirmed else parts.PAPER,
-                markeredgewidth=1.2 if row.is_confirmed else 0.6,
-                zorder=4 if row.is_confirmed else 3,
-            )
-        axes.plot(best["batch"], best["outcome"], color=number, linewidth=1.1, alpha=0.6, zorder=2)
-    for _, split in there.groupby("trial", sort=False):
-        own = split.sort_values("batch")
-        number, shape = _style(names, str(own["optimizer"].iloc[0]))
-        axes.plot(
-            own["batch"],
-            own["outcome"],
-            color=number,
-            marker=shape,
-            markersize=5.5,
-            markerfacecolor=parts.PAPER,
-            linestyle=(0, (3, 2)),
-            linewidth=0.8,
-            zorder=2.5,
-            gid=str(own["trial"].iloc[0]),
-        )
+            style = CONFIRMED | {"zorder": 4} if row.is_confirmed else ONCE | {"zorder": 3}
+            place = row.batch, row.outcome, str(row.trial)
+            parts.mark(axes, *place, color=colour, marker=shape, **style)
+        axes.plot(best["batch"], best["outcome"], color=colour, linewidth=1.1, alpha=0.6, zorder=2)
     return drawn
+
+
+def _predicted(axes: Axes, there: pd.DataFrame, names: list[str]) -> None:
+    for trial, split in there.groupby("trial", sort=False):
+        own = split.sort_values("batch")
+        colour, shape = _style(names, str(own["optimizer"].iloc[0]))
+        style = PREDICTED | {"color": colour, "marker": shape, "markersize": 5.5, "zorder": 2.5}
+        axes.plot(own["batch"], own["outcome"], gid=str(trial), **style)
 
 
 def _style(names: list[str], optimizer: str) -> tuple[str, str]:
@@ -256,39 +222,27 @@ def _style(names: list[str], optimizer: str) -> tuple[str, str]:
 
 
 def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
-    """Return what is said of splits without a panel."""
-    words = []
-    for framework, workers in splits[:4]:
-        own = _of_split(rows, framework, workers)["outcome"].notna()
-        split = f"{framework}, {parts.plural(int(workers), 'worker')}"
-        words.append(f"{split} ({own.sum()} of {len(own)} reached)")
-    more = f" and {len(splits) - 4} more" if len(splits) > 4 else ""
-    return parts.wrapped(f"not drawn: {'; '.join(words)}{more}", parts.ROOM)
+    """Return what is said of splits without a panel; "" where there are none."""
+    groups: Any = rows.groupby(SPLIT)["outcome"]
+    words = [
+        f"{split[0]}, {parts.plural(int(split[1]), 'worker')} ({own.count()} of {len(own)} reached)"
+        for split, own in groups
+        if split not in splits
+    ]
+    more = f" and {len(words) - 4} more" if len(words) > 4 else ""
+    return parts.wrapped(f"not drawn: {'; '.join(words[:4])}{more}", parts.ROOM) if words else ""
 
 
-def _of_split(rows: pd.DataFrame, framework: object, workers: float) -> pd.DataFrame:
-    return rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
-
-
-def _axes(figure: Figure, grid: Any, results: Study, found: Outcome, every: pd.DataFrame) -> None:
-    known = every[every["outcome"].notna()]
-    if known.empty:
-        known = every
+def _batch_axis(grid: Any, known: pd.DataFrame) -> None:
     low, high = known["batch"].min(), known["batch"].max()
-    grid[0].set_xlim(low / 1.5, high * 1.5)
     powers = np.arange(np.floor(np.log2(low)), np.ceil(np.log2(high)) + 1)
     powers = powers[:: max(-(-len(powers) // 6), 1)]
-    grid[0].set_xticks(2.0**powers, [f"{2.0**power:.0f}" for power in powers])
-    if len(found.known):
-        outcome_axis(grid[0], results, found)
-        if found.is_seconds:
-            values = known["outcome"]
-            grid[0].set_ylim(parts.window(values.min(), min(values.max(), 30 * values.min())))
-            parts.plain_ticks(grid[0], "y")
     for axes in grid:
-        if axes.get_subplotspec().is_last_row() and axes.axison:
+        axes.set_xscale("log", base=2)
+        if axes.axison and axes.get_subplotspec().is_last_row():
             axes.set_xlabel("global batch size [samples]")
-    figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
+    grid[0].set_xlim(low / 1.5, high * 1.5)
+    grid[0].set_xticks(2.0**powers, [f"{2.0**power:.0f}" for power in powers])
 
 
 def _keys(names: list[str], found: Outcome, *, has_predicted: bool) -> list[Artist]:
@@ -299,9 +253,8 @@ def _keys(names: list[str], found: Outcome, *, has_predicted: bool) -> list[Arti
     if len(names) > MANY:
         keys.append(parts.dot("other optimizers", parts.QUIET, marker="h"))
     if found.rows["is_confirmed"].any():
-        edge = {"markeredgecolor": parts.INK, "markeredgewidth": 1.2, "markersize": 7.5}
-        keys.append(parts.key("confirmed", parts.QUIET, linestyle="none", marker="o", **edge))
+        style = CONFIRMED | {"linestyle": "none", "marker": "o"}
+        keys.append(parts.key("confirmed", parts.QUIET, **style))
     if has_predicted:
-        style: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8, "marker": "o"}
-        keys.append(parts.key("~ predicted, never run", markerfacecolor=parts.PAPER, **style))
+        keys.append(parts.key("~ predicted, never run", marker="o", **PREDICTED))
     return keys

@@ -1,8 +1,7 @@
 """Learning curves: of the search, of the best with new seeds, and what those new seeds came to."""
 
 import math
-import textwrap
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
 
-LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
 """Grey curves that are drawn; evaluations of all of them; of one that is highlighted."""
 LONG = 12.0
@@ -38,25 +36,23 @@ def curves_figure(results: Study, *, number: int = 3) -> Figure:
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(parts.WIDTH, 3.6)
     axes.set(xlabel="seconds of training [s]", ylabel=parts.plain(metric.axis_words))
-    search = trials[trials["phase"] == "search"]
-    if search.empty:
-        return parts.say(figure, axes, parts.NOTHING)
+    search = trials[trials["phase"] == "search"].sort_values("score", kind="stable")
     metric_axis(axes, results)
     best = list(configurations(results)["trial"].head(number))
-    by_score = search.sort_values("score", kind="stable")["trial"]
-    others = [str(trial) for trial in by_score[~by_score.isin(best)]]
+    others = [str(trial) for trial in search["trial"] if trial not in best]
     grey = parts.spread(others, MOST_CURVES)
     _grey(axes, results, grey)
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
-    keys = _envelope(axes, best_at_every_budget(curves, metric), metric)
-    keys = [_best(axes, results, trial, rank) for rank, trial in enumerate(best)] + keys
+    keys = [_best(axes, results, trial, rank) for rank, trial in enumerate(best)]
+    keys += _envelope(axes, best_at_every_budget(curves, metric), metric)
     _seconds_axis(axes, results, curves)
-    words = parts.of_all(len(grey), len(others), "other search runs")
-    named = parts.plural(len(best), "configuration")
-    rest = words.strip(" ()") or parts.plural(len(others), "other search run")
     if others:
+        rest = parts.plural(len(others), "other search run")
+        if len(grey) < len(others):
+            rest = f"{len(grey):,} of {len(others):,} other search runs drawn"
         keys.append(parts.key(f"grey: {rest}", parts.QUIET, linewidth=1))
-    parts.head(axes, f"best {named} of {len(search):,} search runs")
+    named = parts.plural(len(best), "configuration")
+    parts.head(axes, f"best {named} of {len(search):,} search runs", parts.TEXT)
     parts.legend_below(figure, keys, columns=1)
     return figure
 
@@ -66,9 +62,8 @@ def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
     most = max(MOST_POINTS // max(len(trials), 1), 8)
     # Looked up one by one, the curves of 10,000 trials would take minutes.
     for trial, curve in every.groupby("trial", sort=False):
-        kept = parts.spread(range(len(curve)), most)
+        x, y = curve_xy(results.metric, parts.some(curve, most))
         marker = "." if len(curve) == 1 else "None"
-        x, y = (values[kept] for values in curve_xy(results.metric, curve))
         style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
         axes.add_line(Line2D(x, y, gid=str(trial), **style))
 
@@ -76,8 +71,7 @@ def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
 def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
     if best.empty:
         return []
-    best = best.iloc[parts.spread(range(len(best)), MOST_OF_ONE)]
-    x, y = curve_xy(metric, best)
+    x, y = curve_xy(metric, parts.some(best, MOST_OF_ONE))
     style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
     axes.plot(x, y, drawstyle="steps-post", zorder=2.5, gid="envelope", **style)
     return [parts.key("best at every budget of seconds, of all search runs", **style)]
@@ -85,38 +79,35 @@ def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
 
 def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     run: Any = results.trials.set_index("trial").loc[trial]
-    curve = curve_of(results, trial)
-    shown = curve.iloc[parts.spread(range(len(curve)), MOST_OF_ONE)]
-    colour, style = parts.colour_of(run["framework"]), LINE_STYLES[rank % len(LINE_STYLES)]
-    x, y = curve_xy(results.metric, shown)
+    curve = results.curves[results.curves["trial"] == trial]
+    colour, style = parts.colour_of(run["framework"]), parts.LINE_STYLES[rank % 4]
+    x, y = curve_xy(results.metric, parts.some(curve, MOST_OF_ONE))
     axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
-    if len(curve):
-        mark(axes, results.metric, curve, run, colour)
-    words = "\n".join(
-        [name_of(results, trial), *textwrap.wrap(", ".join(seconds_of(results, trial)), parts.ROOM)]
-    )
+    mark(axes, results.metric, curve, run, colour)
     shape = parts.marker_of(run["num_workers"])
+    words = told(results, trial)
     return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
 
 
 def _seconds_axis(axes: Axes, results: Study, curves: pd.DataFrame) -> None:
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if len(seconds) and fastest == fastest and seconds.max() > LONG * fastest:
+    if seconds.max() > LONG * fastest:  # False where one of them is not known
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:
         axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
 
 
-def curve_of(results: Study, trial: str) -> pd.DataFrame:
-    """Return the evaluations of one run."""
-    return results.curves[results.curves["trial"] == trial]
-
-
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Return seconds, and values as figures have them."""
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
+
+
+def told(results: Study, trial: str) -> str:
+    """Return a trial, its configuration and what it reached, in lines that fit a figure."""
+    said = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
+    return f"{name_of(results, trial)}\n{said}"
 
 
 def name_of(results: Study, trial: str) -> str:
@@ -158,11 +149,11 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
 
     `run` is its row of `trials`.
     """
-    reached = run["time_to_target_s"]
-    if reached == reached:
-        later = curve[curve["train_s"] >= reached - 1e-9]
-        at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
-    else:
+    if curve.empty:
+        return
+    later = curve[curve["train_s"] >= run["time_to_target_s"] - 1e-9]
+    at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
+    if run["time_to_target_s"] != run["time_to_target_s"]:
         gains = curve[metric.name] * metric.sign
         at = curve.iloc[len(gains) - 1 - int(np.nan_to_num(gains, nan=-np.inf)[::-1].argmax())]
     x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
@@ -170,9 +161,11 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
     axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
 
 
-STYLE_OF: dict[str, Literal["-", ":"]] = {"race": ":", "confirm": "-"}
-"""Lines of runs with new seeds; the search's are dashed."""
-WORDS = {"race": "race (new seeds, beside others)", "confirm": "confirm runs (new seeds, alone)"}
+REPEATS = {
+    "race": (":", "race (new seeds, beside others)"),
+    "confirm": ("-", "confirm runs (new seeds, alone)"),
+}
+"""Lines of runs with new seeds, and words; the search's are dashed."""
 PANEL = 2.3
 """Inches of a panel's height; they stand one below the other."""
 
@@ -180,39 +173,29 @@ PANEL = 2.3
 def repeats_figure(results: Study, *, number: int = 3) -> Figure:
     """Curves of the best `number` configurations: the search's run, the race's, those alone."""
     best, metric = list(configurations(results)["trial"].head(number)), results.metric
-    size = (parts.WIDTH, PANEL * max(len(best), 1) + 0.4)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    panels = figure.subplots(max(len(best), 1), 1, sharey=True, sharex=True, squeeze=False)[:, 0]
-    if not best:
-        return parts.say(figure, panels[0], parts.NOTHING)
+    figure, panels = parts.panels(len(best), PANEL, 0.4, sharey=True, sharex=True)
     trials = results.trials.set_index("trial")
+    curves = dict(iter(results.curves.groupby("trial")))
     for axes, trial in zip(panels, best, strict=True):
-        parts.dress(axes)
         metric_axis(axes, results)
-        again = trials["role"].isin(list(STYLE_OF)) & (trials["source"] == trial)
+        again = trials["role"].isin(list(REPEATS)) & (trials["source"] == trial)
         for name in [trial, *trials.index[again]]:
-            run, curve = trials.loc[name], curve_of(results, str(name))
-            is_own = name == trial
-            colour = parts.INK if is_own else parts.colour_of(run["framework"])
-            style = "--" if is_own else STYLE_OF[run["role"]]
+            run, curve = trials.loc[name], curves.get(name, results.curves.head(0))
+            style, colour = "--", parts.INK
+            if name != trial:
+                style, colour = REPEATS[run["role"]][0], parts.colour_of(run["framework"])
             x, y = curve_xy(metric, curve)
             axes.plot(x, y, color=colour, linestyle=style, linewidth=1.3, gid=str(name))
-            if len(curve):
-                mark(axes, metric, curve, run, colour)
-        said = ", ".join(seconds_of(results, trial))
-        words = "\n".join([name_of(results, trial), parts.wrapped(said, parts.ROOM)])
-        axes.set_title(words, fontsize=parts.SMALL, color=parts.INK, loc="left")
+            mark(axes, metric, curve, run, colour)
+        parts.head(axes, told(results, trial))
     panels[-1].set_xlabel("seconds of training [s]")
     panels[len(panels) // 2].set_ylabel(parts.plain(metric.axis_words))
     panels[0].set_xlim(left=0)
     keys: list[Artist] = [parts.key("search (one run)", linestyle="--")]
-    roles = set(results.trials["role"]) if len(confirmed(results)) else set()
     colour = parts.colour_of(trials.loc[best[-1], "framework"])
-    keys += [
-        parts.key(words, colour, linestyle=STYLE_OF[role])
-        for role, words in WORDS.items()
-        if role in roles
-    ]
+    for role, (style, words) in REPEATS.items():
+        if role in set(trials["role"]):
+            keys.append(parts.key(words, colour, linestyle=style))
     parts.legend_below(figure, keys, columns=1)
     return figure
 
@@ -227,6 +210,7 @@ ROLE_STYLE = {
     "confirm": ("s", True, "confirm: new seed, alone"),
 }
 """Marker, whether it is filled, words."""
+MISSED: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
 def race_figure(results: Study) -> Figure:
@@ -240,11 +224,10 @@ def race_figure(results: Study) -> Figure:
     rows = list(dict.fromkeys(table["trial"]))
     shown = rows[:MOST_ROWS]
     figure, axes = parts.new_figure(parts.WIDTH, 0.8 + ROW * max(len(shown), 2))
-    if not shown:
-        return parts.say(figure, axes, "no configuration was trained again")
     verdict = judge(results)
     ties = set(verdict.ties) if verdict is not None else set()
     _scale(axes, results, table[table["trial"].isin(shown)])
+    top = axes.get_yaxis_transform()
     for place, trial in enumerate(shown):
         own = table[table["trial"] == trial]
         colour = parts.colour_of(own["framework"].iloc[0])
@@ -254,14 +237,10 @@ def race_figure(results: Study) -> Figure:
         words = name_of(results, trial).split("\n")[0]
         if trial in ties and place:
             words += " · tied"
-        style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "va": "bottom"}
-        style |= {"transform": axes.get_yaxis_transform(), "clip_on": False}
-        axes.text(0.0, place - 0.22, words, **style)
+        parts.write(axes, 0, place - 0.22, words, transform=top, va="bottom")
     axes.set(yticks=[], ylim=(len(shown) - 0.5, -0.75))
-    axes.spines["left"].set_visible(False)
-    axes.grid(visible=False, axis="y")
-    is_missed = bool((~table["is_hit"]).any())
-    _legend(figure, results, table, is_missed=is_missed, left_out=len(rows) - len(shown))
+    parts.rows_only(axes)
+    _legend(figure, results, table, left_out=len(rows) - len(shown))
     return figure
 
 
@@ -294,8 +273,7 @@ def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:
     proof = confirmed(results)[confirmed(results)["trial"].isin(set(table["trial"]))]
     ends = pd.concat([known, proof["expected_low_s"], proof["expected_high_s"]])
     ends = ends[(ends > 0) & (ends < math.inf)]
-    axes.set(xscale="log", xlim=parts.window(ends.min(), ends.max(), margin=1.1))
-    parts.plain_ticks(axes, "x")
+    parts.log_axis(axes, "x", ends.min(), ends.max(), margin=1.1)
     axes.set_xlabel("seconds of training to the target [s]  (left: faster)")
 
 
@@ -321,27 +299,21 @@ def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
     if is_filled:
         style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 0.7}
     if not row.is_hit:
-        style = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "color": parts.INK}
+        style = MISSED | {"markersize": 7, "color": parts.INK}
     axes.plot(row.value, place, linestyle="none", zorder=4, gid=row.run, **style)
 
 
-def _legend(
-    figure: Figure, results: Study, table: pd.DataFrame, *, is_missed: bool, left_out: int
-) -> None:
-    roles = list(dict.fromkeys(table["role"]))
-    kinds = dict.fromkeys(ROLE_STYLE[role] for role in roles)
+def _legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_out: int) -> None:
     keys: list[Artist] = [
-        parts.dot(words, marker=marker, is_filled=is_filled) for marker, is_filled, words in kinds
+        parts.dot(words, marker=marker, is_filled=is_filled)
+        for marker, is_filled, words in dict.fromkeys(ROLE_STYLE[role] for role in table["role"])
     ]
     what = "expected seconds" if results.is_timed else "median"
     keys.append(Patch(color=parts.QUIET, label=f"{what}, 90 % interval"))
-    if is_missed:
+    if not table["is_hit"].all():
         words = "missed the target" if results.is_timed else "failed"
-        keys.append(parts.key(words, marker="x", linestyle="none", markeredgewidth=1.8))
-    keys += [
-        Patch(color=parts.colour_of(name), label=parts.plain(str(name)))
-        for name in dict.fromkeys(table["framework"])
-    ]
-    if left_out > 0:
-        keys.append(parts.key(f"{left_out} more are not drawn", linestyle="none"))
+        keys.append(parts.key(words, linestyle="none", **MISSED))
+    keys += parts.frameworks(table["framework"])
+    if left_out:
+        keys.append(parts.note(f"{left_out} more are not drawn"))
     parts.legend_below(figure, keys, most=2)

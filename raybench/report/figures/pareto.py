@@ -1,6 +1,5 @@
 """The figure of speed against cost: is more hardware worth it?"""
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
@@ -39,76 +37,93 @@ def pareto_figure(results: Study) -> Figure:
         return _metric_figure(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
     figure, axes = parts.new_figure(parts.WIDTH, 4.0)
-    axes.set(xscale="log", yscale="log")
     axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
     axes.set_ylabel("expected seconds to the target [s]")
     front = pareto_front(points)
-    _limits(axes, points, front)
+    # The frame holds the points, and the ranges that are drawn of those on the front.
+    ends = pd.concat([front["low_s"], front["high_s"]])
+    costs = ends * pd.concat([front["num_workers"]] * 2)
+    for which, values in (
+        ("x", pd.concat([points["x"], costs]).dropna()),
+        ("y", pd.concat([points["y"], ends]).dropna()),
+    ):
+        parts.log_axis(axes, which, values.min(), values.max())
     shown = _points(axes, points, set(front["trial"]))
     known = front[front["is_confirmed"] & np.isfinite(front["high_s"])]
-    for _, row in known.iterrows():
-        ends = np.array([row["low_s"], row["high_s"]])
-        colour = parts.colour_of(row["framework"])
-        axes.plot(ends * row["num_workers"], ends, color=colour, alpha=0.25, lw=6, zorder=1)
+    for row in parts.tuples(known):
+        interval = np.array([row.low_s, row.high_s])
+        style: dict[str, Any] = {"color": parts.colour_of(row.framework), "alpha": 0.25}
+        axes.plot(interval * row.num_workers, interval, linewidth=6, zorder=1, **style)
     _diagonals(axes, results.trials[results.trials["phase"] == "search"])
     _front(axes, front.iloc[::-1], worst=axes.get_ylim()[1])
     _name_front(figure, axes, front)
     once = "search (one run)" + parts.of_all(shown, len(points), "configurations")
     again = f"confirmed (expected, {_up_to(points['runs'][points['is_confirmed']])} runs)"
-    colour = parts.colour_of(known["framework"].iloc[-1]) if len(known) else ""
-    bands = [Patch(color=colour, alpha=0.25, label="90 % interval")] if colour else []
+    bands = [Patch(label="90 % interval", **style)] if len(known) else []
     _explain(figure, points, once, again, bands)
     return figure
 
 
-def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
-    """Draw the points, of very many that ran once some; return how many."""
-    is_named = points["is_confirmed"] | points["trial"].isin(front)
-    others = points[~is_named]
-    kept = others.iloc[parts.spread(range(len(others)), MOST_POINTS)]
-    shown = pd.concat([points[is_named], kept])
-    for _, row in shown.iterrows():
-        parts.point(axes, row, row["x"], row["y"], is_filled=bool(row["is_confirmed"]))
-    return len(shown)
+def has_costs(results: Study) -> bool:
+    """Return whether any run has what the figure draws."""
+    return len(_metric_points(results)) > 0
 
 
-def _metric_figure(results: Study) -> Figure:
+def _metric_points(results: Study) -> pd.DataFrame:
     metric, proof = results.metric, confirmed(results).set_index("trial")
-    figure, axes = parts.new_figure(parts.WIDTH, 3.7)
-    axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
-    axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     runs = ranked(results.trials)
     runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
     is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
     medians = runs["trial"].map(proof[f"median_{metric.name}"])
     y = drawn(metric, medians.where(is_confirmed, runs[metric.best_column]))
     runs = runs.assign(x=runs["worker_seconds"], y=y, is_confirmed=is_confirmed)
-    runs = runs[np.isfinite(runs["y"])]  # no median where most confirming runs have failed
-    if runs.empty:
-        return parts.say(figure, axes, parts.NOTHING)
+    # No median where most confirming runs have failed.
+    known: pd.DataFrame = runs[np.isfinite(runs["y"])]
+    return known
+
+
+def _metric_figure(results: Study) -> Figure:
+    metric, runs = results.metric, _metric_points(results)
+    figure, axes = parts.new_figure(parts.WIDTH, 3.7)
+    axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
+    axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     losses = np.column_stack([runs["x"], -metric.sign * runs["y"]])
     front = runs[not_dominated(losses)].sort_values("x")
     shown = _points(axes, runs, set(front["trial"]))
     metric_axis(axes, results, runs["y"] / (100 if metric.is_share else 1))
-    axes.set(xscale="log", xlim=parts.window(runs["x"].min(), runs["x"].max()))
+    parts.log_axis(axes, "x", runs["x"].min(), runs["x"].max())
     _front(axes, front, worst=axes.get_ylim()[metric.direction == "min"])
-    parts.plain_ticks(axes, "x")
     if results.is_timed:
-        what = parts.plain(metric.words)
-        parts.head(axes, f"no run reached the target: best {what} of each")
+        words = f"no run reached the target: best {metric.words} of each"
+        parts.head(axes, parts.plain(words), parts.TEXT)
     once = "search (one run)" + parts.of_all(shown, len(runs), "runs")
-    _explain(figure, runs, once, f"confirmed (median of {_up_to(proof['new_runs'])})")
+    again = f"confirmed (median of {_up_to(confirmed(results)['new_runs'])})"
+    _explain(figure, runs, once, again)
     return figure
+
+
+def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
+    """Draw the points, of very many that ran once some; return how many."""
+    is_named = points["is_confirmed"] | points["trial"].isin(front)
+    shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_POINTS)])
+    for row in parts.tuples(shown):
+        colour = parts.colour_of(row.framework)
+        style: dict[str, Any] = {"markersize": 6.5, "markerfacecolor": parts.PAPER, "zorder": 3}
+        style |= {"markeredgecolor": colour, "markeredgewidth": 1.6}
+        if row.is_confirmed:
+            style = {"markersize": 8, "markerfacecolor": colour, "zorder": 4}
+            style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 1}
+        parts.mark(
+            axes, row.x, row.y, str(row.trial), marker=parts.marker_of(row.num_workers), **style
+        )
+    return len(shown)
 
 
 def _explain(
     figure: Figure, rows: pd.DataFrame, once: str, again: str, more: Sequence[Artist] = ()
 ) -> None:
     """Explain colours, markers and fillings: of what ran once, and again."""
-    handles: list[Artist] = [
-        Patch(color=parts.colour_of(name), label=parts.plain(name))
-        for name in sorted(set(rows["framework"].astype(str)))
-    ]
+    handles = parts.frameworks(rows["framework"])
     for count in sorted(set(rows["num_workers"])):
         label, marker = parts.plural(int(count), "worker"), parts.marker_of(count)
         handles.append(parts.dot(label, marker=marker))
@@ -119,23 +134,9 @@ def _explain(
     parts.legend_below(figure, handles, most=2)
 
 
-def _up_to(runs: pd.Series) -> str:
+def _up_to(runs: "pd.Series[int]") -> str:
     """Return `3`, or `2 to 5` where configurations have run differently often."""
-    if runs.empty:
-        return ""
-    low, high = int(runs.min()), int(runs.max())
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
-def _limits(axes: Axes, points: pd.DataFrame, front: pd.DataFrame) -> None:
-    """Frame the points, and the ranges that are drawn of those on the front."""
-    ends = pd.concat([front["low_s"], front["high_s"]])
-    costs = pd.concat([points["x"], ends * pd.concat([front["num_workers"]] * 2)]).dropna()
-    seconds = pd.concat([points["y"], ends]).dropna()
-    axes.set(xlim=parts.window(costs.min(), costs.max()))
-    axes.set(ylim=parts.window(seconds.min(), seconds.max()))
-    parts.plain_ticks(axes, "x")
-    parts.plain_ticks(axes, "y")
+    return " to ".join(dict.fromkeys(f"{end:.0f}" for end in (runs.min(), runs.max())))
 
 
 def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
@@ -144,25 +145,20 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
     # A doubling of the workers is narrower than the words above it: every other one stands higher.
     crowded, num_above = right / left > 2**WIDEST, 0
-    for count in sorted(set(search["num_workers"])):
+    for count, (reached, tried) in zip(hits.index, hits.to_numpy(), strict=True):
         if count * high <= left or count * low >= right:
             continue  # it does not cross the frame
         ends = [count * low, count * high]
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
-        reached, tried = hits.loc[count, "sum"], hits.loc[count, "size"]
-        words, hits_of = f"{parts.plural(count, 'worker')}:\n", f"{reached} of {tried}"
-        style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK}
+        words, hits_of = f"{parts.plural(int(count), 'worker')}:\n", f"{reached} of {tried}"
         if count * high <= right:
             words += f"{hits_of}\nreached it"  # narrow: a neighbour is a factor of two beside it
             lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
-            axes.annotate(
-                words, (count * high, high), lift, textcoords="offset points",
-                ha="center", va="bottom", **style,
-            )  # fmt: skip
+            style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "ha": "center"}
+            axes.annotate(words, (count * high, high), lift, textcoords="offset points", **style)
             num_above += 1
         else:
-            words = f" {words} {hits_of} reached it"
-            axes.text(right, right / count, words, ha="left", va="center", **style)
+            parts.write(axes, right, right / count, f" {words} {hits_of} reached it")
 
 
 def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
@@ -178,32 +174,21 @@ def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
 def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
     """Number the points of the front, and say above the figure what they are."""
     handles, num_lines = [], 0
-    for number, (_, row) in enumerate(front.iterrows(), start=1):
-        colour = parts.colour_of(row["framework"])
-        cost, seconds = row["worker_seconds_to_target"], row["time_to_target_s"]
-        style: dict[str, Any] = {
-            "fontsize": parts.TEXT,
-            "color": parts.INK,
-            "ha": "right",
-            "va": "top",
-        }
+    for number, row in enumerate(parts.tuples(front), start=1):
         if len(front) > 1:
-            offset: dict[str, Any] = {"xytext": (-6, -6), "textcoords": "offset points"}
-            axes.annotate(str(number), (cost, seconds), **offset, **style)
+            place = {"xytext": (-6, -6), "textcoords": "offset points", "ha": "right", "va": "top"}
+            style: dict[str, Any] = place | {"fontsize": parts.TEXT, "color": parts.INK}
+            axes.annotate(str(number), (row.x, row.y), **style)
         if number > MOST_NAMED:
             continue
-        words = f"{row['trial']}  {row['config']}: {seconds:.3g} s, {cost:.3g} worker-seconds"
-        if row["is_confirmed"] and row["hits"] < row["runs"]:
-            words += f" ({row['hits']} of {row['runs']} runs reached the target)"
-        words = f"{number}  {words}" if len(front) > 1 else words
-        lines = textwrap.wrap(words, parts.ROOM - 6, break_on_hyphens=False)
-        num_lines += len(lines)
-        face = colour if row["is_confirmed"] else "white"
-        marker = parts.marker_of(row["num_workers"])
-        label = parts.plain("\n".join(lines))
-        handles.append(
-            Line2D([], [], marker=marker, ls="none", color=colour, mfc=face, label=label)
-        )
+        words = f"{number}  " if len(front) > 1 else ""
+        words += f"{row.trial}  {row.config}: {row.y:.3g} s, {row.x:.3g} worker-seconds"
+        if row.is_confirmed and row.hits < row.runs:
+            words += f" ({row.hits} of {row.runs} runs reached the target)"
+        label = parts.wrapped(words, parts.ROOM - 6)
+        num_lines += 1 + label.count("\n")
+        colour, marker = parts.colour_of(row.framework), parts.marker_of(row.num_workers)
+        handles.append(parts.dot(label, colour, marker=marker, is_filled=row.is_confirmed))
     title = "on the Pareto front" + (f" (first {MOST_NAMED})" if len(front) > MOST_NAMED else "")
     figure.legend(
         handles=handles,

@@ -1,7 +1,7 @@
 """What the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from raybench.results.study import Study
@@ -35,32 +36,49 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """In an order in which adjacent ones differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
+LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
 """A page's theme decides these: see `figures.svg`."""
 OTHER_COLOUR = "#009E73"
-NOTHING = "no run has finished"
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
 """What `gid` names where an artist stands for no trial."""
+FAR = 30.0
+"""Seconds so many times those of the best are at the edge of a figure, or beyond it."""
 One = TypeVar("One")
+Table = TypeVar("Table", bound=pd.DataFrame)
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """One figure: a heading, how to read it, how to draw it, its numbers."""
+
+    title: str
+    """Heading above it."""
+    reading: str
+    """How to read it, in one or two sentences."""
+    draw: Callable[[Study], Figure]
+    """Of a study that has what it draws."""
+    table: Callable[[Study], pd.DataFrame]
+    """The numbers that it draws, for who cannot see it; columns in words, with their units."""
+    applies: Callable[[Study], bool]
+    """Whether the study has what it draws."""
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     """Return a figure of one axes, in inches at 100 dpi; pyplot never hears of it."""
-    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
-    axes = figure.subplots()
-    dress(axes)
+    figure, (axes,) = panels(1, height)
+    figure.set_figwidth(width)
     return figure, axes
 
 
 def panels(
-    number: int, height: float, more: float, *, sharex: bool = False
+    number: int, height: float, more: float = 0.0, *, columns: int = 1, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `number` panels in two columns with one y axis, each `height` inches,
-    `more` in all."""
-    columns = min(number, 2)
+    """Return a figure of `number` panels, each `height` inches, `more` in all."""
     lines = -(-number // columns)
-    figure = Figure(figsize=(WIDTH, height * lines + more), dpi=100, layout="constrained")
-    every = list(figure.subplots(lines, columns, squeeze=False, sharex=sharex, sharey=True).ravel())
+    size = (WIDTH, height * lines + more)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    every = list(figure.subplots(lines, min(number, columns), squeeze=False, **shared).ravel())
     for axes in every[:number]:
         dress(axes)
     for axes in every[number:]:
@@ -80,16 +98,27 @@ def dress(axes: Axes) -> None:
         label.set(fontsize=TEXT, color=INK)
 
 
-def head(axes: Axes, text: str) -> None:
-    """Write `text` above the data, from the left."""
-    axes.set_title(plain(text), fontsize=TEXT, color=INK, loc="left")
+def rows_only(axes: Axes) -> None:
+    """Take the lines and the left end away from axes whose y is one row below the other."""
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+
+
+def head(axes: Axes, text: str, size: float = SMALL) -> None:
+    """Write `text` above the data, from the left; it is no formula (`plain`, `wrapped`)."""
+    axes.set_title(text, fontsize=size, color=INK, loc="left")
+
+
+def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Write `text` beside the data."""
+    given: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center"} | style
+    axes.text(x, y, text, **given)
 
 
 def say(figure: Figure, axes: Axes, text: str) -> Figure:
     """Write `text` where the data would be, and return the figure."""
     axes.set_axis_off()
-    style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "fontsize": TEXT}
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+    write(axes, 0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=TEXT)
     return figure
 
 
@@ -98,8 +127,6 @@ def legend_below(
 ) -> None:
     """Explain `handles` below the figure, and make it as much higher as that needs; in as many
     columns as there is room for, at most `most`, where `columns` does not say."""
-    if not handles:
-        return
     columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
     legend = figure.legend(
         handles=list(handles),
@@ -141,7 +168,7 @@ def colour(number: int) -> str:
 def line_of(number: int) -> str:
     """Return the line style of the first, second, ... line: another one for each round of
     `COLOURS`."""
-    return ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
+    return LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]
 
 
 def marker(number: int) -> str:
@@ -150,7 +177,7 @@ def marker(number: int) -> str:
 
 
 def marker_of(num_workers: float) -> str:
-    """Return the marker of a worker count."""
+    """Return the marker of a worker count; of NaN too."""
     return "h" if num_workers != num_workers else WORKER_MARKERS.get(int(num_workers), "h")
 
 
@@ -165,21 +192,16 @@ def dot(label: str, colour: str = INK, *, marker: str = "o", is_filled: bool = T
     return key(label, colour, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
 
 
-def point(axes: Axes, row: pd.Series, x: float, y: float, *, is_filled: bool) -> None:
-    """Draw one configuration: filled where it is confirmed, hollow where it ran once."""
-    colour = colour_of(row["framework"])
-    axes.plot(
-        x,
-        y,
-        marker=marker_of(row["num_workers"]),
-        markersize=8 if is_filled else 6.5,
-        markerfacecolor=colour if is_filled else PAPER,
-        markeredgecolor=PAPER if is_filled else colour,
-        markeredgewidth=1 if is_filled else 1.6,
-        linestyle="none",
-        zorder=4 if is_filled else 3,
-        gid=str(row["trial"]),
-    )
+def note(label: str) -> Line2D:
+    """Return a row of a legend that is words alone."""
+    return key(label, linestyle="none")
+
+
+def frameworks(names: "pd.Series[Any]") -> list[Artist]:
+    """Return a row of a legend for each framework."""
+    return [
+        Patch(color=colour_of(name), label=plain(name)) for name in sorted(set(names.astype(str)))
+    ]
 
 
 def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
@@ -187,8 +209,18 @@ def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
     axes.add_line(Line2D([x], [y], linestyle="none", gid=trial, **style))
 
 
-def plain_ticks(axes: Axes, which: str) -> None:
-    """Label a log axis, its limits set, 1, 2, 5, 10 instead of powers of ten."""
+def log_axis(axes: Axes, which: str, low: float, high: float, *, margin: float = 1.3) -> None:
+    """Scale x or y by its log, from `low` to `high` with a margin, never so near that ticks run
+    out; with ticks at 1, 2, 5, 10."""
+    least = 2.2  # either side of the middle: a factor of about five in all
+    middle = (low * high) ** 0.5
+    ends = (min(low / margin, middle / least), max(high * margin, middle * least))
+    axes.set(**{f"{which}scale": "log", f"{which}lim": ends})
+    plain_ticks(axes, which)
+
+
+def plain_ticks(axes: Axes, which: str, *, is_narrow: bool = False) -> None:
+    """Label a log axis, its limits set, 1, 2, 5, 10 instead of powers of ten; a narrow one less."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = sorted(axis.get_view_interval())
     steps: tuple[float, ...] = (1.0, 2.0, 5.0)
@@ -196,23 +228,18 @@ def plain_ticks(axes: Axes, which: str) -> None:
         steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     elif high > 2000 * low:
         steps = (1.0,)
-    axis.set_major_locator(LogLocator(subs=steps))
+    if is_narrow:
+        steps = (1.0, 3.0) if high < 90 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=5 if is_narrow else None))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
 def number(value: float) -> str:
-    """Return a number for a tick: `0.0003`, `20`, `20000`, `1e+06`."""
+    """Return a number for a tick: `0.0003`, `20`, `20000`, `1e6`."""
     if value and (abs(value) < 1e-4 or abs(value) >= 1e5):
         return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.5g}"
-
-
-def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, float]:
-    """Return the limits of a log axis around `low` to `high`, never so near that ticks run out."""
-    least = 2.2  # either side of the middle: a factor of about five in all
-    middle = (low * high) ** 0.5
-    return min(low / margin, middle / least), max(high * margin, middle * least)
 
 
 def tuples(table: pd.DataFrame) -> Iterator[Any]:
@@ -225,6 +252,24 @@ def spread(items: Sequence[One], most: int) -> list[One]:
     if len(items) <= most:
         return list(items)
     return [items[place] for place in np.linspace(0, len(items) - 1, most).round().astype(int)]
+
+
+def some(table: Table, most: int) -> Table:
+    """Return `most` rows of a table, as `spread` does of a list."""
+    return table.iloc[spread(range(len(table)), most)]
+
+
+MOST_ROWS = 50
+"""Rows of a figure's table; the best come first, and `trials.csv` has all."""
+
+
+def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
+    """Return those columns of `words` that there are, of the first rows, by their names in
+    words."""
+    found = table[[key for key in words if key in table]].head(MOST_ROWS)
+    for column in found.select_dtypes("bool"):
+        found[column] = found[column].map({True: "yes", False: "no"})
+    return found.rename(columns=dict(words)).reset_index(drop=True)
 
 
 def of_all(drawn: int, every: int, what: str) -> str:
@@ -278,18 +323,13 @@ def metric_axis(
     """
     metric, target = results.metric, results.target
     values = results.curves[metric.name] if values is None else values
-    values = values.replace([np.inf, -np.inf], np.nan).dropna()
+    known = [*values[np.isfinite(values)], *([] if target is None else [target])]
     if metric.is_share:
-        _error_scale(axes, _ends(values, target)[1] if len(values) or target else 0.9)
-    elif len(values):
-        _value_scale(axes, results, *_ends(values, target))
+        _error_scale(axes, max(known, default=0.9))
+    elif known:
+        _value_scale(axes, results, min(known), max(known))
     if target is not None:
         _draw_target(axes, results, target, is_labelled=is_labelled)
-
-
-def _ends(values: "pd.Series[float]", target: float | None) -> tuple[float, float]:
-    known = [*values, *([] if target is None else [target])]
-    return float(min(known)), float(max(known))
 
 
 def _error_scale(axes: Axes, top: float) -> None:
@@ -342,31 +382,9 @@ def _draw_target(axes: Axes, results: Study, target: float, *, is_labelled: bool
     target = 100 * target if is_share else target
     axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
     if is_labelled:
-        hold = results.study["study"]["objective"].get("hold", 1)
-        held = f"\n{hold} in a row" if hold > 1 else ""
+        held = f"\n{results.hold} in a row" if results.hold > 1 else ""
         # Its words do not go beyond the panel.
         place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
-        axes.annotate(
-            f"target\n{target:g}{' %' if is_share else ''}{held}",
-            (1.01, target),
-            xycoords=axes.get_yaxis_transform(),
-            va="top" if place > 0.85 else "bottom" if place < 0.15 else "center",
-            fontsize=SMALL,
-            color=INK,
-            annotation_clip=False,
-        )
-
-
-@dataclass(frozen=True)
-class FigureKind:
-    """One figure: a heading, how to read it, how to draw it, its numbers."""
-
-    title: str
-    """Heading above it."""
-    reading: str
-    """How to read it, in one or two sentences."""
-    draw: Callable[[Study], Figure]
-    table: Callable[[Study], pd.DataFrame]
-    """The numbers that it draws, for who cannot see it; columns in words, with their units."""
-    applies: Callable[[Study], bool]
-    """Whether the study has what it draws."""
+        side = "top" if place > 0.85 else "bottom" if place < 0.15 else "center"
+        words = f"target\n{target:g}{' %' if is_share else ''}{held}"
+        write(axes, 1.01, target, words, transform=axes.get_yaxis_transform(), va=side)

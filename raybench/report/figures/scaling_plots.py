@@ -1,6 +1,7 @@
-"""Figures of a scaling study: speed-up, efficiency, where a step's time goes, what was learnt."""
+"""Figures of a scaling study, in the order of the page: speed-up, efficiency, where a step's time
+goes, what its models predict, what was learnt."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
-from raybench.report.figures.parts import drawn, metric_axis
+from raybench.report.figures.parts import FigureKind, drawn, metric_axis
+from raybench.report.scaling_files import (
+    MODEL_FILE,
+    PLAN_FILE,
+    has_file,
+    plan_figure,
+    predicted_figure,
+    read_model,
+    read_plan,
+)
 from raybench.results.study import Study
 from raybench.scaling.cells import curves_of, scaling_cells, scaling_runs
 
@@ -36,6 +46,9 @@ PANEL = 2.9
 ASIDE = 0.02
 """Doublings of the workers by which neighbouring curves are apart, so that no bar hides another."""
 MEANING = {"weak": "same batch per worker", "strong": "same global batch"}
+MORE = "{} more {}: see scaling.csv"
+IDEAL: dict[str, Any] = {"color": parts.INK, "linestyle": ":", "linewidth": 1.2}
+IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
 def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
@@ -48,16 +61,6 @@ def cell_label(row: Mapping[str, Any]) -> str:
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
-def speedup_figure(results: Study) -> Figure:
-    """Speed-up over workers, a panel for each kind of scaling; bars are the spread of repeats."""
-    return _panels(scaling_cells(results), "speedup", "speed-up over one worker", _ideal)
-
-
-def efficiency_figure(results: Study) -> Figure:
-    """Efficiency over workers, a panel for each kind of scaling."""
-    return _panels(scaling_cells(results), "efficiency", "efficiency", _all_of_it)
-
-
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells whose steps were timed, each once, in the order of the figure."""
     timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
@@ -67,19 +70,14 @@ def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
 
 def shares_figure(results: Study) -> Figure:
     """Where the time of a step goes: input, what one worker alone needs, and the rest."""
-    every = share_cells(scaling_cells(results))
-    cells = every.head(MOST_BARS)
-    shown = cell_rows(cells)
+    cells = share_cells(scaling_cells(results))
+    shown = cell_rows(cells.head(MOST_BARS))
     rows = [step_shares(row) for row in shown]
     names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
-    lines = [1 + name.count("\n") for name in names]
-    height = sum(parts.LINE * count + BAR for count in lines)
-    figure, axes = parts.new_figure(parts.WIDTH, 0.7 + max(height, 0.8))
-    axes.set_xlabel("share of an optimizer step [%]")
-    if cells.empty:
-        return parts.say(figure, axes, parts.NOTHING)
     # A cell's words stand above its bar: beside it they would take half of a telephone's width.
-    places = np.cumsum([parts.LINE * count + BAR for count in lines]) - BAR / 2
+    ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
+    places = ends - BAR / 2
+    figure, axes = parts.new_figure(parts.WIDTH, 0.7 + max(ends[-1], 0.8))
     left, keys = np.zeros(len(rows)), []
     for part, (colour, hatch) in SHARE_STYLE.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
@@ -89,16 +87,15 @@ def shares_figure(results: Study) -> Figure:
             axes.barh(places, widths, left=left, height=0.62 * BAR, **style)
             keys.append(Patch(label=part, **style))
             left += widths
-    text: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK}
-    for place, name, seconds in zip(places, names, cells["step_median_s"], strict=True):
-        axes.text(0, place - 0.36 * BAR, name, va="bottom", **text)
-        axes.text(101, place, f"{1000 * seconds:.3g} ms", va="center", **text)
+    for place, name, row in zip(places, names, shown, strict=True):
+        parts.write(axes, 0, place - 0.36 * BAR, name, va="bottom")
+        parts.write(axes, 101, place, f"{1000 * row['step_median_s']:.3g} ms")
     axes.set(yticks=[], xlim=(0, 116), ylim=(places[-1] + 0.6 * BAR, 0))
     axes.set_xticks([0, 25, 50, 75, 100])
-    axes.spines["left"].set_visible(False)
-    axes.grid(visible=False, axis="y")
-    if len(every) > len(cells):
-        parts.head(axes, f"{len(every) - len(cells)} more cells: see scaling.csv")
+    axes.set_xlabel("share of an optimizer step [%]")
+    parts.rows_only(axes)
+    if more := len(cells) - len(shown):
+        parts.head(axes, MORE.format(more, "cells"), parts.TEXT)
     parts.legend_below(figure, keys, columns=2)
     return figure
 
@@ -123,20 +120,24 @@ def step_shares(row: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _panels(
-    cells: pd.DataFrame, column: str, label: str, ideal: Callable[[Axes, list[int]], None]
-) -> Figure:
+def speedup_figure(results: Study) -> Figure:
+    """Speed-up over workers, a panel for each kind of scaling; bars are the spread of repeats."""
+    return _curves_figure(results, "speedup", "speed-up over one worker")
+
+
+def efficiency_figure(results: Study) -> Figure:
+    """Efficiency over workers, a panel for each kind of scaling."""
+    return _curves_figure(results, "efficiency", "efficiency")
+
+
+def _curves_figure(results: Study, column: str, label: str) -> Figure:
     """Draw the curves of weak and of strong scaling, never on the same axes."""
-    scalings = list(dict.fromkeys(cells["scaling"])) or ["weak"]
-    every = {scaling: curves_of(cells[cells["scaling"] == scaling]) for scaling in scalings}
-    size = (parts.WIDTH, PANEL * len(scalings))
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    panels = figure.subplots(len(scalings), 1, squeeze=False)[:, 0]
-    higher = 0.0
-    for axes, (scaling, curves) in zip(panels, every.items(), strict=True):
-        parts.dress(axes)
-        parts.head(axes, f"{scaling} scaling: {MEANING[scaling]}")
-        axes.set_ylabel(label)
+    cells = scaling_cells(results)
+    scalings = list(dict.fromkeys(cells["scaling"]))
+    figure, panels = parts.panels(len(scalings), PANEL)
+    for axes, scaling in zip(panels, scalings, strict=True):
+        parts.head(axes, f"{scaling} scaling: {MEANING[scaling]}", parts.TEXT)
+        curves = curves_of(cells[cells["scaling"] == scaling])
         if not curves:
             parts.say(figure, axes, "no cell with a single worker to compare with")
             continue
@@ -145,60 +146,52 @@ def _panels(
         )
         shown = list(curves.items())[:MOST_CURVES]
         for number, (name, curve) in enumerate(shown):
+            # Bars of neighbours lie beside each other.
             aside = 2.0 ** (ASIDE * (number - (len(shown) - 1) / 2))
             moved = curve.assign(num_workers=curve["num_workers"] * aside)
             _curve(axes, moved, column, number, _short(name, scaling, cells))
-        ideal(axes, workers)
-        # Bars of neighbours lie beside each other.
+        if column == "speedup":  # both by their logs: what is in proportion is straight
+            low, high = axes.get_ylim()
+            parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
+            axes.plot([1, max(workers)], [1, max(workers)], **IDEAL)
+        else:
+            axes.set_ylim(bottom=0)
+            axes.axhline(1, **IDEAL)
         axes.set_xscale("log", base=2)
         axes.set_xticks(workers, [str(count) for count in workers])
         axes.minorticks_off()
         axes.set_xlim(min(workers) / 1.2, max(workers) * 1.2)
-        axes.set_xlabel("workers")
-        higher += _explain(axes, len(curves))
-    figure.set_figheight(figure.get_figheight() + higher)
+        axes.set(xlabel="workers", ylabel=label)
+        _explain(figure, axes, len(curves))
     return figure
 
 
-def _explain(axes: Axes, num_curves: int) -> float:
-    """Put a legend below a panel; return the inches that it takes."""
+def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
+    """Put a legend below a panel, and make the figure as much higher."""
     handles, labels = axes.get_legend_handles_labels()
     if num_curves > MOST_CURVES:
-        handles.append(parts.key("", linestyle="none"))
-        labels.append(f"{num_curves - MOST_CURVES} more curves: see scaling.csv")
+        handles.append(parts.note(""))
+        labels.append(MORE.format(num_curves - MOST_CURVES, "curves"))
     columns = parts.columns_for(labels, most=2)
-    axes.legend(
-        handles,
-        labels,
-        frameon=False,
-        fontsize=parts.SMALL,
-        labelcolor=parts.INK,
-        loc="upper left",
-        bbox_to_anchor=(-0.1, -0.2),
-        ncols=columns,
-        borderaxespad=0,
-    )
-    rows = -(-len(labels) // columns)
-    lines = rows + 1 + sum(str(label).count("\n") for label in labels)
-    return parts.LINE * lines
+    style: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.2)}
+    style |= {
+        "borderaxespad": 0,
+        "frameon": False,
+        "fontsize": parts.SMALL,
+        "labelcolor": parts.INK,
+    }
+    axes.legend(handles, labels, ncols=columns, **style)
+    lines = -(-len(labels) // columns) + 1 + sum(str(label).count("\n") for label in labels)
+    figure.set_figheight(figure.get_figheight() + parts.LINE * lines)
 
 
 def _curve(axes: Axes, curve: pd.DataFrame, column: str, number: int, label: str) -> None:
     middle = curve[column].astype(float)
     low = (middle - curve[f"{column}_low"].astype(float)).fillna(0.0).clip(lower=0)
     high = (curve[f"{column}_high"].astype(float) - middle).fillna(0.0).clip(lower=0)
-    axes.errorbar(
-        curve["num_workers"],
-        middle,
-        yerr=np.array([low, high]),
-        color=parts.colour(number),
-        linestyle=parts.line_of(number),
-        marker=parts.marker(number),
-        markersize=6,
-        capsize=3,
-        elinewidth=1,
-        label=parts.wrapped(label, parts.ROOM),
-    )
+    style = _style(number) | {"linewidth": 1.5, "markersize": 6, "capsize": 3, "elinewidth": 1}
+    style["label"] = parts.wrapped(label, parts.ROOM)
+    axes.errorbar(curve["num_workers"], middle, yerr=np.array([low, high]), **style)
 
 
 def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
@@ -211,20 +204,6 @@ def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
     return name
 
 
-def _ideal(axes: Axes, workers: list[int]) -> None:
-    ends = [1, max(workers)]
-    # Both by their logs: what is in proportion is straight.
-    low, high = axes.get_ylim()
-    axes.set(yscale="log", ylim=parts.window(max(low, 0.05), max(high, *ends), margin=1.02))
-    parts.plain_ticks(axes, "y")
-    axes.plot(ends, ends, color=parts.INK, linestyle=":", linewidth=1.2, label="ideal", gid="ideal")
-
-
-def _all_of_it(axes: Axes, workers: list[int]) -> None:
-    axes.set_ylim(bottom=0)
-    axes.axhline(1, color=parts.INK, linestyle=":", linewidth=1.2, label="ideal", gid="ideal")
-
-
 MOST_LINES = 16
 """Cells that a legend has room for."""
 MOST_POINTS, MOST_OF_ALL = 60, 5000
@@ -233,53 +212,150 @@ MOST_POINTS, MOST_OF_ALL = 60, 5000
 
 def accuracy_figure(results: Study) -> Figure:
     """The metric of every run on validation, against epochs and against seconds of training."""
-    metric = results.metric
-    runs, cells = scaling_runs(results), scaling_cells(results).drop_duplicates("cell")
-    labels = {str(row["cell"]): cell_label(row) for row in cell_rows(cells)}
-    figure = Figure(figsize=(parts.WIDTH, 5.6), dpi=100, layout="constrained")
-    panels = figure.subplots(2, 1, sharey=True)
+    metric, runs = results.metric, scaling_runs(results)
+    cells = scaling_cells(results).drop_duplicates("cell")
+    figure, panels = parts.panels(2, 2.8, sharey=True)
     curves = dict(iter(results.curves.groupby("trial")))
     most = min(MOST_POINTS, max(MOST_OF_ALL // (2 * max(len(runs), 1)), 8))
     for axes, column, words in zip(
         panels, ("epoch", "train_s"), ("epochs", "seconds of training [s]"), strict=True
     ):
-        parts.dress(axes)
-        axes.set_xlabel(words)
-        axes.set_ylabel(parts.plain(metric.axis_words))
-        for number, cell in enumerate(labels):
+        axes.set(xlabel=words, ylabel=parts.plain(metric.axis_words))
+        for number, cell in enumerate(cells["cell"]):
             for trial in runs.loc[runs["cell"] == cell, "trial"]:
                 if trial in curves:
-                    curve = curves[trial].iloc[parts.spread(range(len(curves[trial])), most)]
-                    _run_curve(
-                        axes, curve[column], drawn(metric, curve[metric.name]), number, trial
-                    )
+                    curve = parts.some(curves[trial], most)
+                    y = drawn(metric, curve[metric.name])
+                    axes.plot(curve[column], y, gid=trial, **_style(number))
         metric_axis(axes, results)
         axes.set_xlim(left=0)
         axes.locator_params(axis="x", integer=axes.get_xlim()[1] > 2)
     keys: list[Artist] = [
-        parts.key(parts.wrapped(label, parts.ROOM), **_style(number))
-        for number, label in enumerate(labels.values())
+        parts.key(parts.wrapped(cell_label(row), parts.ROOM), **_style(number))
+        for number, row in enumerate(cell_rows(cells))
     ]
     if len(keys) > MOST_LINES:
-        more = parts.key(f"{len(keys) - MOST_LINES} more cells: see scaling.csv", linestyle="none")
-        keys = [*keys[:MOST_LINES], more]
-    if panels[0].lines:
-        told = [str(one.get_label()) for one in keys]
-        parts.legend_below(figure, keys, columns=parts.columns_for(told, most=2))
+        keys[MOST_LINES:] = [parts.note(MORE.format(len(keys) - MOST_LINES, "cells"))]
+    parts.legend_below(figure, keys, most=2)
     return figure
 
 
-def _run_curve(
-    axes: Axes, x: "pd.Series[float]", y: "pd.Series[float]", number: int, trial: str
-) -> None:
-    axes.plot(x, y, gid=trial, **_style(number))
-
-
 def _style(number: int) -> dict[str, Any]:
-    return {
-        "color": parts.colour(number),
-        "linestyle": parts.line_of(number),
-        "marker": parts.marker(number),
-        "linewidth": 1.2,
-        "markersize": 4,
-    }
+    style = {"color": parts.colour(number), "linestyle": parts.line_of(number)}
+    return style | {"marker": parts.marker(number), "linewidth": 1.2, "markersize": 4}
+
+
+SPEED_WORDS = {
+    "curve": "curve",
+    "num_workers": "workers",
+    "speedup": "speed-up",
+    "efficiency": "efficiency",
+    "low": "least of the repeats",
+    "high": "most",
+    "samples_per_s": "samples/s",
+}
+MODEL_WORDS = {
+    "series": "series",
+    "num_workers": "workers",
+    "batch_size_per_worker": "batch per worker",
+    "samples_per_s": "samples/s ~",
+    "low": "from",
+    "high": "to (90 %)",
+    "extrapolated": "beyond what was measured",
+}
+PLAN_WORDS = {
+    "series": "series",
+    "gpu_type": "on",
+    "num_workers": "workers",
+    "global_batch_size": "global batch",
+    "seconds": "seconds to the target ~",
+    "low_s": "from [s]",
+    "high_s": "to [s] (90 %)",
+    "worker_seconds": "worker-seconds ~",
+    "measured_s": "measured seconds",
+}
+
+
+def _speeds(results: Study, column: str) -> pd.DataFrame:
+    table = pd.concat(list(curves_of(scaling_cells(results)).values()))
+    ends = {f"{column}_low": "low", f"{column}_high": "high"}
+    other = "efficiency" if column == "speedup" else "speedup"
+    return parts.in_words(table.drop(columns=other).rename(columns=ends), SPEED_WORDS)
+
+
+def _shares_table(results: Study) -> pd.DataFrame:
+    rows = []
+    for row in cell_rows(share_cells(scaling_cells(results)).head(parts.MOST_ROWS)):
+        shares = {f"{part} [%]": 100 * share for part, share in step_shares(row).items()}
+        rows.append({"cell": cell_label(row), "step [ms]": 1000 * row["step_median_s"]} | shares)
+    return pd.DataFrame(rows).fillna(0.0)
+
+
+def _values_table(results: Study) -> pd.DataFrame:
+    metric, runs = results.metric, scaling_runs(results)
+    labels = {row["cell"]: cell_label(row) for row in cell_rows(scaling_cells(results))}
+    return pd.DataFrame(
+        {
+            "cell": runs["cell"].map(labels),
+            "run": runs["trial"],
+            "seconds of training": runs["train_s"],
+            f"last {metric.axis_words}": drawn(metric, runs[metric.name].astype(float)),
+            f"best {metric.axis_words}": drawn(metric, runs[metric.best_column].astype(float)),
+        }
+    ).head(parts.MOST_ROWS)
+
+
+def _has_curves(results: Study) -> bool:
+    return not scaling_cells(results).empty and bool(curves_of(scaling_cells(results)))
+
+
+SCALING_FIGURES: dict[str, FigureKind] = {
+    "speedup": FigureKind(
+        "Speed-up over workers",
+        "How many times the samples per second of the best single worker; on the dotted line every "
+        "worker adds all of its speed. Bars are the least and the most of the repeats.",
+        speedup_figure,
+        lambda results: _speeds(results, "speedup"),
+        _has_curves,
+    ),
+    "efficiency": FigureKind(
+        "Efficiency over workers",
+        "Speed-up over the number of workers: what of the hardware is used, 1 is all of it.",
+        efficiency_figure,
+        lambda results: _speeds(results, "efficiency"),
+        _has_curves,
+    ),
+    "step_shares": FigureKind(
+        "Where a step's time goes",
+        "What a step would take on one worker alone, and what more workers add; a long last part "
+        "is contention, or waiting for the slowest.",
+        shares_figure,
+        _shares_table,
+        lambda results: not share_cells(scaling_cells(results)).empty,
+    ),
+    "predicted": FigureKind(
+        "Predicted against measured",
+        "Dots are measured, the line is the model with its 90 % band; dashed is beyond what was "
+        "measured.",
+        lambda results: predicted_figure(*read_model(results)),
+        lambda results: parts.in_words(read_model(results)[1], MODEL_WORDS),
+        lambda results: has_file(results, MODEL_FILE),
+    ),
+    "plan": FigureKind(
+        "Seconds to the target, planned",
+        "Hollow and dashed (~) is predicted, filled was measured; the lowest point is the fastest "
+        "layout and batch size.",
+        lambda results: plan_figure(read_plan(results)),
+        lambda results: parts.in_words(read_plan(results).sort_values("seconds"), PLAN_WORDS),
+        lambda results: has_file(results, PLAN_FILE),
+    ),
+    "values": FigureKind(
+        "What the runs learnt",
+        "The metric of every run, against epochs and against seconds: more workers shall be left "
+        "of fewer in seconds, and as high in epochs.",
+        accuracy_figure,
+        _values_table,
+        lambda results: bool(results.curves[results.metric.name].notna().any()),
+    ),
+}
+"""By name; as a picture in the folder `values` has the name of the metric."""

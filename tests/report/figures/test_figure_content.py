@@ -16,7 +16,7 @@ from raybench.report.figures.batches import (
     predicted_rows,
 )
 from raybench.report.figures.curves import curves_figure, race_figure, race_rows
-from raybench.report.figures.slices import plateaus, values_of
+from raybench.report.figures.slices import plateaus, slices_figure
 from raybench.report.figures.timeline import best_so_far, phases, spans
 from raybench.report.study import StudyResults
 from raybench.results.verdict import judge
@@ -124,17 +124,17 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
 
 
 def test_an_axis_is_a_log_where_the_search_was(study) -> None:
-    rows = study.configurations
-    rates = values_of(study, "learning_rate", rows)
-    logs = np.log(rows["learning_rate"])
-    assert rates.places == pytest.approx((logs - logs.min()) / (logs.max() - logs.min()))
-    decays = values_of(study, "weight_decay", rows)
-    plain = rows["weight_decay"]
-    share = (plain - plain.min()) / (plain.max() - plain.min())
-    assert decays.places == pytest.approx(share), "searched as it is, though it spans much"
-    workers = values_of(study, "num_workers", rows)
-    assert workers.labels == ("1", "2", "4")
-    stripes = {
-        count: set(workers.places[rows["num_workers"] == count] // (1 / 3)) for count in (1, 4)
-    }
-    assert stripes == {1: {0.0}, 4: {2.0}}
+    rows = study.configurations.set_index("trial")
+    panels = {axes.get_title("left"): axes for axes in slices_figure(study).axes}
+    assert panels["learning_rate"].get_xscale() == "log"
+    assert panels["weight_decay"].get_xscale() == "linear", (
+        "searched as it is, though it spans much"
+    )
+    ticks = [label.get_text() for label in panels["num_workers"].get_xticklabels()]
+    assert ticks == ["1", "2", "4"]
+    for key in ("learning_rate", "num_workers"):
+        for line in panels[key].lines:
+            if line.get_gid():
+                value, place = rows.loc[line.get_gid(), key], line.get_xdata()[0]
+                stripe = key == "num_workers" and ticks.index(str(value))
+                assert round(place) == stripe if stripe is not False else place == value
