@@ -19,6 +19,7 @@ from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.layout import Node, Reservation
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
+from raybench.cluster.ray_internals.rendezvous import meeting
 from raybench.cluster.worker import serve
 from raybench.spec.run import Placement
 
@@ -96,11 +97,10 @@ def build_trainer(
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     }
-    if options.is_local and placement.framework == "torch":
-        file = str(Path(options.scratch) / f"group-{number}.store")
-        arguments |= internals.meeting("torch", file=file)
     if not options.is_local:
-        arguments |= internals.meeting(placement.framework, interface=options.interface)
+        arguments |= meeting(placement.framework, interface=options.interface)
+    elif placement.framework == "torch":
+        arguments |= meeting("torch", file=str(Path(options.scratch) / f"group-{number}.store"))
     trainer = trainer_class(placement.framework)(serve, **arguments)
     return internals.controlled_here(internals.without_unused_callbacks(trainer))
 

@@ -94,7 +94,7 @@ class WorkerPool:
         self._most_beside: dict[str, int] = {}
         """By running trial, the most others that ran beside it."""
         self._starting: set[str] = set()
-        self._preparing: list[tuple[Placement, asyncio.Event]] = []
+        self._preparing: dict[Placement, asyncio.Event] = {}
         """Groups that start ahead of the trials, and that no trial waits for yet."""
         self._abandoned: set[str] = set()
         """Trials that were released while their group was still starting."""
@@ -125,28 +125,25 @@ class WorkerPool:
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
         """Import trainers and start groups so placed, ahead of the trials that will ask."""
-        preparing = [(placement, asyncio.Event()) for placement in placements]
-        self._preparing += preparing
+        preparing = {placement.group: asyncio.Event() for placement in placements}
+        self._preparing |= preparing
         loop = asyncio.get_running_loop()
         try:
             for framework in frameworks:
                 await loop.run_in_executor(None, trainer_class, framework)
-            names = [f"{AHEAD}{number}" for number in range(len(preparing))]
-            await asyncio.gather(*map(self._warm, names, preparing))
+            await asyncio.gather(*(self._warm(*entry) for entry in preparing.items()))
         finally:  # whoever waits for one of them goes on by itself, and learns what is wrong
-            for entry in preparing:
-                self._is_prepared(entry)
+            for placement, is_there in preparing.items():
+                self._preparing.pop(placement, None)
+                is_there.set()
 
-    async def _warm(self, name: str, entry: tuple[Placement, asyncio.Event]) -> None:
+    async def _warm(self, placement: Placement, is_there: asyncio.Event) -> None:
+        name = f"{AHEAD}{placement}"
         with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
-            await self._acquire(name, entry[0])
+            await self._acquire(name, placement)
         await self.release(name)
-        self._is_prepared(entry)
-
-    def _is_prepared(self, entry: tuple[Placement, asyncio.Event]) -> None:
-        if entry in self._preparing:
-            self._preparing.remove(entry)
-        entry[1].set()
+        self._preparing.pop(placement, None)
+        is_there.set()
 
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
         """Wait for workers as placed and return them.
@@ -173,14 +170,13 @@ class WorkerPool:
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
         """Get a group of its own, or the one that is being started ahead."""
         began = time.perf_counter()
-        coming = next((one for one in self._preparing if one[0].group == placement.group), None)
-        if coming is None:
+        is_there = self._preparing.pop(placement.group, None)
+        if is_there is None:
             return await self._acquire(trial, placement)
         # Such a group is being started ahead: it is this trial's, not a second one.
-        self._preparing.remove(coming)
         self._starting.add(trial)
         try:
-            await coming[1].wait()
+            await is_there.wait()
         finally:
             self._starting.discard(trial)
         self._refuse_abandoned(trial)

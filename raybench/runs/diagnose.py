@@ -10,24 +10,21 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.cluster.run_client import run_once
-from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import Dataset
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
-from raybench.results.place import check_place, shown
+from raybench.results.place import shown
 from raybench.results.storage import open_storage
-from raybench.results.store import RECORDS_FILE, Store, keep_error
+from raybench.results.store import Store, keep_error
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
-from raybench.runs.preflight import check_address, check_task
 from raybench.runs.train import (
     check_connected,
-    for_this_machine,
-    holds_own,
-    names_target,
+    check_run,
     read_spec,
+    refuse_other,
     write_study,
 )
 from raybench.runs.wait_watch import Waits, live_session
@@ -234,26 +231,16 @@ MARK = "diagnosis"
 
 def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     """Train the probes, print and keep the verdict; return how it ended."""
-    spec = read_spec(options)
+    spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
-    check_address(options.address)
-    name = options.spec.stem if options.spec else "default"
-    place = check_place(options.out or f"results/diagnose-{name}")
-    console = make_console(file=sys.stdout)
-    if chosen_address(options.address) is None:
-        spec = for_this_machine(spec, console)
-    objective, dataset = check_task(
-        spec, [spec.framework], is_target_ours=not names_target(options)
-    )
-    spec = spec.model_copy(update={"objective": objective})
+    place, spec, dataset = check_run(options, spec, console, "diagnose")
     _check_data(spec, dataset)
     if options.dry_run:
         _print_plan(console, spec, dataset)
         return Ended(DONE, details={"plan": spec.document() | {"results": place}})
     with open_storage(place, warn=partial(say, console)) as storage:
         folder = storage.folder
-        if (folder / RECORDS_FILE).is_file() and not holds_own(folder, MARK):
-            raise UserError(f"{place}: holds another study; name another folder with --out.")
+        refuse_other(place, folder, MARK)
         with Store(folder, storage.check) as store:
             interrupt.defer()
             runs = _measure(options, spec, dataset, store, console, interrupt)

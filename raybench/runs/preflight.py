@@ -266,15 +266,13 @@ def with_gpus(
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
-    if not capacity.gpus:
-        return content, _uncounted(capacity, "--gpus-per-worker 1")
     workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
     frameworks = [str(one) for one in values_of("framework", space, study.fixed)]
     wanted = max(workers) if all_workers else min(workers)
-    is_used, said = _uses_gpus(frameworks, wanted, capacity.gpus, "--gpus-per-worker 0")
+    is_used, said = _uses_gpus(capacity, frameworks, wanted, "--gpus-per-worker ")
     if is_used:
         content = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
-    return content, [said]
+    return content, said
 
 
 def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
@@ -284,38 +282,37 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
     """
     if GPUS in spec.model_fields_set:
         return spec, []
-    if not capacity.gpus:
-        return spec, _uncounted(capacity, f"--set {key}=1")
     wanted = spec.placement.num_workers * spec.placement.replicas_per_process
-    is_used, said = _uses_gpus([spec.framework], wanted, capacity.gpus, f"--set {key}=0")
+    is_used, said = _uses_gpus(capacity, [spec.framework], wanted, f"--set {key}=")
     if is_used:
         spec = RunSpec.model_validate(spec.model_dump(exclude_unset=True) | {GPUS: 1})
-    return spec, [said]
+    return spec, said
 
 
 def _uses_gpus(
-    frameworks: list[str], num_workers: int, num_gpus: int, otherwise: str
-) -> tuple[bool, str]:
-    """Return whether each worker trains on a GPU of this machine, and why or why not."""
-    there = f"This machine has {num_gpus} GPU{'s' if num_gpus > 1 else ''}"
-    if num_workers > num_gpus:
-        return False, f"{there}, fewer than {num_workers} workers: runs train on its cores."
+    capacity: Capacity, frameworks: list[str], num_workers: int, setting: str
+) -> tuple[bool, list[str]]:
+    """Return whether each worker trains on a GPU of this machine, and why or why not, in sentences.
+
+    `setting`: how the command line names the GPUs a worker, up to their number.
+    """
+    if not capacity.gpus and capacity.knows_gpus:
+        return False, []
+    if not capacity.gpus:
+        return False, [
+            "This machine seems to have GPUs, but no NVIDIA driver answers that counts them: runs "
+            f"train on its cores; {setting}1 trains on a GPU all the same."
+        ]
+    there = f"This machine has {capacity.gpus} GPU{'s' if capacity.gpus > 1 else ''}"
+    if num_workers > capacity.gpus:
+        return False, [f"{there}, fewer than {num_workers} workers: runs train on its cores."]
     for framework, seen in _seen_by(frameworks):
         if not seen.names:
             why = f"{framework} sees none of them: {LACKING[framework]}"
             if seen.problem:
                 why = f"it is not known whether {framework} sees them: {seen.problem}"
-            return False, f"{there}, and runs train on its cores, because {why}."
-    return True, f"{there}: each worker trains on one; {otherwise} takes cores alone."
-
-
-def _uncounted(capacity: Capacity, asking: str) -> list[str]:
-    if capacity.knows_gpus:
-        return []
-    return [
-        "This machine seems to have GPUs, but no NVIDIA driver answers that counts them: runs "
-        f"train on its cores; {asking} trains on a GPU all the same."
-    ]
+            return False, [f"{there}, and runs train on its cores, because {why}."]
+    return True, [f"{there}: each worker trains on one; {setting}0 takes cores alone."]
 
 
 def check_cluster(

@@ -13,6 +13,7 @@ from raybench.cluster.admission import local_capacity
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
+from raybench.data.dataset import Dataset
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
@@ -61,16 +62,8 @@ TRIAL = "0000"
 def train(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     """Train, save, print; return how it ended."""
     check_loggers(options.log)
-    spec = read_spec(options)
-    check_address(options.address)
-    name = options.spec.stem if options.spec else "default"
-    place = check_place(options.out or f"results/train-{name}")
     console = make_console(file=sys.stdout)
-    if chosen_address(options.address) is None:
-        spec = for_this_machine(spec, console)
-    ours = not names_target(options)
-    objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
-    spec = spec.model_copy(update={"objective": objective})
+    place, spec, dataset = check_run(options, read_spec(options), console, "train")
     for warning in check_models(spec, [spec.framework], several=in_groups([spec])).warnings:
         say(console, warning)
     if options.dry_run:
@@ -83,8 +76,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
         folder = storage.folder
-        if (folder / RECORDS_FILE).is_file() and not holds_own(folder, "run"):
-            raise UserError(f"{place}: holds a search; name another folder with --out.")
+        refuse_other(place, folder, "run")
         with Store(folder, storage.check, storage.forget) as store:
             finished = finished_run(folder, TRIAL, spec)
             if finished is not None:
@@ -125,6 +117,21 @@ def read_spec(options: argparse.Namespace) -> RunSpec:
     if not options.spec and any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
         del content["dataset"]  # the size of its pictures is for the digits
     return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
+
+
+def check_run(
+    options: argparse.Namespace, spec: RunSpec, console: Console, command: str
+) -> tuple[str, RunSpec, Dataset]:
+    """Check the one run of a command before Ray starts; return its place, the spec with its
+    objective and GPUs, and its data."""
+    check_address(options.address)
+    name = options.spec.stem if options.spec else "default"
+    place = check_place(options.out or f"results/{command}-{name}")
+    if chosen_address(options.address) is None:
+        spec = for_this_machine(spec, console)
+    ours = not names_target(options)
+    objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
+    return place, spec.model_copy(update={"objective": objective}), dataset
 
 
 def for_this_machine(spec: RunSpec, console: Console) -> RunSpec:
@@ -238,11 +245,16 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def holds_own(folder: Path, mark: str) -> bool:
-    """Whether a folder's records are of a command that has left `mark` in its study.yaml."""
-    if not (folder / STUDY_FILE).is_file():
-        return not (folder / RECORDS_FILE).stat().st_size
-    return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get(mark))
+def refuse_other(place: str, folder: Path, mark: str) -> None:
+    """Raise UserError for records of a command that has left no `mark` in its study.yaml."""
+    records, study = folder / RECORDS_FILE, folder / STUDY_FILE
+    if not records.is_file():
+        return
+    is_own = not records.stat().st_size
+    if study.is_file():
+        is_own = read_mapping(study).get("study", {}).get(mark)
+    if not is_own:
+        raise UserError(f"{place}: holds another study; name another folder with --out.")
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:

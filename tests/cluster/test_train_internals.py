@@ -289,7 +289,7 @@ class TestFileMeeting:
         from ray.train.torch import config
 
         monkeypatch.delattr(config, "_TorchBackend")
-        assert trainer_internals.meeting("torch", file="file") == {}
+        assert rendezvous.meeting("torch", file="file") == {}
 
     @pytest.mark.parametrize("name", ["execute_single_async", "get_resources_per_worker"])
     def test_in_a_group_that_is_otherwise_ranks_meet_as_ray_has_it(
@@ -301,7 +301,7 @@ class TestFileMeeting:
         monkeypatch.setattr(_TorchBackend, "on_start", lambda *given: asked.append(given[1:]))
         monkeypatch.delattr(FakeGroup, name)
         group = FakeGroup(2)
-        (config,) = trainer_internals.meeting("torch", file="file").values()
+        (config,) = rendezvous.meeting("torch", file="file").values()
         config.backend_cls().on_start(group, config)
         assert asked == [(group, config)]
 
@@ -401,7 +401,7 @@ class TestNetworkMeeting:
     ) -> None:
         config = importlib.import_module(f"ray.train.{framework}.config")
         monkeypatch.delattr(config, f"_{framework.capitalize()}Backend")
-        assert trainer_internals.meeting(framework) == {}
+        assert rendezvous.meeting(framework) == {}
 
 
 def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:

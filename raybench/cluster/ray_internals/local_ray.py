@@ -24,18 +24,18 @@ ACTOR = "_ray_internal_job_actor_{}"
 ASK_S = 10.0
 
 
-def job_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def job_environment() -> dict[str, str]:
     """Return the `env_vars` of the job's own `--runtime-env`; none outside a job.
 
     They are in the driver's environment too, as its own.
     """
-    found = (_config(environment).get("runtime_env") or {}).get("env_vars") or {}
+    found = (_config().get("runtime_env") or {}).get("env_vars") or {}
     return {str(name): str(value) for name, value in found.items()}
 
 
-def is_submitted_job(environment: Mapping[str, str] = os.environ) -> bool:
+def is_submitted_job() -> bool:
     """Whether `ray job submit` has started this process."""
-    return bool((_config(environment).get("metadata") or {}).get(SUBMISSION))
+    return bool((_config().get("metadata") or {}).get(SUBMISSION))
 
 
 def driver_reservation() -> Reservation | None:
@@ -45,7 +45,7 @@ def driver_reservation() -> Reservation | None:
     None outside a job, where nothing is held, and where Ray does not tell: what is held then
     counts as others'.
     """
-    submission = (_config(os.environ).get("metadata") or {}).get(SUBMISSION)
+    submission = (_config().get("metadata") or {}).get(SUBMISSION)
     if not submission:
         return None
     try:
@@ -64,9 +64,9 @@ def driver_reservation() -> Reservation | None:
     return Reservation(node, cpus, gpus, hosts[0] if hosts else node[:8])
 
 
-def _config(environment: Mapping[str, str]) -> Mapping[str, Any]:
+def _config() -> Mapping[str, Any]:
     try:
-        found = json.loads(environment.get(CONFIG) or "{}")
+        found = json.loads(os.environ.get(CONFIG) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

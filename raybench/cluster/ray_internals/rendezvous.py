@@ -29,16 +29,22 @@ class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one se
     """The workers do not reach each other; says between which hosts, and what to set."""
 
 
-def config_for(framework: str, *, file: str | None = None, interface: str | None = None) -> Any:
-    """Return a Train config whose workers meet in a `file` of their one host, or over the network.
+def meeting(
+    framework: str, *, file: str | None = None, interface: str | None = None
+) -> dict[str, Any]:
+    """Return the argument of a trainer whose workers meet in a `file` of their one host, or set and
+    try their network interface first.
 
-    `interface`: the one that the user named; none derives each host's. ImportError or
-    AttributeError where Ray lacks what is extended.
+    `interface`: the one that the user named; none derives each host's. Nothing for a Ray that lacks
+    what is extended: there torch's store listens on a port, and interfaces are guessed.
     """
-    stock: Any = importlib.import_module(f"ray.train.{framework}.config")
     name = framework.capitalize()
-    config_class: Any = getattr(stock, f"{name}Config")
-    backend_class: Any = getattr(stock, f"_{name}Backend")
+    try:
+        stock: Any = importlib.import_module(f"ray.train.{framework}.config")
+        config_class: Any = getattr(stock, f"{name}Config")
+        backend_class: Any = getattr(stock, f"_{name}Backend")
+    except (ImportError, AttributeError):
+        return {}
 
     class Meets(backend_class):  # type: ignore[misc, unused-ignore]
         """Ray's own, once the workers are known to reach each other."""
@@ -75,7 +81,7 @@ def config_for(framework: str, *, file: str | None = None, interface: str | None
             """Return what sets the workers up."""
             return Meets
 
-    return Meeting()
+    return {f"{framework}_config": Meeting()}
 
 
 def _hide_gpus(worker_group: Any) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import ray
 
-from raybench.cluster.ray_internals.rendezvous import config_for
-
 
 def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
     """Whether one of the actors has died, or gives no sign of life for `timeout_s`.
@@ -116,16 +114,3 @@ def end_workers(trainer: Any) -> None:
     """
     for group in getattr(trainer, "raybench_groups", ()):
         group.end()
-
-
-def meeting(framework: str, *, file: str | None = None, interface: str | None = None) -> Any:
-    """Return the argument of a trainer whose workers meet in a `file` of their one host, or set and
-    try their network interface first (`rendezvous.config_for`).
-
-    Nothing for another Ray: there torch's store listens on a port, and interfaces are guessed.
-    """
-    try:
-        config = config_for(framework, file=file, interface=interface)
-    except (ImportError, AttributeError):
-        return {}
-    return {f"{framework}_config": config}
