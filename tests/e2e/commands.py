@@ -1,17 +1,23 @@
 """Runs raybench's commands as a user does, in processes of their own."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+RAY = Path(sys.executable).with_name("ray")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
 
 
-def raybench(*arguments: str | Path, cwd: Path, timeout: float = 840, **environment: str) -> str:
-    """Run `python -m raybench.COMMAND ...`; return what it printed. Fails the test on error."""
+def raybench(
+    *arguments: str | Path, cwd: Path, code: int = 0, timeout: float = 840, **environment: str
+) -> str:
+    """Run `python -m raybench.COMMAND ...`; return what it printed, and said on stderr where it
+    fails. Fails the test unless it ends with `code`."""
     done = subprocess.run(
         command(*arguments),
         cwd=cwd,
@@ -20,9 +26,9 @@ def raybench(*arguments: str | Path, cwd: Path, timeout: float = 840, **environm
         text=True,
         timeout=timeout,
     )
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+    return done.stdout + (done.stderr if code else "")
 
 
 def start(
@@ -54,6 +60,23 @@ def until(
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def head(*words: str, **environment: str) -> Iterator[None]:
+    """Keep a Ray head on this machine, with all that it starts, while the context lasts."""
+    process = subprocess.Popen(
+        [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=600)
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from raybench.models.base import Workload
 
 if TYPE_CHECKING:
-    import keras
     import torch
 
 WARM = 8
@@ -36,7 +35,7 @@ def die_once(phase: str) -> None:
 
 
 class Deadly(Workload):
-    """One dense layer, in both frameworks."""
+    """One dense layer."""
 
     name = "deadly"
     input_shape = (8, 8, 1)
@@ -62,27 +61,3 @@ class Deadly(Workload):
                 return self.dense(images.flatten(1))
 
         return Net()
-
-    def build_keras(self) -> "keras.Model":
-        import keras
-        import tensorflow as tf
-
-        die_once("setup")
-        calls = [0]
-
-        def count(number: tf.Tensor) -> tf.Tensor:
-            calls[0] += 1
-            if calls[0] > WARM:
-                die_once("train")
-            return number
-
-        class Counted(keras.layers.Layer):
-            def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-                if not training:
-                    return images
-                zero = tf.py_function(count, [tf.zeros(())], tf.float32)
-                return images + tf.ensure_shape(zero, ())
-
-        inputs = keras.Input(self.input_shape)
-        flat = keras.layers.Flatten()(Counted()(inputs))
-        return keras.Model(inputs, keras.layers.Dense(self.num_classes)(flat))

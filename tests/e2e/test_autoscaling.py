@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from .commands import RAY
+from .commands import head as running
+
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
-RAY = Path(sys.executable).with_name("ray")
 LISTS = (
     "cluster_synced_files",
     "rsync_exclude",
@@ -81,19 +82,8 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         "RAY_FAKE_CLUSTER": "1",
     }
-    words = ["start", "--head", "--block", "--num-cpus=1", f"--autoscaling-config={file}"]
-    process = subprocess.Popen(
-        [RAY, *words, "--node-ip-address=127.0.0.1", "--port=6399"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
+    with running("--port=6399", "--num-cpus=1", f"--autoscaling-config={file}", **environment):
         yield environment | {"RAY_ADDRESS": "127.0.0.1:6399"}
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)  # its hosts too
-        process.wait(timeout=600)
 
 
 def test_a_host_is_asked_for_and_used(head: dict[str, str]) -> None:

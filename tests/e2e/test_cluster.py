@@ -3,10 +3,8 @@
 import json
 import os
 import shlex
-import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .commands import start, until
+from .commands import RAY, start, until
+from .commands import head as running
 from .host_cluster import command
 from .test_interrupt import has_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
-RAY = Path(sys.executable).with_name("ray")
 
 
 def free_port() -> int:
@@ -49,29 +47,12 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
     port, dashboard = free_port(), free_port()
     words = shlex.split(command("ray start --head"))
     assert words[:3] == ["ray", "start", "--head"]
-    process = subprocess.Popen(
-        [
-            RAY,
-            *words[1:3],  # this host is the whole cluster: nothing of it listens beyond
-            "--block",
-            f"--port={port}",
-            f"--dashboard-port={dashboard}",
-            "--num-cpus=3",  # one is the driver's
-            "--node-ip-address=127.0.0.1",
-            "--include-dashboard=true",
-        ],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
+    # This host is the whole cluster: nothing of it listens beyond; one CPU is the driver's.
+    ports = f"--port={port}", f"--dashboard-port={dashboard}"
+    with running(*ports, "--num-cpus=3", "--include-dashboard=true", **environment):
         _wait_for(f"http://127.0.0.1:{dashboard}/api/version", home)
         environment["GCS"] = f"127.0.0.1:{port}"
         yield f"http://127.0.0.1:{dashboard}", environment
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=600)
 
 
 def _wait_for(url: str, home: Path) -> None:

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 import raybench
+from raybench.cluster.ray_internals.local_ray import is_running
 from raybench.results.records import read_lines, read_records
 from raybench.results.verdict import judge
 
@@ -35,7 +36,7 @@ DEATHS = ["setup", "train", "eval"]
 def workers_of(pid: int) -> list[psutil.Process]:
     """Ray Train workers below a process."""
     below = psutil.Process(pid).children(recursive=True)
-    return [p for p in below if is_alive(p.pid) and "RayTrainWorker" in "".join(p.cmdline())]
+    return [p for p in below if is_running(p.pid) and "RayTrainWorker" in "".join(p.cmdline())]
 
 
 def racing_run(folder: Path) -> str | None:
@@ -44,14 +45,6 @@ def racing_run(folder: Path) -> str | None:
         return None
     *_, (_, last) = [(0, {"kind": "", "trial": ""}), *read_lines(folder / "records.jsonl")]
     return last["trial"] if last["kind"] == "eval" and "-race" in last["trial"] else None
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not waited for yet does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
@@ -108,6 +101,6 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert "(raylet)" not in log.read_text(), "Ray's own words are in ray.log"
     assert len(seen) == 2 * (2 + len(DEATHS))
     deadline = time.monotonic() + 120
-    while any(is_alive(pid) for pid in seen):
+    while any(is_running(pid) for pid in seen):
         assert time.monotonic() < deadline, "a worker outlived its search"
         time.sleep(0.2)

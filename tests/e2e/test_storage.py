@@ -4,10 +4,7 @@ Another machine is another home: nothing of the first one's spool is seen from t
 """
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import optuna
@@ -19,6 +16,7 @@ from raybench.results.bucket import Bucket
 from raybench.results.staging import fetch_logs
 from tests.s3_server import S3Server
 
+from .commands import raybench as run
 from .commands import start, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
@@ -89,18 +87,9 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
     assert_sampler_knows(log_of_sampler.parent, trials)
     runs = [line for line in map(json.loads, after) if line["kind"] == "run"]
     # One that a busy machine disturbed runs again, and says so.
-    names = [(run["trial"], run["reruns"]) for run in runs]
+    names = [(one["trial"], one["reruns"]) for one in runs]
     assert len(names) == len(set(names)), "no run is doubled"
-    done = subprocess.run(
-        [sys.executable, "-m", "raybench.report", url],
-        cwd=third,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"results: {url}" in done.stdout
+    assert f"results: {url}" in run("report", url, cwd=third, **of_machine(third, server))
 
 
 def assert_sampler_knows(folder: Path, trials: pd.DataFrame) -> None:
