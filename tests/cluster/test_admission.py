@@ -155,16 +155,6 @@ def test_the_simulation_reuses_and_evicts():
     assert sum(bool(grant.evict) for grant in grants) > 100
 
 
-def test_a_wide_trial_is_never_overtaken():
-    admission = one_node(cpus=8)
-    run(admission, "a", place(4))
-    admission.submit("wide", place(8))
-    admission.submit("narrow", place(1))
-    assert admission.admit() == [], "the narrow one has room, but is behind the wide one"
-    admission.release("a")
-    assert [grant.trial for grant in admission.admit()] == ["wide"]
-
-
 @pytest.mark.parametrize(
     "other",
     [place(2, "tensorflow"), place(1), place(2, cpus_per_worker=2), place(2, gpus_per_worker=1)],
@@ -249,38 +239,6 @@ def test_a_group_wider_than_max_workers_runs_alone():
     (grant,) = admission.admit()
     assert len(grant.evict) == 1
     assert list(admission.groups) == [grant.group]
-
-
-def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
-    admission = one_node(cpus=2)
-    run(admission, "a", place(1))
-    admission.submit("wide", place(2))
-    admission.submit("next", place(1))
-    admission.cancel("wide")
-    assert [grant.trial for grant in admission.admit()] == ["next"]
-    admission.cancel("a")
-    assert {one.trial for one in admission.at_work()} == {"a", "next"}, (
-        "cancel is for waiting trials"
-    )
-
-
-def test_release_of_an_unknown_or_waiting_trial_is_nothing():
-    admission = one_node(cpus=1)
-    run(admission, "a", place(1))
-    admission.submit("b", place(1))
-    assert admission.release("nobody") is None
-    assert admission.release("b") is None
-    assert [one.trial for one in admission.at_work()] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("resources", "most"), [({}, 8), ({"cpus_per_worker": 2}, 4), ({"gpus_per_worker": 1}, 2)]
-)
-def test_what_can_never_fit_is_not_accepted(resources, most):
-    admission = one_node(cpus=8, gpus=2)
-    assert admission.fits(place(most, **resources))
-    with pytest.raises(AssertionError, match="can never fit"):
-        admission.submit("a", place(most + 1, **resources))
 
 
 def test_workers_are_packed_onto_nodes_that_hold_them():
@@ -457,6 +415,3 @@ class TestMissing:
         admission.submit("1", place(1))
         assert admission.admit() == []
         assert "memory for 1 more worker processes: 2 of at most 2" in missing(admission)["1"]
-
-    def test_nobody_waits_for_nothing(self) -> None:
-        assert missing(Admission(nodes_of((1, 0)))) == {}

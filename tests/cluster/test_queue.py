@@ -86,19 +86,6 @@ async def test_a_trial_waits_for_others_and_says_what_it_waited_for(
     assert waiting.trials() == []
 
 
-async def test_a_trial_that_is_sent_away_waits_no_longer() -> None:
-    books = Books(a=0, b=0)
-    waiting = Queue(Admission(NODES), OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
-    asking = asyncio.ensure_future(waiting.wait("a", ONE))
-    while not waiting.waiting():
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.05)
-    waiting.send_away("a")
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asyncio.wait_for(asking, 5)
-    assert waiting.waiting() == {}
-
-
 def test_a_ray_of_our_own_is_not_asked() -> None:
     books = Books()
     local = PoolOptions(scratch="", search_path="", nodes=NODES[:1], is_local=True)

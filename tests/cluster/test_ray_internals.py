@@ -1,6 +1,7 @@
 """Canaries of Ray's core: the installed one has what `ray_internals` relies on, and the stock path
 is taken where it has not. Ray is imported here, never started."""
 
+import importlib
 import inspect
 import os
 import signal
@@ -41,14 +42,6 @@ class TestLoopback:
             assert services.get_node_ip_address() == local_ray.LOOPBACK, why
         assert before == ray_constants.ENABLE_RAY_CLUSTER
 
-    def test_without_it_ray_starts_as_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ray._private import ray_constants
-
-        monkeypatch.delattr(ray_constants, "ENABLE_RAY_CLUSTER")
-        with local_ray.on_loopback():
-            assert not hasattr(ray_constants, "ENABLE_RAY_CLUSTER")
-        assert not hasattr(ray_constants, "ENABLE_RAY_CLUSTER")
-
     @pytest.mark.parametrize(("address", "is_said"), [("127.0.0.1", False), ("192.0.2.7", True)])
     def test_an_address_that_others_reach_is_said(
         self, address: str, is_said: bool, monkeypatch: pytest.MonkeyPatch
@@ -57,6 +50,23 @@ class TestLoopback:
         said = local_ray.warning()
         assert bool(said) == is_said
         assert not said or address in said
+
+
+@pytest.mark.parametrize(
+    ("change", "module", "name"),
+    [
+        (local_ray.on_loopback, "ray_constants", "ENABLE_RAY_CLUSTER"),
+        (local_ray.own_signals, "utils", "set_sigterm_handler"),
+    ],
+)
+def test_what_ray_lacks_is_not_put_there(
+    change: Any, module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = importlib.import_module(f"ray._private.{module}")
+    monkeypatch.delattr(home, name)
+    with change():
+        assert not hasattr(home, name)
+    assert not hasattr(home, name)
 
 
 class TestNiceness:
@@ -122,13 +132,6 @@ class TestSignals:
             utils.set_sigterm_handler(lambda number, frame: None)
             assert signal.getsignal(signal.SIGTERM) is before
         assert utils.set_sigterm_handler is taking
-
-    def test_without_it_nothing_is_patched(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ray._private import utils
-
-        monkeypatch.delattr(utils, "set_sigterm_handler")
-        with local_ray.own_signals():
-            assert not hasattr(utils, "set_sigterm_handler")
 
 
 class TestToken:

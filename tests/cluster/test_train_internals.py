@@ -76,9 +76,11 @@ class TestCallbacks:
             trainer_internals.UNUSED_CALLBACKS
         )
 
-    def test_without_it_the_trainer_is_left_alone(self) -> None:
-        trainer = SimpleNamespace(fit=1)
-        assert vars(trainer_internals.without_unused_callbacks(trainer)) == {"fit": 1}
+
+@pytest.mark.parametrize("change", ["without_unused_callbacks", "controlled_here"])
+def test_a_trainer_that_works_otherwise_is_left_alone(change: str) -> None:
+    trainer = SimpleNamespace(fit=1)
+    assert vars(getattr(trainer_internals, change)(trainer)) == {"fit": 1}
 
 
 class FakeController:
@@ -160,6 +162,7 @@ class TestController:
             "worker_group_cls": controller.TrainController,
             "_send_resource_request": ScalingPolicy,
         }
+        trainer_class("torch")  # imported from a Ray that is whole
         monkeypatch.delattr(homes[missing], missing)
         monkeypatch.delitem(sys.modules, f"{INTERNALS}.controller", raising=False)
         trainer = build_trainer(0, Placement("torch", 1), torch_options)
@@ -213,12 +216,6 @@ class TestController:
         trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
         assert ended == ["gone"]
         trainer_internals.end_workers(None)
-
-    def test_a_trainer_that_starts_its_controller_otherwise_is_left_alone(
-        self, torch_options: PoolOptions
-    ) -> None:
-        trainer = SimpleNamespace(fit=1)
-        assert vars(trainer_internals.controlled_here(trainer)) == {"fit": 1}
 
 
 class FakeGroup:
@@ -282,14 +279,6 @@ class TestFileMeeting:
         for _, function, _ in alone.told:
             function()
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0,1" if gpus else "")
-
-    def test_without_the_backend_ranks_meet_as_ray_has_it(
-        self, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ray.train.torch import config
-
-        monkeypatch.delattr(config, "_TorchBackend")
-        assert rendezvous.meeting("torch", file="file") == {}
 
     @pytest.mark.parametrize("name", ["execute_single_async", "get_resources_per_worker"])
     def test_in_a_group_that_is_otherwise_ranks_meet_as_ray_has_it(
