@@ -50,11 +50,6 @@ class PoolOptions:
     pool: Any = None
     """The pool's own handle, which the workers need; known once it runs."""
 
-    @property
-    def reserves_cpus(self) -> bool:
-        """Whether Ray has to keep a worker's cores: others, and nodes that join, take them else."""
-        return not self.is_local
-
 
 def build_trainer(
     number: int, placement: Placement, options: PoolOptions, nodes: Sequence[int] = ()
@@ -65,8 +60,9 @@ def build_trainer(
     """
     import ray.train
 
+    # Elsewhere Ray has to keep a worker's cores: others, and nodes that join, take them else.
     resources: dict[str, float] = {
-        "CPU": placement.cpus_per_worker if options.reserves_cpus else NOMINAL_CPU
+        "CPU": NOMINAL_CPU if options.is_local else placement.cpus_per_worker
     }
     if placement.gpus_per_worker:
         resources["GPU"] = placement.gpus_per_worker
@@ -382,27 +378,23 @@ class LiveGroups:
     def close_soon(self, numbers: list[int]) -> None:
         """End groups and free their places, beside whatever else goes on."""
 
-        async def close(number: int) -> None:
-            await self.close_and_free(number, force=True)
+        async def close_and_tell(number: int) -> None:
+            await self.close(number, force=True)
             self.on_freed()
 
         for number in numbers:
-            self._beside(close(number))
+            self._beside(close_and_tell(number))
 
     async def close(self, number: int, *, force: bool = False) -> None:
-        """End a group, if it is still there."""
-        group = self._groups.get(number)
-        if group is not None:
-            await group.close(force=force)
-            self._groups.pop(number, None)
-
-    async def close_and_free(self, number: int, *, force: bool = False) -> None:
-        """End a group; the books give its place to others once its workers are gone.
+        """End a group, if it is still there; the books give its place to others once its workers
+        are gone.
 
         Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
         """
         group = self._groups.get(number)
-        await self.close(number, force=force)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)
         if group is None or group.has_ended:
             self._admission.remove(number)
             return

@@ -286,7 +286,7 @@ class WorkerPool:
             if keep and await self._groups.free(number):
                 self._admission.release(trial)
             else:
-                await self._groups.close_and_free(number)
+                await self._groups.close(number)
         if not self._group_of and not self._starting:
             self._cut.clear()
         self._queue.admit()
@@ -328,7 +328,7 @@ class WorkerPool:
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group; the trial's place is given to the next one."""
         self._group_of.pop(trial, None)
-        await self._groups.close_and_free(number, force=True)
+        await self._groups.close(number, force=True)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()
 
