@@ -6,8 +6,8 @@ nothing is prepared ahead, else as the model lets reading hide behind the step.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 from raybench.scaling.shares import Estimate, Part, Probe, Probes, Shares
-from raybench.scaling.throughput import FEED_OVERLAP, Law, Parameters
+from raybench.scaling.throughput import FEED_OVERLAP, Law, parameters
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import bytes_exchanged
 
@@ -89,35 +89,29 @@ class Outlook:
     def larger_batch(self) -> Gain:
         """Return what a larger batch would bring, memory permitting."""
         batch = MORE * self.spec.batch_size_per_worker
-        cell = Cell(self.cell.num_workers, self.cell.num_nodes, batch, self.spec.accumulate)
-        return self._moved(f"batch_size_per_worker: {batch}", cell)
+        return self._moved(
+            f"batch_size_per_worker: {batch}", replace(self.cell, batch_size_per_worker=batch)
+        )
 
     def fewer_exchanges(self) -> Gain:
         """Return what an exchange after more passes would bring, for the same memory."""
         every = MORE * self.spec.accumulate
-        cell = Cell(
-            self.cell.num_workers, self.cell.num_nodes, self.cell.batch_size_per_worker, every
-        )
-        return self._moved(f"exchange_every: {every}", cell)
+        return self._moved(f"exchange_every: {every}", replace(self.cell, accumulate=every))
 
     def other_workers(self, num_workers: int) -> Gain:
         """Return what another number of workers would bring, each with the same batch."""
         now = self.cell
-        nodes = max(1, math.ceil(now.num_nodes * num_workers / now.num_workers))
+        nodes = math.ceil(now.num_nodes * num_workers / now.num_workers)
         nodes = 1 if now.num_nodes == 1 else min(nodes, num_workers)
-        cell = Cell(num_workers, nodes, now.batch_size_per_worker, now.accumulate)
+        cell = replace(now, num_workers=num_workers, num_nodes=nodes)
         return self._moved(f"num_workers: {num_workers}", cell)
 
     def compression(self) -> Gain:
         """Return what half the bytes would bring at most: latencies stay as they are."""
         law = Law(self.model.scale, Layout.of([self.cell]))
-        at = Parameters.of(self.model.draws)
-        compute, exchange = law.compute(at), law.exchange(at)
-        earlier = (self.cell.accumulate - 1) * np.exp(compute)
-        now, then = (
-            earlier + np.exp(np.logaddexp(at.gamma * compute, at.gamma * sent) / at.gamma)
-            for sent in (exchange, exchange - math.log(2))
-        )
+        at = parameters(self.model.draws)
+        now = np.exp(law.worked(at))
+        then = np.exp(law.worked(at, law.exchange(at) - math.log(2)))
         ratios = self._whole(now) / self._whole(then)
         low, middle, high = (float(np.quantile(ratios, q)) for q in (0.05, 0.5, 0.95))
         return Gain("gradient_compression: bf16", middle, low, high, is_limit=True)
@@ -230,64 +224,36 @@ def judge(
     """Return the verdict from seconds of a step: one of each probe for each round."""
     probes = Probes.of(spec)
     shares = Shares.of(probes, times)
-    outlook = Outlook.of(spec, probes, times, num_nodes)
-    largest = shares.order[0]
-    gains = CURES[largest](outlook)
+    found = {part: shares[part] for part in shares.order}
     step = Estimate.of(np.array(times[probes.as_it_is], dtype=float))
     sent = bytes_exchanged(spec, num_parameters)
-    found = {part: shares[part] for part in shares.order}
-    kind = str(largest) if shares.is_sure else NOT_SURE
-    parts = Parts(spec, found, step, sent, num_nodes, len(times[probes.as_it_is]))
-    sentence = parts.sentence(largest, gains) if shares.is_sure else parts.doubt()
-    return Verdict(kind, found, step, gains if shares.is_sure else [], sent, sentence)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a step in words."""
-
-    spec: RunSpec
-    shares: dict[Part, Estimate]
-    step: Estimate
-    num_bytes: int
-    num_nodes: int
-    num_rounds: int
-
-    def sentence(self, largest: Part, gains: list[Gain]) -> str:
-        """Say what bounds the training, and what to try."""
-        share = self.shares[largest]
-        others = ", ".join(f"{part} {value.percent}" for part, value in self._others(largest))
-        head = (
-            f"{HEADS[largest]}: {share.percent} ({share.percents}) of a step of "
-            f"{milliseconds(self.step.value)} is {self._what(largest)}; {others}"
+    parts = [f"{part} {one.percent} ({one.percents})" for part, one in found.items()]
+    if not shares.is_sure:
+        sentence = (
+            f"Not sure: the spread of {len(times[probes.as_it_is])} rounds hides what bounds a "
+            f"step of {milliseconds(step.value)}, {' and '.join(parts[:2])} are not "
+            "distinguishable; leave the machine to it alone, or ask for more --repeats."
         )
-        if not gains:
-            return f"{head}; no change of the run spec is predicted to bring 5 % more."
-        return f"{head}; try {' or '.join(gain.words for gain in gains[:2])}."
-
-    def doubt(self) -> str:
-        """Say which parts are not distinguishable."""
-        ordered = list(self.shares.items())
-        named = " and ".join(f"{part} {one.percent} ({one.percents})" for part, one in ordered[:2])
-        return (
-            f"Not sure: the spread of {self.num_rounds} rounds hides what bounds a step of "
-            f"{milliseconds(self.step.value)}, {named} are not distinguishable; leave the machine "
-            "to it alone, or ask for more --repeats."
-        )
-
-    def _others(self, largest: Part) -> list[tuple[Part, Estimate]]:
-        return [(part, share) for part, share in self.shares.items() if part != largest]
-
-    def _what(self, part: Part) -> str:
-        if part == "communication":
-            workers = f"{self.spec.num_workers} workers"
-            hosts = f" on {self.num_nodes} hosts" if self.num_nodes > 1 else ""
-            return f"the exchange of {self.num_bytes / 1e6:.3g} MB of gradients by {workers}{hosts}"
-        if part == "input":
-            return "waiting for data"
-        if part == "overhead":
-            return "there whatever the number of samples: starting operations, updating weights"
-        return "forward and backward"
+        return Verdict(NOT_SURE, found, step, [], sent, sentence)
+    largest, *rest = shares.order
+    gains = _gains(largest, Outlook.of(spec, probes, times, num_nodes))
+    hosts = f" on {num_nodes} hosts" if num_nodes > 1 else ""
+    what = {
+        "communication": f"the exchange of {sent / 1e6:.3g} MB of gradients by "
+        f"{spec.num_workers} workers{hosts}",
+        "input": "waiting for data",
+        "overhead": "there whatever the number of samples: starting operations, updating weights",
+        "compute": "forward and backward",
+    }[largest]
+    advice = "no change of the run spec is predicted to bring 5 % more"
+    if gains:
+        advice = f"try {' or '.join(gain.words for gain in gains[:2])}"
+    sentence = (
+        f"{HEADS[largest]}: {found[largest].percent} ({found[largest].percents}) of a step of "
+        f"{milliseconds(step.value)} is {what}; "
+        f"{', '.join(f'{part} {found[part].percent}' for part in rest)}; {advice}."
+    )
+    return Verdict(str(largest), found, step, gains, sent, sentence)
 
 
 def milliseconds(seconds: float) -> str:
@@ -295,40 +261,24 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _worth(gains: list[Gain]) -> list[Gain]:
-    return sorted((one for one in gains if one.times >= WORTH), key=lambda one: -one.times)
-
-
-def _cure_compute(outlook: Outlook) -> list[Gain]:
-    return _worth([outlook.other_workers(2 * outlook.spec.num_workers), outlook.larger_batch()])
-
-
-def _cure_communication(outlook: Outlook) -> list[Gain]:
-    gains = [outlook.fewer_exchanges(), outlook.larger_batch()]
-    if outlook.spec.gradient_compression == "none":
-        gains.append(outlook.compression())
-    fewer = outlook.other_workers(max(1, outlook.spec.num_workers // 2))
-    return [*([fewer] if fewer.times >= NO_LOSS else []), *_worth(gains)]
-
-
-def _cure_input(outlook: Outlook) -> list[Gain]:
-    gains = [outlook.quicker_data()]
-    if outlook.readers > outlook.spec.prefetch:
-        gains.append(outlook.prefetch())
-    return sorted(_worth(gains), key=lambda gain: gain.times)
-
-
-def _cure_overhead(outlook: Outlook) -> list[Gain]:
-    gains = _worth([outlook.larger_batch()])
-    if outlook.spec.num_workers == 1:
-        return gains
-    fewer = outlook.other_workers(max(1, outlook.spec.num_workers // 2))
-    return [*([fewer] if fewer.times >= NO_LOSS else []), *gains]
-
-
-CURES: dict[Part, Callable[[Outlook], list[Gain]]] = {
-    "compute": _cure_compute,
-    "communication": _cure_communication,
-    "input": _cure_input,
-    "overhead": _cure_overhead,
-}
+def _gains(largest: Part, outlook: Outlook) -> list[Gain]:
+    """Return the changes that are worth a try where this part of a step is the largest."""
+    spec, fewer = outlook.spec, list[Gain]()
+    if largest == "input":
+        tried = [outlook.quicker_data()]
+        if outlook.readers > spec.prefetch:
+            tried.append(outlook.prefetch())
+    elif largest == "compute":
+        tried = [outlook.other_workers(2 * spec.num_workers), outlook.larger_batch()]
+    else:
+        tried = [outlook.larger_batch()]
+        if largest == "communication":
+            tried.insert(0, outlook.fewer_exchanges())
+            if spec.gradient_compression == "none":
+                tried.append(outlook.compression())
+        if spec.num_workers > 1:
+            half = outlook.other_workers(spec.num_workers // 2)
+            fewer = [half] if half.times >= NO_LOSS else []
+    worth = sorted((one for one in tried if one.times >= WORTH), key=lambda one: -one.times)
+    # Of what brings much, quicker data are the harder way.
+    return [*fewer, *(reversed(worth) if largest == "input" else worth)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 from raybench.scaling.throughput import (
@@ -16,19 +17,16 @@ from raybench.scaling.throughput import (
     Law,
     Levels,
     Scale,
-    Sites,
     covariance,
     covariance_of,
     left_out,
     probable_levels,
     robust_weights,
-    variance,
+    whitening,
 )
 
 STEP = 1e-4
-MAX_ROUNDS = 60
 GOOD_ENOUGH = 1e-6
-NO_WAY_ON = 1e8
 
 Function = Callable[[Floats], Floats]
 """Rows of parameters in units of their priors -> rows of logarithms of seconds."""
@@ -45,33 +43,17 @@ def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
 def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats) -> Floats:
     """Return the parameters of the least squared misfit plus squared distance from the priors.
 
-    `whiten` is the matrix that turns residuals into independent ones of variance one. This is
-    Levenberg and Marquardt's method: a step that does not help is tried again, shorter.
+    `whiten` is the matrix that turns residuals into independent ones of variance one.
     """
-    unit, damping = start.copy(), 1e-2
-    value, jacobian = slopes(law, unit)
-    loss = _loss(whiten @ (measured - value), unit)
-    for _ in range(MAX_ROUNDS):
-        design, left = whiten @ jacobian, whiten @ (measured - value)
-        normal = design.T @ design + np.eye(len(unit))
-        damped = normal + damping * np.diag(np.diag(normal))
-        moved = unit + np.linalg.solve(damped, design.T @ left - unit)
-        loss_there = _loss(whiten @ (measured - law(moved[None])[0]), moved)
-        if loss_there < loss:
-            gained, unit, loss = loss - loss_there, moved, loss_there
-            if gained < GOOD_ENOUGH * (1 + loss):
-                break
-            damping /= 5
-            value, jacobian = slopes(law, unit)
-        else:
-            damping *= 4
-            if damping > NO_WAY_ON:
-                break
-    return unit
 
+    def away(unit: Floats) -> Floats:
+        return np.concatenate([whiten @ (measured - law(unit[None])[0]), unit])
 
-def _loss(residuals: Floats, unit: Floats) -> float:
-    return float(residuals @ residuals + unit @ unit)
+    def slope(unit: Floats) -> Floats:
+        return np.vstack([-whiten @ slopes(law, unit)[1], np.eye(len(unit))])
+
+    found = least_squares(away, start, jac=slope, method="lm", ftol=GOOD_ENOUGH)
+    return np.asarray(found.x)
 
 
 SAMPLING_ROUNDS = 3
@@ -148,20 +130,22 @@ class ThroughputModel:
     @classmethod
     def fit(cls, observed: Observed) -> "ThroughputModel":
         """Fit to measured cells; one is enough, and leaves most of it to the priors."""
-        scale = _scale(observed)
-        law = Law(scale, Layout.of(observed.cells))
-        unit, levels = np.zeros(NUM_PARAMETERS), USUAL
-        weights = np.ones(len(observed.cells))
+        layout = Layout.of(observed.cells)
+        batch = np.exp(np.mean(np.log(layout.batch)))
+        seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
+        law = Law(Scale(float(batch), float(seconds)), layout)
+        unit, levels, weights = np.zeros(NUM_PARAMETERS), USUAL, np.ones(len(observed.cells))
         for _ in range(ROUNDS):
-            unit = _peak(law, observed, levels, weights, unit)
+            whiten = whitening(levels, law.sites(unit), observed, weights)
+            unit = most_probable(law.step, observed.log_seconds, whiten, unit)
             value, jacobian = slopes(law.step, unit)
             # As if the law were straight around the peak, the measurements are normal.
             left = observed.log_seconds - value + jacobian @ unit
-            sites, spread = Sites(law.layout, law.compute_share(unit)), jacobian @ jacobian.T
+            sites, spread = law.sites(unit), jacobian @ jacobian.T
             levels = probable_levels(left, spread, sites, observed, weights)
             apart = left_out(left, spread + covariance_of(levels, sites, observed, weights))
             weights = robust_weights(apart)
-        return cls._around(observed, scale, levels, weights, unit, DRAWS)
+        return cls._around(observed, law.scale, levels, weights, unit, DRAWS)
 
     def without(self, index: int) -> "ThroughputModel":
         """Return the model fitted without a cell; levels and weights are kept."""
@@ -179,10 +163,11 @@ class ThroughputModel:
         start: Floats,
         number: int,
     ) -> "ThroughputModel":
-        law = Law(scale, Layout.of(observed.cells))
-        unit = _peak(law, observed, levels, weights, start)
-        whiten = _whitening(law, observed, levels, weights, unit)
-        draws = sample(law.step, observed.log_seconds, whiten, unit, number=number)
+        law, measured = Law(scale, Layout.of(observed.cells)), observed.log_seconds
+        whiten = whitening(levels, law.sites(start), observed, weights)
+        unit = most_probable(law.step, measured, whiten, start)
+        whiten = whitening(levels, law.sites(unit), observed, weights)
+        draws = sample(law.step, measured, whiten, unit, number=number)
         return cls(observed, scale, unit, levels, weights, draws)
 
     def predict(self, cells: Sequence[Cell], *, coverage: float = 0.9) -> list[Prediction]:
@@ -191,15 +176,14 @@ class ThroughputModel:
             return []
         here = Law(self.scale, Layout.of(self.observed.cells))
         there = Law(self.scale, Layout.of(cells))
-        known = Sites(here.layout, here.compute_share(self.unit))
-        asked = Sites(there.layout, there.compute_share(self.unit))
-        whiten = _whitening(here, self.observed, self.levels, self.weights, self.unit)
+        known, asked = here.sites(self.unit), there.sites(self.unit)
+        whiten = whitening(self.levels, known, self.observed, self.weights)
         cross = covariance(self.levels, asked, known)
         # What the law leaves over at measured cells is carried to those like them.
         gain = cross @ whiten.T @ whiten
         left = self.observed.log_seconds - here.step(self.draws)
         centre = there.step(self.draws) + left @ gain.T
-        unknown = variance(self.levels, asked) - np.sum(gain * cross, axis=1)
+        unknown = np.diag(covariance(self.levels, asked, asked)) - np.sum(gain * cross, axis=1)
         doubt = np.maximum(unknown, 0.0) + self.levels.own**2 + self.observed.noise
         # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)
@@ -217,24 +201,3 @@ class ThroughputModel:
         alone = self.predict([cell.one_worker for cell in cells])
         together = self.predict(cells)
         return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
-
-
-def _scale(observed: Observed) -> Scale:
-    layout = Layout.of(observed.cells)
-    batch = np.exp(np.mean(np.log(layout.batch)))
-    seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
-    return Scale(float(batch), float(seconds))
-
-
-def _whitening(
-    law: Law, observed: Observed, levels: Levels, weights: Floats, unit: Floats
-) -> Floats:
-    sites = Sites(law.layout, law.compute_share(unit))
-    return np.asarray(
-        np.linalg.inv(np.linalg.cholesky(covariance_of(levels, sites, observed, weights)))
-    )
-
-
-def _peak(law: Law, observed: Observed, levels: Levels, weights: Floats, start: Floats) -> Floats:
-    whiten = _whitening(law, observed, levels, weights, start)
-    return most_probable(law.step, observed.log_seconds, whiten, start)

@@ -15,7 +15,6 @@ from scipy import stats
 
 from raybench.data.dataset import Dataset
 from raybench.scaling.measurements import Floats
-from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.record import Evaluation
@@ -96,7 +95,7 @@ def probe_spec(
     global_batch = batch * spec.num_workers * spec.accumulate
     samples = intervals * steps * global_batch
     data, rows = spec.dataset, len(dataset.train)
-    if not probe.reads and has_twin(dataset):
+    if not probe.reads:
         data = synthetic_like(dataset, samples)
         rows = data.num_samples
     own = rows * data.repeat
@@ -119,25 +118,6 @@ def probe_spec(
             "checkpoint_every_s": 0.0,
         }
     )
-
-
-def has_twin(dataset: Dataset) -> bool:
-    """Whether synthetic data can stand for a dataset's: those of one array of pixels or numbers, or
-    of a language model's tokens.
-
-    Others are trained on as they are, which is the same where they are in memory; UserError where
-    they are on demand.
-    """
-    inputs = dataset.train.inputs
-    is_tokens = not isinstance(inputs, dict) and np.dtype(inputs.dtype).kind == "i"
-    if not isinstance(inputs, dict) and is_tokens == (dataset.task == "language_modelling"):
-        return True
-    if dataset.train.is_on_demand:
-        raise UserError(
-            f"dataset {dataset.name}: there are no synthetic data like its inputs, and they are "
-            "read on demand, so what reading costs cannot be measured apart; keep them in memory."
-        )
-    return False
 
 
 def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
@@ -204,12 +184,13 @@ class Estimate:
     @property
     def percent(self) -> str:
         """A share for people: `62 %`; noise below none is none."""
-        return f"{100 * _within(self.value):.0f} %"
+        return f"{100 * min(max(self.value, 0.0), 1.0):.0f} %"
 
     @property
     def percents(self) -> str:
         """A share's interval for people: `58 to 66 %`."""
-        return f"{100 * _within(self.low):.0f} to {100 * _within(self.high):.0f} %"
+        low, high = (100 * min(max(end, 0.0), 1.0) for end in (self.low, self.high))
+        return f"{low:.0f} to {high:.0f} %"
 
     @classmethod
     def of(cls, values: Floats) -> "Estimate":
@@ -249,18 +230,18 @@ class Shares:
             name: np.array(times[probe][:number], dtype=float)
             for name, probe in vars(probes).items()
         }
-        whole = at["as_it_is"]
-        beside = {"communication": whole - at["no_exchange"], "input": whole - at["in_memory"]}
-        alone = {
-            "communication": at["in_memory"] - at["alone"],
-            "input": at["no_exchange"] - at["alone"],
-        }
-        fixed = _fixed_seconds(probes, at["alone"], at["other_batch"])
+        whole, alone = at["as_it_is"], at["alone"]
+        # What a step takes beside its samples: the line through two batches, at none.
+        batch = probes.alone.batch_size_per_worker
+        other = probes.other_batch.batch_size_per_worker
+        fixed = alone - (alone - at["other_batch"]) / (batch - other) * batch
+        exchange = whole - at["no_exchange"] + at["in_memory"] - alone
+        reading = whole - at["in_memory"] + at["no_exchange"] - alone
         return cls(
             {
-                "compute": (at["alone"] - fixed) / whole,
-                "communication": (beside["communication"] + alone["communication"]) / 2 / whole,
-                "input": (beside["input"] + alone["input"]) / 2 / whole,
+                "compute": (alone - fixed) / whole,
+                "communication": exchange / 2 / whole,
+                "input": reading / 2 / whole,
                 "overhead": fixed / whole,
             }
         )
@@ -285,14 +266,3 @@ class Shares:
         return all(
             Estimate.of(self.rounds[largest] - self.rounds[other]).low > 0 for other in others
         )
-
-
-def _within(share: float) -> float:
-    return min(max(share, 0.0), 1.0)
-
-
-def _fixed_seconds(probes: Probes, alone: Floats, other: Floats) -> Floats:
-    """Return what a step takes beside its samples: the line through two batches, at none."""
-    batch = probes.alone.batch_size_per_worker
-    slope = (alone - other) / (batch - probes.other_batch.batch_size_per_worker)
-    return np.asarray(alone - slope * batch)

@@ -41,45 +41,34 @@ FEED_OVERLAP = 4.0
 """Exponent with which reading samples hides behind the step: prefetching does it nearly whole."""
 
 
-@dataclass(frozen=True)
-class Prior:
-    """A normal distribution of a parameter before anything was measured."""
-
-    mean: float
-    sd: float
-
-
 # Chosen by held-out error and coverage over the simulated clusters of
 # benchmarks/scaling/throughput_model.py; halving or doubling any of them moves both little.
 PRIORS = {
-    # Seconds of a typical batch's linear part, log, relative to the median step measured.
-    "log_pass": Prior(0.0, 2.0),
-    # f over c b of the typical batch, log.
-    "log_floor": Prior(-1.0, 1.2),
-    # log(q - 1)
-    "sharpness": Prior(-0.5, 1.0),
-    # A over c b of the typical batch, log.
-    "log_exchange": Prior(-2.0, 1.5),
-    # rho
-    "growth": Prior(0.1, 0.15),
-    # R, log: how much slower the network between nodes is.
-    "log_network": Prior(1.0, 1.0),
-    # rho_n
-    "growth_nodes": Prior(0.1, 0.15),
-    # rho_m
-    "growth_share": Prior(0.04, 0.1),
-    # h, logit
-    "flatness": Prior(1.0, 1.5),
-    # (gamma - 1) / 9, logit
-    "overlap": Prior(-1.5, 1.5),
-    # kappa
-    "straggling": Prior(0.005, 0.01),
-    # F over c, log.
-    "log_feed": Prior(-3.0, 1.0),
-    # psi, logit: 1 is a ring, 0 costs no more with more ends.
-    "ringness": Prior(1.5, 1.5),
+    "log_pass": (0.0, 2.0),  # seconds of a typical batch's linear part, log, over the median step
+    "log_floor": (-1.0, 1.2),  # f over c b of the typical batch, log
+    "sharpness": (-0.5, 1.0),  # log(q - 1)
+    "log_exchange": (-2.0, 1.5),  # A over c b of the typical batch, log
+    "growth": (0.1, 0.15),  # rho
+    "log_network": (1.0, 1.0),  # R, log: how much slower the network between nodes is
+    "growth_nodes": (0.1, 0.15),  # rho_n
+    "growth_share": (0.04, 0.1),  # rho_m
+    "flatness": (1.0, 1.5),  # h, logit
+    "overlap": (-1.5, 1.5),  # (gamma - 1) / 9, logit
+    "straggling": (0.005, 0.01),  # kappa
+    "log_feed": (-3.0, 1.0),  # F over c, log
+    "ringness": (1.5, 1.5),  # psi, logit: 1 is a ring, 0 costs no more with more ends
 }
+"""Mean and standard deviation of each parameter before anything was measured."""
 NUM_PARAMETERS = len(PRIORS)
+
+Parameters = dict[str, Floats]
+"""The law's parameters by name, each a column with one entry for every set of them."""
+
+
+def parameters(units: Floats) -> Parameters:
+    """Return parameters from rows of them in units of their priors' spreads."""
+    priors = enumerate(PRIORS.items())
+    return {name: mean + sd * units[:, i, None] for i, (name, (mean, sd)) in priors}
 
 
 @dataclass(frozen=True)
@@ -91,38 +80,17 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """The law's parameters, each a column with one entry for every set of them; names of PRIORS."""
+class Sites:
+    """Cells as the misfit sees them."""
 
-    log_pass: Floats
-    log_floor: Floats
-    sharpness: Floats
-    log_exchange: Floats
-    growth: Floats
-    log_network: Floats
-    growth_nodes: Floats
-    growth_share: Floats
-    flatness: Floats
-    overlap: Floats
-    straggling: Floats
-    log_feed: Floats
-    ringness: Floats
-
-    @classmethod
-    def of(cls, units: Floats) -> "Parameters":
-        """Return parameters from rows of them in units of their priors' spreads."""
-        priors = PRIORS.items()
-        return cls(
-            **{
-                name: prior.mean + prior.sd * units[:, i, None]
-                for i, (name, prior) in enumerate(priors)
-            }
-        )
+    layout: Layout
+    compute_share: Floats
+    """Share of compute in each step, 0 to 1: jumps are in it, walks in the rest above all."""
 
     @property
-    def gamma(self) -> Floats:
-        """The exponent of the overlap, 1 to 10."""
-        return 1 + 9 * _logistic(self.overlap)
+    def walk_weight(self) -> Floats:
+        """How much of the walks is in each step."""
+        return WALK_OF_COMPUTE + (1 - WALK_OF_COMPUTE) * (1 - self.compute_share)
 
 
 @dataclass(frozen=True)
@@ -134,45 +102,58 @@ class Law:
 
     def compute(self, at: Parameters) -> Floats:
         """Return log seconds of a pass."""
-        q = 1 + np.exp(at.sharpness)
+        q = 1 + np.exp(at["sharpness"])
         linear = np.log(self.layout.batch / self.scale.batch)
-        relative = np.logaddexp(q * at.log_floor, q * linear) / q
-        slower = at.straggling * np.log(self.layout.workers)
-        return np.asarray(np.log(self.scale.seconds) + at.log_pass + relative + slower)
+        relative = np.logaddexp(q * at["log_floor"], q * linear) / q
+        slower = at["straggling"] * np.log(self.layout.workers)
+        return np.asarray(np.log(self.scale.seconds) + at["log_pass"] + relative + slower)
 
     def exchange(self, at: Parameters) -> Floats:
         """Return log seconds of the exchange."""
         k, n, m = self.layout.workers, self.layout.nodes, self.layout.workers_per_node
-        psi = _logistic(at.ringness)
-        within = psi * _log_ring(k) + at.growth * np.log(k / 2)
-        ends = n * m ** _logistic(at.flatness)
-        grown = at.growth_nodes * np.log(n / 2) + at.growth_share * np.log(m)
-        between = at.log_network + psi * _log_ring(ends) + grown
-        of_two = np.log(self.scale.seconds) + at.log_pass + at.log_exchange
+        psi = _logistic(at["ringness"])
+        within = psi * _log_ring(k) + at["growth"] * np.log(k / 2)
+        ends = n * m ** _logistic(at["flatness"])
+        grown = at["growth_nodes"] * np.log(n / 2) + at["growth_share"] * np.log(m)
+        between = at["log_network"] + psi * _log_ring(ends) + grown
+        of_two = np.log(self.scale.seconds) + at["log_pass"] + at["log_exchange"]
         return np.where(k > 1, of_two + np.where(n > 1, between, within), NO_EXCHANGE)
 
     def feed(self, at: Parameters) -> Floats:
         """Return log seconds in which a node's workers get their samples."""
         layout = self.layout
         samples = layout.batch / self.scale.batch * layout.workers_per_node * layout.accumulate
-        return np.asarray(np.log(self.scale.seconds) + at.log_pass + at.log_feed + np.log(samples))
+        return np.asarray(
+            np.log(self.scale.seconds) + at["log_pass"] + at["log_feed"] + np.log(samples)
+        )
 
-    def step(self, units: Floats) -> Floats:
-        """Return log seconds of an optimizer step."""
-        at = Parameters.of(units)
-        compute = self.compute(at)
-        last = np.logaddexp(at.gamma * compute, at.gamma * self.exchange(at)) / at.gamma
+    def worked(self, at: Parameters, exchange: Floats | None = None) -> Floats:
+        """Return log seconds of a step whose samples are there, with its or another exchange."""
+        exchange = self.exchange(at) if exchange is None else exchange
+        compute, gamma = self.compute(at), _gamma(at)
+        last = np.logaddexp(gamma * compute, gamma * exchange) / gamma
         earlier = self.layout.accumulate - 1
         # Logarithm of none is none, and stays so in the sum.
         logs = np.log(earlier, out=np.full_like(earlier, -np.inf), where=earlier > 0)
-        worked = np.logaddexp(logs + compute, last)
-        return np.logaddexp(FEED_OVERLAP * worked, FEED_OVERLAP * self.feed(at)) / FEED_OVERLAP
+        return np.asarray(np.logaddexp(logs + compute, last))
 
-    def compute_share(self, unit: Floats) -> Floats:
-        """Return by how much of a percent a step's last pass grows if compute grows by one."""
-        at = Parameters.of(unit[None])
-        shares = _logistic(at.gamma * (self.compute(at) - self.exchange(at)))
-        return np.asarray(shares[0])
+    def step(self, units: Floats) -> Floats:
+        """Return log seconds of an optimizer step."""
+        at = parameters(units)
+        both = np.logaddexp(FEED_OVERLAP * self.worked(at), FEED_OVERLAP * self.feed(at))
+        return np.asarray(both / FEED_OVERLAP)
+
+    def sites(self, unit: Floats) -> Sites:
+        """Return the cells with their shares of compute: by how much of a percent a step's last
+        pass grows if compute grows by one."""
+        at = parameters(unit[None])
+        shares = _logistic(_gamma(at) * (self.compute(at) - self.exchange(at)))
+        return Sites(self.layout, np.asarray(shares[0]))
+
+
+def _gamma(at: Parameters) -> Floats:
+    """Return the exponent of the overlap, 1 to 10."""
+    return 1 + 9 * _logistic(at["overlap"])
 
 
 def _log_ring(ends: Floats) -> Floats:
@@ -207,21 +188,7 @@ USUAL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, own=0.6)
 """Standard deviations of the levels' logarithms."""
 
 
-@dataclass(frozen=True)
-class Sites:
-    """Cells as the misfit sees them."""
-
-    layout: Layout
-    compute_share: Floats
-    """Share of compute in each step, 0 to 1: jumps are in it, walks in the rest above all."""
-
-    @property
-    def walk_weight(self) -> Floats:
-        """How much of the walks is in each step."""
-        return WALK_OF_COMPUTE + (1 - WALK_OF_COMPUTE) * (1 - self.compute_share)
-
-
-def parts(here: Sites, there: Sites) -> tuple[Floats, Floats, Floats]:
+def parts(here: Sites, there: Sites) -> list[Floats]:
     """Return covariances of jumps, walk and walk over nodes, between cells here (rows) and there.
 
     They are for levels of 1; each cell's own part is left out.
@@ -229,28 +196,19 @@ def parts(here: Sites, there: Sites) -> tuple[Floats, Floats, Floats]:
     apart = np.abs(np.log2(here.layout.batch[:, None] / there.layout.batch[None, :]))
     jumps = np.exp(-apart / REACH) * np.outer(here.compute_share, there.compute_share)
     weights = np.outer(here.walk_weight, there.walk_weight)
+    sizes = [(one.layout.workers, one.layout.nodes) for one in (here, there)]
     walks = [
         weights * np.minimum(np.log2(ours)[:, None], np.log2(theirs)[None, :])
-        for ours, theirs in (
-            (here.layout.workers, there.layout.workers),
-            (here.layout.nodes, there.layout.nodes),
-        )
+        for ours, theirs in zip(*sizes, strict=True)
     ]
-    return jumps, walks[0], walks[1]
+    return [jumps, *walks]
 
 
 def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
     """Return the covariances between cells here (rows) and there, each one's own part left out."""
-    jumps, walks, walks_nodes = parts(here, there)
-    squares = levels.jump**2, levels.walk**2, levels.walk_nodes**2
-    return squares[0] * jumps + squares[1] * walks + squares[2] * walks_nodes
-
-
-def variance(levels: Levels, here: Sites) -> Floats:
-    """Return each cell's variance, its own part left out."""
-    doublings = np.log2(here.layout.workers), np.log2(here.layout.nodes)
-    walked = levels.walk**2 * doublings[0] + levels.walk_nodes**2 * doublings[1]
-    return np.asarray((levels.jump * here.compute_share) ** 2 + here.walk_weight**2 * walked)
+    sizes = levels.jump, levels.walk, levels.walk_nodes
+    total = [size**2 * part for size, part in zip(sizes, parts(here, there), strict=True)]
+    return np.asarray(sum(total))
 
 
 MAX_ROUNDS = 15
@@ -269,6 +227,12 @@ def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Flo
     return covariance(levels, sites, sites) + np.diag(own / weights)
 
 
+def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
+    """Return the matrix that turns residuals into independent ones of variance one."""
+    spread = np.linalg.cholesky(covariance_of(levels, sites, observed, weights))
+    return np.asarray(np.linalg.inv(spread))
+
+
 def probable_levels(
     left: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
 ) -> Levels:
@@ -277,9 +241,7 @@ def probable_levels(
     `spread` is the covariance that the law's own parameters bring (Rasmussen and Williams 2006,
     section 2.7: so levels are not too small for having fitted them).
     """
-    names = list(vars(USUAL))
-    means = np.log([getattr(USUAL, name) for name in names])
-    sds = np.array([getattr(USUAL_SDS, name) for name in names])
+    means, sds = np.log(list(vars(USUAL).values())), np.array(list(vars(USUAL_SDS).values()))
 
     # The covariance is a sum of parts times squared levels, the slope of the loss likewise.
     terms = [*parts(sites, sites), np.diag(1 / weights)]
@@ -295,8 +257,8 @@ def probable_levels(
         slope = squares * np.array([np.sum(pulls * term) for term in terms]) * sds + units
         return 0.5 * float(left @ unlike + volume + units @ units), slope
 
-    bounds, limits = [(-WIDEST, WIDEST)] * len(names), {"maxiter": MAX_ROUNDS}
-    start = np.zeros(len(names))
+    bounds, limits = [(-WIDEST, WIDEST)] * len(sds), {"maxiter": MAX_ROUNDS}
+    start = np.zeros(len(sds))
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
     return Levels(*map(float, np.exp(means + sds * found.x)))
 
