@@ -4,13 +4,13 @@ Of a **series** are cells that differ in workers, nodes and batch size alone; a 
 fitted to each. Of a **kind** are cells of one scaling, topology, framework, strategy, workload and
 dataset (whatever else they have): a speed-up is over the best of a kind with one worker.
 
-Cells that differ in kind are refused as one curve: studies that mixed weak with strong scaling, or
-one machine with another, have said of frameworks what was true of neither.
+Cells that differ in kind are never one curve: studies that mixed weak with strong scaling, or one
+machine with another, have said of frameworks what was true of neither.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,37 +30,20 @@ SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 """Keys that are read for `dataset.name: synthetic` alone."""
 
 
-class Topology(NamedTuple):
-    """What workers have and where they are put; how many nodes that takes follows from it."""
-
-    accelerators: str
-    placement_strategy: str
-    cpus_per_worker: int
-    gpus_per_worker: float
-
-    @property
-    def words(self) -> str:
-        """For a table or a sentence."""
-        each = f"{self.cpus_per_worker} CPU{'s' if self.cpus_per_worker != 1 else ''}"
-        if self.gpus_per_worker:
-            each += f" and {self.gpus_per_worker:g} {self.accelerators or 'GPU'}"
-        return f"{each} a worker" + (", spread" if self.placement_strategy == "spread" else "")
+def topology_words(spec: RunSpec, accelerators: str) -> str:
+    """Return what workers have on such GPUs ("": none) and where they are put; how many nodes that
+    takes follows from it."""
+    each = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
+    if spec.gpus_per_worker:
+        each += f" and {spec.gpus_per_worker:g} {accelerators or 'GPU'}"
+    return f"{each} a worker" + (", spread" if spec.placement_strategy == "spread" else "")
 
 
-def topology_of(spec: RunSpec, accelerators: str) -> Topology:
-    """Return the topology of runs of a spec that were on such GPUs ("": none)."""
-    return Topology(
-        accelerators, spec.placement_strategy, spec.cpus_per_worker, spec.gpus_per_worker
-    )
-
-
-def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, ...]:
+def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ...]:
     """Return what cells must have in common for one to be the other's baseline."""
-    data = json.dumps(spec.dataset.model_dump(mode="json"), sort_keys=True)
+    own = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
     # Runs without exchange are no training: they are compared with each other alone.
-    exchanges = spec.exchange_gradients
-    own = spec.framework, spec.strategy, spec.workload
-    return scaling, topology, *own, data, exchanges
+    return scaling, accelerators, topology_words(spec, accelerators), *own, spec.exchange_gradients
 
 
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
@@ -69,27 +52,19 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
     Framework and workload are always told, a workload by its class where that is enough. What is
     off, or as usual where it is on or off, is not: it is what is told of others that differs.
     """
-    classes = _class_names({spec.workload for spec in specs})
-    flat = [_read_keys(spec) | {"workload": classes[spec.workload]} for spec in specs]
+    classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
+    if len(set(classes.values())) < len(classes):
+        classes = {name: name for name in classes}
+    flat = [_flat(spec.document()) | {"workload": classes[spec.workload]} for spec in specs]
+    for one in flat:
+        for key in SYNTHETIC_KEYS if one["dataset.name"] != "synthetic" else ():
+            del one[key]
     keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
     values = {key: {json.dumps(one[key]) for one in flat if key in one} for key in keys}
     first = ("framework", "workload")
     told = [*first, *(key for key in keys if key not in first and len(values[key]) > 1)]
     words = [[_words(key, one[key]) for key in told if key in one] for one in flat]
     return [", ".join(filter(None, one)) for one in words]
-
-
-def _read_keys(spec: RunSpec) -> dict[str, Any]:
-    """Return a spec's keys, dotted, without those that its dataset does not read."""
-    flat = _flat(spec.document())
-    unread = () if spec.dataset.name == "synthetic" else SYNTHETIC_KEYS
-    return {key: value for key, value in flat.items() if key not in unread}
-
-
-def _class_names(workloads: set[str]) -> dict[str, str]:
-    """Return the class of each `module:Class`, or all of it where two have one name."""
-    names = {one: one.rpartition(":")[2] for one in workloads}
-    return names if len(set(names.values())) == len(names) else {one: one for one in workloads}
 
 
 def _words(key: str, value: Any) -> str:
@@ -122,15 +97,9 @@ SPEEDUPS = (
 )
 CELL_COLUMNS = (
     *("cell", "scaling", "series", "curve", "framework", "strategy", "workload", "dataset"),
-    *(
-        "num_parameters",
-        "num_workers",
-        "num_nodes",
-        "topology",
-        "accelerators",
-        "batch_size_per_worker",
-    ),
-    *("global_batch_size", "accumulate", "exchange_gradients", "n", "failed", "failure"),
+    *("num_parameters", "num_workers", "num_nodes", "topology", "accelerators"),
+    *("batch_size_per_worker", "global_batch_size", "accumulate", "exchange_gradients"),
+    *("n", "failed", "failure"),
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
     *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
     *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps"),
@@ -145,6 +114,11 @@ MEDIANS = (
     *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
     *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
 )
+OF_SPEC = (
+    *("framework", "strategy", "workload", "num_workers", "batch_size_per_worker"),
+    *("global_batch_size", "accumulate", "exchange_gradients"),
+)
+"""Columns that are told by the run spec alone."""
 TWIN = "_twin"
 """Key of a row that tells cells alike in all but the exchange of gradients; no column."""
 
@@ -200,15 +174,12 @@ def cell_table(
     for key, group in each.groupby(["cell", "num_nodes", "accelerators"], sort=True):
         name, num_nodes, accelerators = key
         cell = by_name[str(name)]
-        topology = topology_of(cell.spec, str(accelerators))
+        gpus = str(accelerators)
         found = _medians(group, named(MEDIANS, metric)) | {"num_parameters": told.get(cell.name)}
         for scaling in cell.scalings:
-            rows.append(
-                _where(cell, scaling, series[cell.name], topology)
-                | found
-                | {"num_nodes": num_nodes}
-            )
-            kinds.append(kind_of(scaling, cell.spec, topology))
+            where = _where(cell, scaling, series[cell.name], gpus)
+            rows.append(where | found | {"num_nodes": num_nodes})
+            kinds.append(kind_of(scaling, cell.spec, gpus))
             repeats.append(group.set_index("repeat"))
     for index, row in enumerate(rows):
         row |= _speedups(index, rows, kinds, repeats)
@@ -230,8 +201,9 @@ def scaling_runs(results: Study) -> pd.DataFrame:
     return run_table(study_cells(study), results.runs, results.evaluations, metric)
 
 
-def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -> dict[str, Any]:
+def _where(cell: StudyCell, scaling: Scaling, series: str, accelerators: str) -> dict[str, Any]:
     spec = cell.spec
+    topology = topology_words(spec, accelerators)
     batch, whose = spec.batch_size_per_worker, "a worker"
     if scaling == "strong":
         batch, whose = spec.global_batch_size, "in all"
@@ -239,18 +211,11 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -
         "cell": cell.name,
         "scaling": scaling,
         "series": series,
-        "curve": f"{series}, {scaling}, batch {batch} {whose}, {topology.words}",
-        "framework": spec.framework,
-        "strategy": spec.strategy,
-        "workload": spec.workload,
+        "curve": f"{series}, {scaling}, batch {batch} {whose}, {topology}",
         "dataset": spec.dataset.name,
-        "num_workers": spec.num_workers,
-        "topology": topology.words,
-        "accelerators": topology.accelerators,
-        "batch_size_per_worker": spec.batch_size_per_worker,
-        "global_batch_size": spec.global_batch_size,
-        "accumulate": spec.accumulate,
-        "exchange_gradients": spec.exchange_gradients,
+        "topology": topology,
+        "accelerators": accelerators,
+        **{key: getattr(spec, key) for key in OF_SPEC},
         TWIN: spec.model_dump_json(exclude={"exchange_gradients"}),
     }
 
@@ -262,24 +227,26 @@ def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
     times = tried["time_to_target_s"].astype(float)
     failures = group["failure"].dropna()
-    return row | {
-        "n": len(well),
-        "failed": len(failures),
-        "failure": ", ".join(sorted(set(failures))),
-        "samples_per_s_min": well["samples_per_s"].astype(float).min(),
-        "samples_per_s_max": well["samples_per_s"].astype(float).max(),
-        "longest_step_s": well["longest_step_s"].astype(float).max(),
-        "num_steps": int(well["num_steps"].fillna(0).sum()),
-        "is_warm": bool(well["is_warm"].eq(True).all()),
-        "stop": ", ".join(sorted(set(well["stop"].dropna()))),
-        "memory_peak_bytes": well["memory_peak_bytes"].astype(float).max(),
-        "bytes_exchanged_per_step": well["bytes_exchanged_per_step"].astype(float).max(),
-        "evenness": well["evenness"].astype(float).min(),
-        "time_to_target_s": median_time(times) if times.notna().any() else np.nan,
-        "reached": int(times.notna().sum()),
-        "tried": len(tried),
-        "outliers": int(well["is_outlier"].sum()),
-    }
+    most = ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step")
+    return (
+        row
+        | {name: well[name].astype(float).max() for name in most}
+        | {
+            "n": len(well),
+            "failed": len(failures),
+            "failure": ", ".join(sorted(set(failures))),
+            "samples_per_s_min": well["samples_per_s"].astype(float).min(),
+            "samples_per_s_max": well["samples_per_s"].astype(float).max(),
+            "num_steps": int(well["num_steps"].fillna(0).sum()),
+            "is_warm": bool(well["is_warm"].eq(True).all()),
+            "stop": ", ".join(sorted(set(well["stop"].dropna()))),
+            "evenness": well["evenness"].astype(float).min(),
+            "time_to_target_s": median_time(times) if times.notna().any() else np.nan,
+            "reached": int(times.notna().sum()),
+            "tried": len(tried),
+            "outliers": int(well["is_outlier"].sum()),
+        }
+    )
 
 
 def _speedups(
@@ -335,66 +302,30 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
     return found
 
 
-ONE_OF = {
-    "scaling": "weak and strong scaling (the batch of a worker stays in one, of all in the other)",
-    "topology": "topologies",
-    "framework": "frameworks",
-    "strategy": "strategies",
-    "workload": "workloads",
-    "dataset": "datasets",
-    "exchange_gradients": "runs with and without exchange of gradients",
-    "curve": "series or batches",
-}
-"""What a curve has one value of, and what several of them are; what says most first."""
-
-
-def speedup_curve(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return cells (rows of `raybench.load(DIR).scaling`) as one curve, by number of workers.
-
-    UserError where they are no one curve: weak and strong scaling, two topologies, series or
-    batches, or two cells with as many workers.
-    """
-    for column, words in ONE_OF.items():
-        values = list(dict.fromkeys(cells[column]))
-        if len(values) > 1:
-            raise UserError(
-                f"a speed-up curve never mixes {words}, and here are "
-                f"{_list([str(value) for value in values])}: choose one, such as "
-                f"scaling[scaling[{column!r}] == {values[0]!r}]."
-            )
-    twice = cells[cells["num_workers"].duplicated()]
-    if len(twice):
-        workers = int(twice["num_workers"].iloc[0])
-        same = cells[cells["num_workers"] == workers]
-        on = sorted(set(same["num_nodes"]))
-        what = (
-            f"on {_list([str(nodes) for nodes in on])} hosts, which are two topologies"
-            if len(on) > 1
-            else f"of several cells ({_list(list(same['cell']))})"
-        )
-        raise UserError(
-            f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "
-            f"{workers}, {what}: choose those of one."
-        )
-    return cells.sort_values("num_workers", ignore_index=True)
-
-
 def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return all speed-up curves of a study by their name, each as `speedup_curve` has it.
+    """Return all speed-up curves of a study by their name, each by number of workers.
 
-    Left out are cells without a speed-up, runs that exchange no gradients (they are no training),
-    and cells on more hosts than others with as many workers (`on_more_hosts`).
+    A curve is of one scaling, series, batch and topology. Left out are cells without a speed-up,
+    runs that exchange no gradients (they are no training), and cells on more hosts than others with
+    as many workers (`on_more_hosts`). UserError where two cells of a curve have as many workers.
     """
     usable = cells[cells["speedup"].notna() & cells["exchange_gradients"]]
     usable = usable.drop(on_more_hosts(usable).index)
-    return {str(name): speedup_curve(group) for name, group in usable.groupby("curve", sort=False)}
+    twice = usable[usable.duplicated(["curve", "num_workers"], keep=False)]
+    if len(twice):
+        workers = int(twice["num_workers"].iloc[0])
+        same = twice.loc[twice["num_workers"] == workers, "cell"]
+        raise UserError(
+            f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "
+            f"{workers}, of several cells ({', '.join(same)}): choose those of one."
+        )
+    return {
+        str(name): group.sort_values("num_workers", ignore_index=True)
+        for name, group in usable.groupby("curve", sort=False)
+    }
 
 
 def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
     """Return cells that ran on more hosts than others of the same curve with as many workers."""
     fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
     return cells[cells["num_nodes"] > fewest]
-
-
-def _list(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 2 else words)
