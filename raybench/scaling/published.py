@@ -135,23 +135,18 @@ def grouped(
     """
     groups: dict[str, dict[Any, Point]] = {}
     for one, value in points:
-        content = one.spec.document()
-        kind: str = one.scaling
-        left_out = [*over, *gone]
-        if over[0] == "scaling" or (over[0] == "num_workers" and one.scaling == "strong"):
-            is_strong = one.scaling == "strong"
-            spec = one.spec
+        spec, is_strong, left_out = one.spec, one.scaling == "strong", [*over, *gone]
+        content = spec.document() | {"scaling": one.scaling}
+        if over[0] == "scaling" or (over[0] == "num_workers" and is_strong):
             content["of"] = spec.global_batch_size if is_strong else spec.batch_size_per_worker
             left_out.append("batch_size_per_worker")
-        if over[0] == "scaling":
-            kind = ""
         for name in left_out:
             *parents, last = name.split(".")
             inner = content
             for parent in parents:
                 inner = inner.get(parent, {})
             inner.pop(last, None)
-        rest = json.dumps([kind, content], sort_keys=True)
+        rest = json.dumps(content, sort_keys=True)
         groups.setdefault(rest, {})[one.key(over[0])] = one, value
     return [group for group in groups.values() if len(group) > 1]
 
@@ -235,14 +230,19 @@ def _against(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Po
     return f"{one:.1f} {said['unit']} against {beside:.1f}", one > beside
 
 
-def _best(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
-    """Compare the means of all cells that have the same value of a key."""
-    ((key, expected),) = said["best"].items()
+def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
+    """Return the known values of cells by their value of a key, of which there are so many."""
     groups: dict[Any, list[float]] = {}
     for one, value in points:
         groups.setdefault(one.key(key), []).append(value)
-    known = {at: finite(values) for at, values in groups.items() if len(values) > 1}
-    means = {at: float(np.mean(values)) for at, values in known.items() if values}
+    known = {at: finite(values) for at, values in groups.items() if len(values) >= least}
+    return {at: values for at, values in known.items() if values}
+
+
+def _best(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+    """Compare the means of all cells that have the same value of a key."""
+    ((key, expected),) = said["best"].items()
+    means = {at: float(np.mean(values)) for at, values in _by_key(points, key, 2).items()}
     if len(means) < 2:
         return None
     order = sorted(means, key=lambda at: -means[at])
@@ -253,10 +253,7 @@ def _most(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point
     """Compare the cells that have the most of a column with those that have the least."""
     ((key, column),) = said["most"].items()
     sizes = {one.key(key): one.number(column) for one in cells}
-    values: dict[Any, list[float]] = {}
-    for one, value in points:
-        if math.isfinite(value) and sizes[one.key(key)] > 0:
-            values.setdefault(one.key(key), []).append(value)
+    values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
     if len(values) < 2:
         return None
     large, *_, small = sorted(values, key=lambda name: -sizes[name])

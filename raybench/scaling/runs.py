@@ -4,8 +4,9 @@ Of one run the first epoch, and the steady state after it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,23 +26,20 @@ WHOLE_EPOCH = 1 - 1e-9
 
 @dataclass(frozen=True)
 class Steady:
-    """Steps after the warm-up; the median bears a stall, `mean_s` and `longest_s` show it."""
+    """Steps after the warm-up, as `run_table` has them; the median bears a stall, `mean_step_s` and
+    `longest_step_s` show it."""
 
     num_steps: int
-    """Steps that were timed one by one; 0 where only intervals between evaluations were."""
-    median_s: float
-    """Seconds of an optimizer step."""
-    p25_s: float
-    p75_s: float
-    p95_s: float
-    longest_s: float
-    """The longest step of the run, the first epoch's too."""
-    mean_s: float
+    step_median_s: float
+    step_p25_s: float
+    step_p75_s: float
+    step_p95_s: float
+    longest_step_s: float
+    mean_step_s: float
     """All seconds over all steps, stalls included."""
     input_share: float
     """Part of these seconds that waited for data; NaN where that was not recorded."""
     is_warm: bool
-    """False where a run was so short that its first epoch is in here."""
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
@@ -51,11 +49,6 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     """
     ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
-
-
-def epoch_samples(curve: Sequence[Evaluation]) -> int:
-    """Return the samples of an epoch, which no step has more of."""
-    return round(curve[-1].samples / curve[-1].epoch)
 
 
 def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
@@ -77,23 +70,15 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
         p25, median, p75, p95 = pooled(timed)
-        return Steady(
-            num_steps=sum(one.num for one in timed),
-            median_s=median,
-            p25_s=p25,
-            p75_s=p75,
-            p95_s=p95,
-            longest_s=max(point.steps.max_s for point in curve if point.steps is not None),
-            mean_s=mean,
-            input_share=share,
-            is_warm=is_warm,
-        )
-    each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
-    if not each:
-        return None
-    longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
-    p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))
-    return Steady(0, median, p25, p75, p95, longest, mean, share, is_warm)
+        longest = max(point.steps.max_s for point in curve if point.steps is not None)
+    else:
+        each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
+        if not each:
+            return None
+        p25, median, p75, p95 = np.percentile(each, (25, 50, 75, 95)).tolist()
+        longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
+    number = sum(one.num for one in timed)
+    return Steady(number, median, p25, p75, p95, longest, mean, share, is_warm)
 
 
 def _input_seconds(point: Evaluation) -> float:
@@ -128,6 +113,7 @@ FAR = 1.5
 """A run whose seconds a sample, stalls included, are so many times those of its cell's median step
 (or so many times less) is an outlier; so is one whose first epoch took so many times as long as is
 usual in its cell."""
+FIRST = "first_epoch_train_samples_per_s"
 MISSES = ("nan", "oom")
 """Failures of the training itself: such a run has missed the target, as one that never came there.
 Others say nothing of the target."""
@@ -137,16 +123,9 @@ RUN_COLUMNS = (
     *("samples_per_s_low", "samples_per_s_high", "mean_samples_per_s", "step_median_s"),
     *("step_p25_s", "step_p75_s", "step_p95_s", "longest_step_s", "num_steps", "is_warm"),
     *("first_epoch_samples_per_s", "first_epoch_train_samples_per_s", "compile_s", "train_s"),
-    *(
-        "wall_s",
-        "input_share",
-        "memory_peak_bytes",
-        "bytes_exchanged_per_step",
-        "gpu_utilization",
-        "evenness",
-        "accuracy",
-    ),
-    *("best_accuracy", "samples", "epoch_samples", "short_steps", "time_to_target_s"),
+    *("wall_s", "input_share", "memory_peak_bytes", "bytes_exchanged_per_step"),
+    *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "samples"),
+    *("epoch_samples", "short_steps", "time_to_target_s"),
     *("samples_to_target", "is_slow_start", "is_outlier"),
 )
 
@@ -194,8 +173,14 @@ def run_table(
     table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
-    table["is_slow_start"] = _slow_starts(table)
-    table["is_outlier"] = table["is_slow_start"] | _outliers(table)
+    own = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST), float))
+    # Which the steady state knows nothing of.
+    table["is_slow_start"] = _usual(own, FIRST) / own[FIRST] > FAR
+    # By the mean, so that a stall inside a run counts; but a short step may take as long as a whole
+    # one, and that is no stall.
+    slower = _usual(own, "samples_per_s") / own["mean_samples_per_s"]
+    is_far = (slower > FAR * own["short_steps"]) | (slower < 1 / FAR)
+    table["is_outlier"] = table["is_slow_start"] | is_far
     return table
 
 
@@ -227,36 +212,27 @@ def _row(
     }
     if not curve or run.failure is not None:
         return row
-    row["epoch_samples"] = epoch_samples(curve)
-    step_samples = min(spec.global_batch_size, row["epoch_samples"])
+    row["epoch_samples"] = epoch = round(curve[-1].samples / curve[-1].epoch)
+    step_samples = min(spec.global_batch_size, epoch)
     found = steady(curve, step_samples)
     if found is None:
         return row
+    whole_steps = math.ceil(epoch / step_samples) * step_samples
     seconds, samples = first_epoch_seconds(curve)
-    row |= {
-        "samples_per_s": step_samples / found.median_s,
-        "samples_per_s_low": step_samples / found.p75_s,
-        "samples_per_s_high": step_samples / found.p25_s,
-        "mean_samples_per_s": step_samples / found.mean_s,
-        "short_steps": _short_steps(row["epoch_samples"], step_samples) if found.num_steps else 1,
-        "step_median_s": found.median_s,
-        "step_p25_s": found.p25_s,
-        "step_p75_s": found.p75_s,
-        "step_p95_s": found.p95_s,
-        "longest_step_s": found.longest_s,
-        "num_steps": found.num_steps,
-        "is_warm": found.is_warm,
+    row |= vars(found) | {
+        "samples_per_s": step_samples / found.step_median_s,
+        "samples_per_s_low": step_samples / found.step_p75_s,
+        "samples_per_s_high": step_samples / found.step_p25_s,
+        "mean_samples_per_s": step_samples / found.mean_step_s,
+        "short_steps": whole_steps / epoch if found.num_steps else 1,
         "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
         "first_epoch_train_samples_per_s": samples / seconds,
-        "input_share": found.input_share,
-        "memory_peak_bytes": max(_told(p.memory_peak_bytes for p in curve), default=None),
-        "bytes_exchanged_per_step": max(
-            _told(p.bytes_exchanged_per_step for p in curve), default=None
-        ),
-        "gpu_utilization": _mean(_told(p.gpu_utilization for p in curve)),
-        "evenness": _mean(_told(p.evenness for p in curve)),
         metric.name: curve[-1].value,
     }
+    for name in ("memory_peak_bytes", "bytes_exchanged_per_step", "gpu_utilization", "evenness"):
+        told = [getattr(one, name) for one in curve if getattr(one, name) is not None]
+        summary = max if name in ("memory_peak_bytes", "bytes_exchanged_per_step") else fmean
+        row[name] = summary(told) if told else None
     if math.isnan(found.input_share) and train > 0:
         row["input_share"] = run.ledger["input"] / train
     if run.time_to_target_s is not None:
@@ -272,36 +248,6 @@ def median_time(times: "pd.Series[float]") -> float:
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     # With a miss as infinite, the mean of two middle ones would be no number.
     return float(high if np.isinf(high) else (low + high) / 2)
-
-
-def _short_steps(epoch: int, step: int) -> float:
-    return math.ceil(epoch / step) * step / epoch
-
-
-def _told(values: Iterable[float | None]) -> list[float]:
-    """Return what evaluations say of something that not every run records."""
-    return [value for value in values if value is not None]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _outliers(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Say which runs are far off: compared by the mean, so that a stall inside a run counts."""
-    if table.empty:
-        return pd.Series(False, index=table.index)
-    slower = _usual(table, "samples_per_s") / table["mean_samples_per_s"].astype(float)
-    # A short step may take as long as a whole one, and that is no stall.
-    return (slower > FAR * table["short_steps"].astype(float)) | (slower < 1 / FAR)
-
-
-def _slow_starts(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Say whose first epoch was far slower than usual, which the steady state knows nothing of."""
-    if table.empty:
-        return pd.Series(False, index=table.index)
-    rate = "first_epoch_train_samples_per_s"
-    return _usual(table, rate) / table[rate].astype(float) > FAR
 
 
 def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
