@@ -104,38 +104,25 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     return dataclasses.replace(dataset, train=dataclasses.replace(train, weights=scaled))
 
 
-def _later(module: str, name: str) -> Callable[[DatasetSpec], Dataset]:
-    """Return a loader of `sources`, imported when it is needed: PIL and pyarrow take a while."""
-
-    def load(spec: DatasetSpec) -> Dataset:
-        loader = getattr(importlib.import_module(f"raybench.data.sources.{module}"), name)
-        dataset: Dataset = loader(spec)
-        return dataset
-
-    return load
-
-
 ORDER_BYTES = 16
 """Of each sample of an epoch in memory: its place in the order, and in the arrays."""
 LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
     "synthetic": load_synthetic,
-    "image_folder": _later("tables", "load_image_folder"),
-    "csv": _later("tables", "load_csv"),
-    "parquet": _later("tables", "load_parquet"),
-    "text": _later("tables", "load_text"),
-    "huggingface": _later("tables", "load_huggingface"),
-    "npz": _later("arrays", "load_npz"),
-    "keras": _later("library_sets", "load_keras"),
-    "torchvision": _later("library_sets", "load_torchvision"),
 }
-STORED = frozenset(
-    ("image_folder", "csv", "parquet", "text", "huggingface", "npz", "keras", "torchvision")
-)
-"""Datasets whose arrays are mapped from the store of the machine already: nothing copies them."""
-
-
+STORED = {
+    "image_folder": "tables",
+    "csv": "tables",
+    "parquet": "tables",
+    "text": "tables",
+    "huggingface": "tables",
+    "npz": "arrays",
+    "keras": "library_sets",
+    "torchvision": "library_sets",
+}
+"""Datasets whose arrays are mapped from the store of the machine already: nothing copies them. Each
+with the module of `sources` that loads it, imported when it is needed: pyarrow takes a while."""
 NOT_USED = {
     "image_folder": ("columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
@@ -167,7 +154,11 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
             raise UserError(
                 f"dataset.{key} is not for {spec.name}, which has no use for it; leave it out."
             )
-    return limit_and_repeat(LOADERS[spec.name](spec), spec)
+    load = LOADERS.get(spec.name)
+    if load is None:
+        module = importlib.import_module(f"raybench.data.sources.{STORED[spec.name]}")
+        load = getattr(module, f"load_{spec.name}")
+    return limit_and_repeat(load(spec), spec)
 
 
 def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:

@@ -1,18 +1,17 @@
 """How much memory there is, asked before it is taken, and arrays that are mapped files."""
 
 import mmap
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from raybench.spec.errors import UserError
 
 GIB = 2**30
-_MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (  # controllers, place, limit, use and statistics: version 2, then version 1
     ("", "", "memory.max", "memory.current", "memory.stat"),
     ("memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
@@ -36,7 +35,7 @@ def available_bytes() -> int:
 
     Of a container within others (a job of SLURM, a systemd slice) the least that any of them has.
     """
-    left = [_of_machine()]
+    left = [psutil.virtual_memory().available]
     for controllers, place, *names in _CGROUPS:
         root = _CGROUP_FOLDER / place
         own = root / _own_group(controllers).lstrip("/")
@@ -51,16 +50,6 @@ def _own_group(controllers: str) -> str:
         return "/"
     lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
     return next((path for _, own, path in lines if controllers in own.split(",")), "/")
-
-
-def _of_machine() -> int:
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if not _MEMINFO.is_file():  # not Linux
-        return physical
-    entries = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-    if "MemAvailable" not in entries:
-        return physical
-    return int(entries["MemAvailable"].split()[0]) * 1024
 
 
 def _of_container(*files: Path) -> int:

@@ -1,5 +1,7 @@
 """Data that would not fit into memory is refused before anything is allocated."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -41,8 +43,8 @@ def test_mnist_is_refused_before_it_is_scaled(tmp_path, monkeypatch):
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine with 8 GiB left, and a folder for its container's files."""
-    (tmp_path / "meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    left = SimpleNamespace(available=8 * 2**30)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: left)
     monkeypatch.setattr(memory, "_CGROUP_FOLDER", tmp_path / "cgroup")
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "no_groups")
     (tmp_path / "cgroup" / "memory").mkdir(parents=True)

@@ -54,7 +54,7 @@ MOST_NUMBERS = 2**27
 
 def see_table(path: Path, name: str, *, label: str | None, task: Task | None) -> Seen:
     """Look at a file or folder of tables, or at a Hugging Face set; UserError for broken ones."""
-    content: dict[str, Any] = {"name": name, "path": str(path)}
+    content = _content(name, path, None, task)
     if name == "huggingface":
         tables, _ = open_huggingface(DatasetSpec(name="huggingface", path=str(path)))
         asked = DatasetSpec(name="huggingface", path=str(path), label=label, task=task)
@@ -63,8 +63,6 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     else:
         tables = open_tables(name, str(path))
         content |= _tell_columns(tables["train"], label, task)
-    if task is not None:
-        content["task"] = task
     spec = DatasetSpec.model_validate(content)
     lines = [_size_line(path, tables)]
     if spec.image is not None:
@@ -120,6 +118,12 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     )
 
 
+def _content(name: str, path: Path, label: str | None, task: Task | None) -> dict[str, Any]:
+    """Return the `dataset` of a space file, with what was asked for."""
+    content = {"name": name, "path": str(path), "label": label, "task": task}
+    return {key: value for key, value in content.items() if value is not None}
+
+
 def _size_line(path: Path, tables: Tables) -> str:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = size_in_words(sum(file.stat().st_size for file in files))
@@ -163,9 +167,7 @@ def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
     lines = [f"{path}: {total:,} images, {size_in_words(sum(file.size for file in files))}."]
     if num_others:
         lines.append(f"{num_others:,} files are no images by their names, and left out.")
-    asked = {"label": label, "task": task}
-    content = {"name": "image_folder", "path": str(path)}
-    content |= {key: value for key, value in asked.items() if value is not None}
+    content = _content("image_folder", path, label, task)
     spec = DatasetSpec(
         name="image_folder", path=str(path), label=column, task=task, image=FILE_NAME
     )
@@ -291,9 +293,7 @@ def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Se
     if kind == "image_folder":
         return _see_folder(path, label=label, task=task)
     if kind == "npz":
-        asked = {"label": label, "task": task}
-        content: dict[str, Any] = {"name": "npz", "path": str(path)}
-        content |= {key: value for key, value in asked.items() if value is not None}
+        content = _content("npz", path, label, task)
         return see_dataset(build_dataset(DatasetSpec.model_validate(content)), content)
     if kind == "text":
         if label is not None:
@@ -370,14 +370,8 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         seen = see_dataset(build_dataset(asked), folder)
         lines = [f"{path}: a folder of texts for each class.", *seen.lines]
         return replace(seen, kind="texts", lines=lines)
-    content: dict[str, Any] = {
-        "name": "text",
-        "path": str(path),
-        "tokens": "characters",
-        "sequence_length": LENGTH,
-    }
-    if task is not None:
-        content["task"] = task
+    content = _content("text", path, None, task)
+    content |= {"tokens": "characters", "sequence_length": LENGTH}
     build = DatasetSpec.model_validate(content)
     require_text_task(build)
     texts = running_texts(path)

@@ -5,7 +5,6 @@ at a part of large ones, so it takes seconds of large data.
 """
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +19,6 @@ ROWS = 20_000
 """Samples by which a column is judged."""
 MOST_HASHED = 1_000_000
 """Samples of a split that duplicates are sought among."""
-ODD, CHUNK = np.uint64(1), 2**22
 KEY_BYTES = 512
 """Bytes from the middle of a large sample that are compared first."""
 BINS = 256
@@ -47,18 +45,17 @@ def leak_lines(dataset: Dataset) -> list[str]:
 
 def _duplicates(dataset: Dataset) -> Iterator[str]:
     splits: dict[str, Split] = {name: getattr(dataset, name) for name in SPLITS}
-    arrays = {name: one for name, one in splits.items() if len(one) and not one.is_on_demand}
-    keys = {name: _keys(one, whole=False) for name, one in arrays.items()}
+    kept = {name: one for name, one in splits.items() if len(one) and not one.is_on_demand}
+    keys = {name: _keys(one, most=KEY_BYTES) for name, one in kept.items()}
     if "train" in keys and len(np.unique(keys["train"])) * REPEATED < len(keys["train"]):
         return
-    for other, name in itertools.combinations(arrays, 2):
+    for other, name in itertools.combinations(kept, 2):
         here = np.flatnonzero(np.isin(keys[name], keys[other]))
         there = np.flatnonzero(np.isin(keys[other], keys[name]))
         if not len(here):
             continue
         # What agrees in a part is compared as a whole.
-        known = _keys(splits[other].take(there[:ROWS]), whole=True)
-        own = _keys(splits[name].take(here[:ROWS]), whole=True)
+        own, known = _keys(kept[name].take(here[:ROWS])), _keys(kept[other].take(there[:ROWS]))
         same = np.flatnonzero(np.isin(own, known))
         if len(same):
             first = int(here[same[0]])
@@ -75,22 +72,16 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
             )
 
 
-def _keys(split: Split, *, whole: bool) -> npt.NDArray[np.uint64]:
-    """Return a number for each sample, equal where its inputs are; of large ones of a part."""
-    found = np.zeros(min(len(split), MOST_HASHED), np.uint64)
+def _keys(split: Split, *, most: int | None = None) -> Codes:
+    """Return a number for each sample, equal where its inputs are: or the middle of each of them,
+    `most` bytes."""
+    found = np.zeros(min(len(split), MOST_HASHED), np.int64)
     for array in parts(split.arrays):
-        width = math.prod(array.shape[1:])
-        kept = width if whole else min(width, max(1, KEY_BYTES // array.dtype.itemsize))
-        part = slice((width - kept) // 2, (width + kept) // 2)
-        unit = np.uint32 if kept * array.dtype.itemsize % 4 == 0 else np.uint8
-        size = kept * array.dtype.itemsize // np.dtype(unit).itemsize
-        factors = np.random.default_rng(0).integers(1, 2**63, size=size, dtype=np.uint64) | ODD
-        step = max(1, CHUNK // max(size, 1))
-        for start in range(0, len(found), step):
-            here = slice(start, min(start + step, len(found)))
-            content = array[here].reshape(-1, width)[:, part]
-            numbers = np.ascontiguousarray(content).view(unit).astype(np.uint64)
-            found[here] += numbers @ factors
+        rows = array[: len(found)].reshape(len(found), -1)
+        width = rows.shape[1]
+        kept = min(width, max(1, (most or rows.nbytes) // array.dtype.itemsize))
+        part = rows[:, (width - kept) // 2 : (width + kept) // 2]
+        found ^= np.array([hash(row.tobytes()) for row in part], np.int64)
     return found
 
 
