@@ -162,81 +162,66 @@ def test_sizes_and_channels_that_are_asked_for(folder):
     assert load(folder, image_size=8, channels=3).input_shape == (8, 8, 3)
 
 
-def write_metadata(folder, text):
-    picture(folder / "1.png", 1)
-    (folder / "metadata.csv").write_bytes(text)
-
-
-def two_classes_and(path, content=b""):
-    def make(folder):
-        classes(folder, {"cat": 2, "dog": 2})
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
-
-    return make
-
-
+TWO = {"cat": 2, "dog": 2}
 BROKEN = {
-    "not there": (lambda folder: None, r"pictures does not exist"),
-    "empty": (lambda folder: folder.mkdir(), r"pictures holds no files"),
-    "no images": (
-        lambda folder: (folder.mkdir(), (folder / "x.txt").write_text("")),
-        r"holds 1 files, none of them an image",
-    ),
+    "not there": ([], r"pictures does not exist"),
+    "empty": (["./"], r"pictures holds no files"),
+    "no images": (["x.txt"], r"holds 1 files, none of them an image"),
     "inner folder": (
-        lambda folder: classes(folder / "images" / "train", {"cat": 2, "dog": 2}),
+        [("images/train", TWO)],
         r"holds the folder images/train alone, and in it cat, dog; name .*/images/train\.",
     ),
-    "one class": (
-        lambda folder: classes(folder, {"cat": 2}),
-        r"column 'label' is 'cat' in every row",
-    ),
+    "one class": ([(".", {"cat": 2})], r"column 'label' is 'cat' in every row"),
     "beside splits": (
-        two_classes_and("train/cat/1.png"),
+        [(".", TWO), "train/cat/1.png"],
         r"cat/000.png lies outside of the splits train",
     ),
-    "no train": (
-        lambda folder: classes(folder / "test", {"cat": 1}),
-        r"holds test and no train",
-    ),
-    "empty split": (
-        lambda folder: (classes(folder / "train", {"a": 2, "b": 2}), (folder / "val").mkdir()),
-        r"pictures/val holds no images",
-    ),
-    "empty class": (
-        lambda folder: (classes(folder, {"a": 2, "b": 2}), (folder / "c").mkdir()),
-        r"pictures/c holds no images",
-    ),
+    "no train": ([("test", {"cat": 1})], r"holds test and no train"),
+    "empty split": ([("train", TWO), "val/"], r"pictures/val holds no images"),
+    "empty class": ([(".", TWO), "c/"], r"pictures/c holds no images"),
     "class typo": (
-        lambda folder: (
-            classes(folder / "train", {"cat": 2, "dog": 2}),
-            classes(folder / "test", {"catt": 1}),
-        ),
+        [("train", TWO), ("test", {"catt": 1})],
         r"test/catt/000.png: the class 'catt' .* is not in .*; did you mean 'cat'\?",
     ),
     "no such column": (
-        lambda folder: write_metadata(folder, b"file_nam,label\n1.png,a\n"),
+        b"file_nam,label\n1.png,a\n",
         r"metadata.csv has no column 'file_name'; its .*; did you mean 'file_nam'\?",
     ),
     "which column": (
-        lambda folder: write_metadata(folder, b"file_name,kind,age\n1.png,a,3\n"),
+        b"file_name,kind,age\n1.png,a,3\n",
         r"which of its columns file_name, kind, age is the label",
     ),
     "no label": (
-        lambda folder: write_metadata(folder, b"file_name,label\n1.png,\n"),
+        b"file_name,label\n1.png,\n",
         r"line 2 of .*metadata.csv: label column 'label' is empty there",
     ),
     "no such image": (
-        lambda folder: write_metadata(folder, b"file_name,label\n1.png,a\n2.png,b\n"),
+        b"file_name,label\n1.png,a\n2.png,b\n",
         r"line 3 of .*metadata.csv: there is no image .*2.png",
     ),
 }
 
 
+def make(folder, content):
+    """Make pictures by class, empty files and folders, or one picture and its metadata.csv."""
+    if isinstance(content, bytes):
+        picture(folder / "1.png", 1)
+        (folder / "metadata.csv").write_bytes(content)
+        return
+    for one in content:
+        if isinstance(one, tuple):
+            classes(folder / one[0], one[1])
+        elif one.endswith("/"):
+            (folder / one).mkdir(parents=True)
+        else:
+            (folder / one).parent.mkdir(parents=True, exist_ok=True)
+            (folder / one).touch()
+
+
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_wrong_is_one_sentence_that_names_it(folder, what):
-    make, message = BROKEN[what]
-    make(folder)
+    content, message = BROKEN[what]
+    make(folder, content)
     with pytest.raises(UserError, match=message) as caught:
         load(folder)
     assert str(folder) in str(caught.value)

@@ -1,9 +1,11 @@
+"""Datasets by their spec: splits, sizes, weights of samples and classes, and their order."""
+
 import numpy as np
 import pytest
 
 from raybench.data import load
-from raybench.data.dataset import Split
-from raybench.data.load import load_dataset
+from raybench.data.dataset import Dataset, Split, batches, epoch_order, shard, worker_share
+from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -109,3 +111,115 @@ def test_impossible_sizes_are_refused(spec, message):
 def test_a_split_of_the_wrong_kind_is_refused(inputs, labels, message):
     with pytest.raises(UserError, match=message):
         Split(inputs, labels)
+
+
+LABELS = np.array([0, 0, 0, 1, 2, 2], np.int64)
+
+
+def dataset(weights=None, task="classification", names=("cat", "dog", "cow")):
+    inputs = np.zeros((len(LABELS), 2), np.float32)
+    labels = LABELS.astype(np.float32) if task == "regression" else LABELS
+    train = Split(inputs, labels, weights)
+    other = Split(inputs, labels)
+    return Dataset("animals", 3, train, other, other, task=task, class_names=names)
+
+
+def weights(spec, **more):
+    found = limit_and_repeat(dataset(**more), DatasetSpec(name="workload", **spec)).train.weights
+    return None if found is None else found.tolist()
+
+
+def test_none_are_none():
+    assert weights({}) is None
+
+
+def test_balanced_classes_weigh_the_same():
+    found = np.array(weights({"class_weights": "balanced"}))
+    sums = [found[label == LABELS].sum() for label in range(3)]
+    assert sums == pytest.approx([2.0, 2.0, 2.0])
+    limited = weights({"class_weights": "balanced", "limit": 4})
+    assert limited == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0]), "of the samples that are left"
+
+
+def test_classes_by_name_times_the_samples_own():
+    found = weights({"class_weights": {"dog": 4.0}}, weights=np.array([1, 1, 1, 1, 3, 0], "f"))
+    expected = np.array([1, 1, 1, 4, 3, 0]) / (10 / 6)
+    assert found == pytest.approx(expected.tolist())
+    by_number = weights({"class_weights": {1: 4.0}}, names=())
+    assert by_number == pytest.approx((np.array([1, 1, 1, 4, 1, 1]) / 1.5).tolist())
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "message"),
+    [
+        ({"class_weights": {"dgo": 2.0}}, {}, "animals has no class 'dgo'; did you mean 'dog'"),
+        ({"class_weights": {"zzz": 2.0}}, {}, "there are cat, dog, cow."),
+        ({"class_weights": "balanced"}, {"task": "regression"}, "of classes, and animals is of"),
+        ({}, {"weights": np.zeros(6, np.float32)}, "training samples of animals are 0"),
+    ],
+)
+def test_what_is_wrong_is_named(spec, more, message):
+    with pytest.raises(UserError, match=message) as caught:
+        weights(spec, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
+    order = epoch_order(100, seed=3, epoch=2)
+    assert order.dtype == np.int64
+    np.testing.assert_array_equal(np.sort(order), np.arange(100))
+    np.testing.assert_array_equal(order, epoch_order(100, seed=3, epoch=2))
+    assert (order != epoch_order(100, seed=4, epoch=2)).any()
+    assert (order != epoch_order(100, seed=3, epoch=3)).any()
+    assert (epoch_order(100, seed=1, epoch=2) != epoch_order(100, seed=2, epoch=1)).any()
+
+
+def test_epoch_order_is_pinned():
+    # Another numpy or platform must give the same order, or records cannot be compared.
+    assert epoch_order(8, seed=0, epoch=0).tolist() == [5, 0, 1, 4, 2, 6, 3, 7]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 8, 64])
+def test_shares_of_all_ranks_are_the_batch(size, num_workers):
+    batch = epoch_order(size, seed=0, epoch=0)
+    shares = [
+        worker_share(batch, rank=rank, num_workers=num_workers) for rank in range(num_workers)
+    ]
+    np.testing.assert_array_equal(np.concatenate(shares), batch)
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    if size % num_workers == 0:
+        assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+def test_two_workers_see_the_batches_of_one_with_twice_the_batch_size(repeat):
+    num_samples = 50 * repeat
+    order = epoch_order(num_samples, seed=1, epoch=0)
+    assert np.bincount(order % 50).tolist() == [repeat] * 50
+    for start in range(0, num_samples, 2 * 16):
+        batch = order[start : start + 2 * 16]
+        one = worker_share(batch, rank=0, num_workers=1)
+        two = [worker_share(batch, rank=rank, num_workers=2) for rank in range(2)]
+        assert set(one) == set(two[0]) | set(two[1])
+        assert max(len(share) for share in two) <= 16
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "least", "ends"),
+    [(24, 4, [8, 16, 24]), (28, 4, [8, 16, 24, 28]), (27, 4, [8, 16, 27]), (3, 4, [3])],
+)
+def test_a_remainder_that_is_too_small_joins_the_batch_before(num_samples, least, ends):
+    found = list(batches(num_samples, size=8, least=least))
+    assert [one.stop for one in found] == ends
+    assert [one.start for one in found] == [0, *ends[:-1]]
+    later = batches(num_samples, size=8, least=least, first=ends[0])
+    assert list(later) == found[1:], "a run that goes on has the same"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
+def test_shards_cover_the_validation_set_once(num_workers):
+    rows = np.arange(20)
+    parts = [rows[shard(20, rank=rank, num_workers=num_workers)] for rank in range(num_workers)]
+    np.testing.assert_array_equal(np.concatenate(parts), rows)

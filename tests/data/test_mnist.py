@@ -1,3 +1,5 @@
+"""MNIST of any form and place, and digits that are scaled."""
+
 import gzip
 import hashlib
 import os
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from raybench.data import digits as mnist
-from raybench.data.digits import IDX_FILES, load_mnist
+from raybench.data.digits import IDX_FILES, load_mnist, resize
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -184,3 +186,19 @@ def test_the_real_mnist():
     assert dataset.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     pixels = np.concatenate([dataset.train.inputs, dataset.validation.inputs]) / 255
     assert pixels.mean() == pytest.approx(0.1307, abs=5e-5)
+
+
+@pytest.mark.parametrize("size", [None, 1, 4, 5, 28])
+def test_a_flat_image_stays_flat(size):
+    images = np.full((2, 4, 4), 255, np.uint8)
+    scaled = resize(images, size)
+    np.testing.assert_array_equal(scaled, np.full((2, size or 4, size or 4), 255))
+    assert (scaled is images) == (size in (None, 4))
+
+
+def test_pixels_lie_between_centres_and_are_averages():
+    row = np.array([[[0, 200], [0, 200]]], np.uint8)
+    np.testing.assert_array_equal(resize(row, 4)[0, 0], [0, 50, 150, 200])
+    halved = resize(np.tile(np.array([0, 0, 200, 200], np.uint8), (1, 4, 1)), 2)[0]
+    assert (halved[:, 0] < 50).all()
+    assert (halved[:, 1] > 150).all()
