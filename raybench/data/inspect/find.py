@@ -13,16 +13,9 @@ from raybench.data.inputs import Rows
 from raybench.data.inspect import Seen, balance_line, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
+from raybench.data.sources import folders, images, texts
 from raybench.data.sources.encode import NameEncoder
 from raybench.data.sources.files import ENDINGS, open_tables
-from raybench.data.sources.folders import (
-    FILE_NAME,
-    TEXT_ENDINGS,
-    is_class_folder,
-    list_images,
-    open_image_folder,
-)
-from raybench.data.sources.images import ImageError, is_image, read_head
 from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, Labels, read_labels, task_of
 from raybench.data.sources.table import (
     Table,
@@ -41,7 +34,6 @@ from raybench.data.sources.tables import (
     require_text_task,
     with_default_columns,
 )
-from raybench.data.sources.texts import Tokens, running_texts
 from raybench.data.store.build import list_files
 from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
@@ -73,7 +65,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     lines += _label_lines(str(spec.label), labels, members[0].rows)
     lines.append(_split_line(members))
     notes = {}
-    if isinstance(inputs, Tokens):
+    if isinstance(inputs, texts.Tokens):
         lengths = inputs.lengths
         long = 32 * np.ceil(float(np.quantile(lengths, 0.95)) / 32)
         content["sequence_length"] = int(min(MOST_LENGTH, max(32, long)))
@@ -100,15 +92,15 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
                 f"Missing in training rows: {', '.join(missing)}; filled with the mean (or as a "
                 "name of its own), and a feature says so."
             )
-        texts = [one for one in _texts_of(tables["train"]) if one != spec.label]
-        if texts:
-            notes["label"] = f"text: {texts[0]} in place of the columns learns from these texts"
+        long_ones = [one for one in _texts_of(tables["train"]) if one != spec.label]
+        if long_ones:
+            notes["label"] = f"text: {long_ones[0]} in place of the columns learns from these texts"
         if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
             dataset = table_dataset(spec, tables, name=name, say=lambda sentence: None)
             said += leak_lines(dataset)
     lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
     return Seen(
-        kind="texts" if isinstance(inputs, Tokens) else "table",
+        kind="texts" if isinstance(inputs, texts.Tokens) else "table",
         dataset=content,
         task=labels.task,
         num_train=num_train,
@@ -160,16 +152,16 @@ def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
     """Look at a folder of images; UserError for one that cannot be used."""
     if task == "language_modelling":
         raise UserError(f"--task {task} is not for images ({path}); leave it out.")
-    files, num_others = list_images(path)
+    files, num_others = folders.list_images(path)
     said: list[str] = []
-    tables, column = open_image_folder(path, files, label, said.append)
+    tables, column = folders.open_image_folder(path, files, label, said.append)
     total = sum(table.num_rows for table in tables.values())
     lines = [f"{path}: {total:,} images, {size_in_words(sum(file.size for file in files))}."]
     if num_others:
         lines.append(f"{num_others:,} files are no images by their names, and left out.")
     content = _content("image_folder", path, label, task)
     spec = DatasetSpec(
-        name="image_folder", path=str(path), label=column, task=task, image=FILE_NAME
+        name="image_folder", path=str(path), label=column, task=task, image=folders.FILE_NAME
     )
     seen = _see_images(spec, content, tables, [*lines, *said])
     seen.notes["image_size"] = "all are scaled to it; smaller trains faster"
@@ -213,31 +205,35 @@ SEEN_ROWS = 2000
 def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
     """Return the columns of label, text and image, found where they are not given."""
     names = table.schema.names
-    images = [name for name in names if _is_image(table, name)]
+    pictures = [name for name in names if _is_image(table, name)]
     if label is None and task != "language_modelling":
         typical = [name for name in names if name.lower() in TYPICAL_LABELS]
         if len(typical) != 1:
-            raise UserError(_candidates(table, images))
+            raise UserError(_candidates(table, pictures))
         label = typical[0]
     if label is not None:
         require_columns(table, [label], "label")
     found: dict[str, Any] = {} if label is None else {"label": label}
-    texts = [name for name in _texts_of(table) if name != label]
-    others = [name for name in names if name not in (label, *texts)]
-    if images and images[0] != label:
-        found["image"] = images[0]
-    elif texts and (not others or any(name.lower() in TYPICAL_TEXTS for name in texts)):
-        typical = [name for name in texts if name.lower() in TYPICAL_TEXTS]
-        found["text"] = (typical or texts)[0]
+    written = [name for name in _texts_of(table) if name != label]
+    others = [name for name in names if name not in (label, *written)]
+    if pictures and pictures[0] != label:
+        found["image"] = pictures[0]
+    elif written and (not others or any(name.lower() in TYPICAL_TEXTS for name in written)):
+        typical = [name for name in written if name.lower() in TYPICAL_TEXTS]
+        found["text"] = (typical or written)[0]
     return found
 
 
-def _candidates(table: Table, images: list[str]) -> str:
+def _candidates(table: Table, pictures: list[str]) -> str:
     """Return the sentence that asks for the label, with the columns that may be it."""
     shown = []
-    texts = _texts_of(table)
+    written = _texts_of(table)
     for name, kind in zip(table.schema.names, table.schema.types, strict=True):
-        if name in images or name in texts or not (is_text(table, name) or is_number_type(kind)):
+        if (
+            name in pictures
+            or name in written
+            or not (is_text(table, name) or is_number_type(kind))
+        ):
             continue
         if task_of(table, [name], MAX_NUMBERED_CLASSES) == "regression":
             shown.append(f"{name} (numbers)")
@@ -269,12 +265,12 @@ def _is_image(table: Table, name: str) -> bool:
             require_image_column(table, name)
             first = next((value for value in _some(table, name).to_pylist() if value), None)
             if isinstance(first, bytes):  # or a hash, or an array
-                read_head(first, name)
-        except (UserError, ImageError):
+                images.read_head(first, name)
+        except (UserError, images.ImageError):
             return False
         return True
     values = [value for value in _some(table, name).to_pylist() if value]
-    return bool(values) and all(map(is_image, values))
+    return bool(values) and all(map(images.is_image, values))
 
 
 def _some(table: Table, name: str) -> Any:
@@ -318,10 +314,10 @@ def kind_of(path: Path) -> str:
     if not names:
         raise UserError(f"{path} is an empty folder; name one that holds data.")
     endings = {
-        "image_folder": is_image,
+        "image_folder": images.is_image,
         "parquet": lambda name: name.lower().endswith(ENDINGS["parquet"]),
         "csv": lambda name: name.lower().endswith(ENDINGS["csv"]),
-        "text": lambda name: name.lower().endswith(TEXT_ENDINGS),
+        "text": lambda name: name.lower().endswith(folders.TEXT_ENDINGS),
         "npz": lambda name: name.lower().endswith(".npz"),
     }
     for kind, is_kind in endings.items():
@@ -364,7 +360,9 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 
 def _see_text(path: Path, task: Task | None) -> Seen:
-    if task == "classification" or (task is None and path.is_dir() and is_class_folder(path)):
+    if task == "classification" or (
+        task is None and path.is_dir() and folders.is_class_folder(path)
+    ):
         folder = {"name": "text", "path": str(path)}
         asked = DatasetSpec.model_validate(folder | {"task": "classification"})
         seen = see_dataset(build_dataset(asked), folder)
@@ -374,13 +372,13 @@ def _see_text(path: Path, task: Task | None) -> Seen:
     content |= {"tokens": "characters", "sequence_length": LENGTH}
     build = DatasetSpec.model_validate(content)
     require_text_task(build)
-    texts = running_texts(path)
-    total = sum(map(len, texts.values()))
-    different = len(set().union(*map(set, texts.values())))
-    num_train = int(len(texts["train"]) * (0.8 if len(texts) == 1 else 1.0)) // LENGTH
+    by_split = texts.running_texts(path)
+    total = sum(map(len, by_split.values()))
+    different = len(set().union(*map(set, by_split.values())))
+    num_train = int(len(by_split["train"]) * (0.8 if len(by_split) == 1 else 1.0)) // LENGTH
     splits = "Validation and test are cut off its end, a tenth each."
-    if len(texts) > 1:
-        splits = f"Splits: {', '.join(texts)}."
+    if len(by_split) > 1:
+        splits = f"Splits: {', '.join(by_split)}."
     lines = [
         f"{path}: {size_in_words(total)} of running text, {total:,} characters, {different:,} "
         "different ones; a language model learns it by the next character.",

@@ -17,6 +17,7 @@ from raybench.data.dataset import Array, Dataset, Split, named_arrays
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
+from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels
 from raybench.data.sources.table import BATCH_ROWS, Table
@@ -30,11 +31,6 @@ CHANNELS = (1, 3)
 CHUNK = 2**26
 """Bytes copied at a time."""
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
-SUFFIXES = {
-    "train": ("train",),
-    "validation": ("val", "valid", "validation"),
-    "test": ("test",),
-}
 INPUTS, LABELS = "x", "y"
 """What arrays are called, where `columns` and `label` do not say."""
 LABEL = "label"
@@ -263,7 +259,7 @@ def _read(path: Path, spec: DatasetSpec) -> RawSet:
         )
     label = spec.label or LABELS
     splits = {}
-    for part, suffixes in SUFFIXES.items():
+    for part, suffixes in SPLIT_NAMES.items():
         ends = [end for end in (f"_{suffix}" for suffix in suffixes) if f"{label}{end}" in arrays]
         if ends:
             splits[part] = _split(arrays, spec, label, ends[0], path, part)

@@ -10,21 +10,13 @@ import pyarrow as pa
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
+from raybench.data.sources import encode, texts
 from raybench.data.sources.cut import (
     cut,
     dataset_of_parts,
     held_out_line,
     mixed_order,
     standardised,
-)
-from raybench.data.sources.encode import (
-    Encoder,
-    NotUsed,
-    NumberEncoder,
-    count_names,
-    learn_names,
-    learn_numbers,
-    num_not_numbers,
 )
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
@@ -40,7 +32,6 @@ from raybench.data.sources.table import (
     is_number_type,
     require_sizes,
 )
-from raybench.data.sources.texts import Tokens, require_text, texts_of
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
@@ -71,13 +62,13 @@ class Features:
 
     def __init__(self, spec: DatasetSpec, roles: Roles, train: Member, say: Say) -> None:
         """Learn the columns one by one; `say` takes sentences on those that are left out."""
-        self.encoders: list[Encoder] = []
+        self.encoders: list[encode.Encoder] = []
         for sentence in roles.not_used:
             say(sentence)
         for name in roles.inputs:
             try:
                 self.encoders.append(_learn(spec, name, train))
-            except NotUsed as reason:
+            except encode.NotUsed as reason:
                 say(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
             raise UserError(
@@ -96,7 +87,7 @@ class Features:
         found = []
         for encoder in self.encoders:
             values = batch.column(encoder.name)
-            if isinstance(encoder, NumberEncoder):
+            if isinstance(encoder, encode.NumberEncoder):
                 if not is_number_type(values.type):
                     values = _no_texts(table, encoder.name, values)
                 require_sizes(table, encoder.name, values)
@@ -104,7 +95,7 @@ class Features:
         return np.hstack(found)
 
 
-def _learn(spec: DatasetSpec, name: str, train: Member) -> Encoder:
+def _learn(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
     """Return the encoder of a column; NotUsed for one that says nothing."""
     table, kind = train.table, train.table.schema.field(name).type
     parts = (batch.column(0) for batch in train.batches([name]))
@@ -117,18 +108,18 @@ def _learn(spec: DatasetSpec, name: str, train: Member) -> Encoder:
         # Only of whole numbers: dates that go up are worth learning from.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag = pa.types.is_boolean(kind)
-        return learn_numbers(
+        return encode.learn_numbers(
             name, np.concatenate(numbers), is_flag=is_flag, counted_rows=counted_rows
         )
-    counts = count_names(parts)
-    if number := num_not_numbers(counts):
+    counts = encode.count_names(parts)
+    if number := encode.num_not_numbers(counts):
         place, value = first_place(table, name, is_no_number)
         raise UserError(
             f"{place}: column '{name}' holds numbers, and '{value}' there ({number:,} such rows); "
             "leave such cells empty where nothing is known, or list the column in "
             "dataset.categories if its values are names."
         )
-    return learn_names(name, counts, len(train.rows), is_asked=is_asked or is_category)
+    return encode.learn_names(name, counts, len(train.rows), is_asked=is_asked or is_category)
 
 
 def _no_texts(table: Table, column: str, values: Any) -> Any:
@@ -192,7 +183,7 @@ def table_dataset(
 
 def prepare(
     spec: DatasetSpec, tables: Tables, say: Say
-) -> tuple[Labels, list[Member], Features | Tokens]:
+) -> tuple[Labels, list[Member], Features | texts.Tokens]:
     """Return labels, the rows of `train`, `validation` and `test`, and what makes their inputs,
     which knows the training rows. All that is wrong with these is a UserError."""
     roles = find_roles(spec, tables)
@@ -202,9 +193,9 @@ def prepare(
         say(line)
     if spec.text is None:
         return labels, members, Features(spec, roles, members[0], say)
-    require_text(members[0].table, spec.text)
-    texts = (text for batch in members[0].batches([spec.text]) for text in texts_of(batch))
-    return labels, members, Tokens(spec, tables["train"].source, texts, say)
+    texts.require_text(members[0].table, spec.text)
+    found = (text for batch in members[0].batches([spec.text]) for text in texts.texts_of(batch))
+    return labels, members, texts.Tokens(spec, tables["train"].source, found, say)
 
 
 def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
@@ -225,7 +216,7 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
 
 
 def _write_inputs(
-    maker: Features | Tokens,
+    maker: Features | texts.Tokens,
     members: list[Member],
     make: MakeArray,
     advance: Callable[[int], None],

@@ -13,16 +13,9 @@ import pyarrow as pa
 
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
+from raybench.data.sources import folders, images, texts
 from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
 from raybench.data.sources.files import open_tables, split_of
-from raybench.data.sources.folders import (
-    FILE_NAME,
-    is_class_folder,
-    list_images,
-    open_image_folder,
-    open_text_folder,
-)
-from raybench.data.sources.images import PROBES, Picture, decode_images, probe
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
     BATCH_ROWS,
@@ -35,13 +28,6 @@ from raybench.data.sources.table import (
     require_columns,
 )
 from raybench.data.sources.table_set import split_members, table_dataset
-from raybench.data.sources.texts import (
-    language_dataset,
-    read_text,
-    require_text,
-    running_texts,
-    texts_of,
-)
 from raybench.data.store.build import (
     File,
     Source,
@@ -87,14 +73,14 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 def load_image_folder(spec: DatasetSpec) -> Dataset:
     """Return the images of a folder by class, with splits or without, or with a `metadata.csv`."""
     path, say = Path(str(spec.path)).expanduser(), _say(spec)
-    files, num_others = list_images(path)
+    files, num_others = folders.list_images(path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
             say(f"{num_others:,} files are no images by their names, and left out.")
-        tables, label = open_image_folder(path, files, spec.label, say)
+        tables, label = folders.open_image_folder(path, files, spec.label, say)
         return _store_images(
-            spec.model_copy(update={"image": FILE_NAME, "label": label}), tables, writer
+            spec.model_copy(update={"image": folders.FILE_NAME, "label": label}), tables, writer
         )
 
     return dataset_of_stored(stored(_source(spec, files, IMAGE_OPTIONS), build), spec, path)
@@ -106,7 +92,7 @@ def load_text(spec: DatasetSpec) -> Dataset:
     require_text_task(spec)
     found = _files(spec)
     if spec.task == "classification" or (
-        spec.task is None and path.is_dir() and is_class_folder(path)
+        spec.task is None and path.is_dir() and folders.is_class_folder(path)
     ):
         if path.is_file():
             raise UserError(
@@ -115,9 +101,11 @@ def load_text(spec: DatasetSpec) -> Dataset:
             )
         columns = {"text": "text", "label": "label"}
         return _load(
-            spec.model_copy(update=columns), found, lambda: open_text_folder(path, read_text)
+            spec.model_copy(update=columns),
+            found,
+            lambda: folders.open_text_folder(path, texts.read_text),
         )
-    return _load_language(spec, found, lambda: running_texts(path))
+    return _load_language(spec, found, lambda: texts.running_texts(path))
 
 
 def require_text_task(spec: DatasetSpec) -> None:
@@ -159,7 +147,7 @@ def _load_language(
     spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
     def build(writer: Writer) -> Mapping[str, Any]:
-        dataset = language_dataset(
+        dataset = texts.language_dataset(
             spec, read(), name=spec.name, source=str(spec.path), say=_say(spec)
         )
         return write_dataset(writer, dataset)
@@ -177,10 +165,10 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
         )
     for table in tables.values():
         require_columns(table, [spec.text], "text")
-        require_text(table, spec.text)
+        texts.require_text(table, spec.text)
     return {
         member.split: "\n".join(
-            text for batch in member.batches([spec.text]) for text in texts_of(batch)
+            text for batch in member.batches([spec.text]) for text in texts.texts_of(batch)
         )
         for member in split_members(spec, tables, None)
     }
@@ -218,10 +206,10 @@ def require_image_column(table: Table, column: str) -> None:
     )
 
 
-def first_pictures(table: Table, column: str) -> list[Picture]:
+def first_pictures(table: Table, column: str) -> list[images.Picture]:
     """Return some of the first images, which tell what all become."""
     batch = next(iter(table.batches([column])))
-    step = max(1, batch.num_rows // PROBES)
+    step = max(1, batch.num_rows // images.PROBES)
     rows = range(0, batch.num_rows, step)
     return [_picture(table, column, batch.column(0)[row].as_py(), row, 0) for row in rows]
 
@@ -236,14 +224,14 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         _say(spec)(line)
     is_class = labels.task == "classification"
-    form, seconds_each = probe(first_pictures(tables["train"], image), spec)
+    form, seconds_each = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
         values = labels.values[split]
         order = mixed_order(values if is_class else None, table.num_rows, seed=spec.split_seed)
         writer.save(f"{split}-labels", values[order].astype(np.int64 if is_class else np.float32))
         if split == "train" and spec.weight is not None:
             writer.save("train-weights", read_weights(table, spec.weight)[order])
-        decode_images(
+        images.decode_images(
             writer,
             f"{split}-inputs",
             _pictures(table, image, order),
@@ -271,7 +259,7 @@ def _image_files(column: str, tables: Tables) -> list[File]:
     return [found[name] for name in sorted(found)]
 
 
-def _pictures(table: Table, column: str, order: Rows) -> Iterator[Picture]:
+def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
     """Yield all images in the table's order, each with its row in the array."""
     place = np.argsort(order)
     row = 0
@@ -281,14 +269,14 @@ def _pictures(table: Table, column: str, order: Rows) -> Iterator[Picture]:
             row += 1
 
 
-def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> Picture:
+def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> images.Picture:
     """Return the image of a cell: bytes, a path, or Hugging Face's pair of both."""
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     if isinstance(cell, str) and cell:
         path = Path(table.folder, cell)
         if path.is_file():
-            return Picture(place, str(path), str(path))
+            return images.Picture(place, str(path), str(path))
     name = f"{table.place(row)}: column '{column}'"
     if not cell:
         raise UserError(f"{name} is empty; give every row an image, or leave the row out.")
@@ -296,7 +284,7 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> Pict
         raise UserError(
             f"{name} names {cell}, and there is no file {path}; paths begin at {table.folder}."
         )
-    return Picture(place, name, cell)
+    return images.Picture(place, name, cell)
 
 
 class HuggingFaceTable(Table):
