@@ -35,7 +35,7 @@ def available_bytes() -> int:
 
     Of a container within others (a job of SLURM, a systemd slice) the least that any of them has.
     """
-    left = [psutil.virtual_memory().available]
+    left = [int(psutil.virtual_memory().available)]
     for controllers, place, *names in _CGROUPS:
         root = _CGROUP_FOLDER / place
         own = root / _own_group(controllers).lstrip("/")
