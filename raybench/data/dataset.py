@@ -45,7 +45,7 @@ class Split:
     are `int32` and `int64`: token ids, codes of categories, masks.
 
     Inputs may also be on demand: any object with `shape`, `dtype` and `[rows]` that reads or
-    computes samples when a batch asks for them (`on_demand.OnDemand`). Labels are an array always.
+    computes samples when a batch asks for them (`inputs.OnDemand`). Labels are an array always.
     """
 
     inputs: Inputs
@@ -139,7 +139,7 @@ class Dataset:
     vocabulary: tuple[str, ...] = ()
     """The tokens of a text set by number; empty where there are none."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """How inputs are made of what the user has, as JSON: `columns` of a table (`encoders`),
+    """How inputs are made of what the user has, as JSON: `columns` of a table (`sources.encode`),
     `tokens` that texts are cut into, `offset` and `scale` of arrays; None where they are used as
     they are."""
 
@@ -184,16 +184,14 @@ def dataset_of(about: Mapping[str, Any], splits: Mapping[str, Any]) -> Dataset:
     return Dataset(**content, **splits)
 
 
-def named_inputs(split: Split, part: str) -> dict[str, One]:
-    """Return the inputs of a split by the names that their files have."""
-    if not isinstance(split.inputs, dict):
-        return {f"{part}-inputs": split.inputs}
-    return {f"{part}-input-{quote(name, safe='')}": one for name, one in split.inputs.items()}
-
-
 def named_arrays(split: Split, part: str) -> dict[str, One]:
     """Return all that a split is made of, by the names that its files have."""
-    found = named_inputs(split, part) | {f"{part}-labels": split.labels}
+    inputs = split.inputs
+    if isinstance(inputs, dict):
+        found = {f"{part}-input-{quote(name, safe='')}": one for name, one in inputs.items()}
+    else:
+        found = {f"{part}-inputs": inputs}
+    found[f"{part}-labels"] = split.labels
     return found if split.weights is None else found | {f"{part}-weights": split.weights}
 
 

@@ -225,49 +225,39 @@ def draws_of(number=40, seed=3):
     return Draws(sample_keys(seed, np.zeros(number, np.int64), rows), 1)
 
 
-@pytest.mark.parametrize(("shape", "kind"), CASES)
-def test_random_crop_is_a_window_of_the_padded_image(shape, kind):
-    images, draws = images_of(shape, kind), draws_of()
-    height, width, _ = shape
-    expected = np.zeros_like(images)
-    for index in range(len(images)):
-        top, left = int(draws(0)[index] * 5) - 2, int(draws(1)[index] * 5) - 2
-        for row in range(height):
-            for column in range(width):
-                if 0 <= row + top < height and 0 <= column + left < width:
-                    expected[index, row, column] = images[index, row + top, column + left]
-    found = random_crop(images, draws, CROP)
-    assert found.dtype == images.dtype
-    np.testing.assert_array_equal(found, expected)
+def crop_of(image, first, second):
+    top, left = int(first * 5), int(second * 5)
+    padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+    return padded[top : top + image.shape[0], left : left + image.shape[1]]
 
 
-@pytest.mark.parametrize(("shape", "kind"), CASES)
-def test_flip_mirrors_those_below_the_probability(shape, kind):
-    images, draws = images_of(shape, kind), draws_of()
-    expected = images.copy()
-    for index, draw in enumerate(draws(0)):
-        if draw < 0.5:
-            expected[index] = images[index, :, ::-1]
-    assert 5 < (draws(0) < 0.5).sum() < 35
-    np.testing.assert_array_equal(flip(images.copy(), draws, FLIP), expected)
-    never = FLIP.model_copy(update={"probability": 0.0})
-    np.testing.assert_array_equal(flip(images.copy(), draws, never), images)
-
-
-@pytest.mark.parametrize(("shape", "kind"), CASES)
-def test_cutout_is_a_square_of_zeros_that_may_reach_over_the_edge(shape, kind):
-    images, draws = images_of(shape, kind), draws_of()
-    height, width, _ = shape
+def cutout_of(image, first, second):
+    """A square of zeros, which may reach over the edge."""
+    height, width = image.shape[:2]
     side = max(1, round(0.6 * min(height, width)))
-    expected = images.copy()
-    for index in range(len(images)):
-        top = int(draws(0)[index] * height) - side // 2
-        left = int(draws(1)[index] * width) - side // 2
-        for row in range(height):
-            for column in range(width):
-                if top <= row < top + side and left <= column < left + side:
-                    expected[index, row, column] = 0
-    np.testing.assert_array_equal(cutout(images.copy(), draws, CUTOUT), expected)
+    top, left = int(first * height) - side // 2, int(second * width) - side // 2
+    rows, columns = np.indices((height, width))
+    inside = (top <= rows) & (rows < top + side) & (left <= columns) & (columns < left + side)
+    return np.where(inside[..., None], 0, image).astype(image.dtype)
+
+
+@pytest.mark.parametrize(("shape", "kind"), CASES)
+@pytest.mark.parametrize(
+    ("change", "settings", "plain"),
+    [
+        (random_crop, CROP, crop_of),
+        (cutout, CUTOUT, cutout_of),
+        (flip, FLIP, lambda image, first, _: image[:, ::-1] if first < 0.5 else image),
+        (flip, FLIP.model_copy(update={"probability": 0.0}), lambda image, *_: image),
+    ],
+)
+def test_images_change_as_plain_code_changes_one(change, settings, plain, shape, kind):
+    images, draws = images_of(shape, kind), draws_of()
+    assert 5 < (draws(0) < 0.5).sum() < 35
+    expected = [plain(*one) for one in zip(images, draws(0), draws(1), strict=True)]
+    found = change(images.copy(), draws, settings)
+    assert found.dtype == images.dtype
+    np.testing.assert_array_equal(found, np.stack(expected))
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
