@@ -11,6 +11,7 @@ from raybench.search.sampling.default_rates import default_rate
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from tests.search.made_up import (
+    RATES,
     STUDY,
     by_name,
     evaluation,
@@ -208,6 +209,20 @@ def test_what_diverged_is_compared_with_and_what_broke_is_not(
     one.tell(record(*_asked(one), 5.0, failure=failure, value=0.94))
     name, _ = _asked(one)
     assert one.report(name, outcome(5.0, value=0.5)) == reason
+
+
+def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
+    one = make_search(tmp_path, RATES)
+    assert one.left_out() is None
+
+    def diverge(name: str, spec: RunSpec) -> RunRecord:
+        failure: Failure | None = "nan" if spec.optimizer == "adam" else None
+        return record(name, spec, 5.0, failure=failure)
+
+    run_all(one, diverge)
+    said = one.left_out()
+    assert said is not None
+    assert "not tried, because a run alike had failed: adam at learning rate" in said
 
 
 def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path: Path) -> None:

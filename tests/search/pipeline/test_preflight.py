@@ -266,6 +266,17 @@ def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(
     assert (SAMPLED_WHOLE in warnings) != is_apart
 
 
+def test_the_plan_says_which_column_tells_the_label(tmp_path: Path) -> None:
+    rows = [f"{number},{'xy'[number % 2]},{'ab'[number % 2]}" for number in range(200)]
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["number,leak,label", *rows]))
+    data = {"name": "csv", "path": str(file), "label": "label"}
+    content = STUDY | {"workload": "mlp", "dataset": data, "fixed": {"framework": "torch"}}
+    content |= {"objective": {"target": 0.9}, "space": {"optimizer": ["adam"]}}
+    _, _, warnings = check_study(*build_study(content, "test"))
+    assert any("column 'leak' alone tells" in one for one in warnings)
+
+
 @pytest.mark.parametrize(
     ("workers", "more", "several"),
     [

@@ -240,6 +240,21 @@ def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
     assert "0003-confirm1" in {*before, *runs}
 
 
+def test_more_runs_tell_who_is_cheapest_where_the_fastest_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"0001": 5.0, "0002": 5.1, "0003": 3.0}.items():  # 0003: two workers
+        monkeypatch.setitem(TRULY, name, seconds)
+        monkeypatch.setitem(SEARCH, name, seconds)
+    for name in ("0000", "0004"):
+        monkeypatch.setitem(TRULY, name, 60.0)
+        monkeypatch.setitem(SEARCH, name, 60.0)
+    world = World(tmp_path, monkeypatch)
+    world.run()
+    runs = world.run(more=6)
+    assert {runs[name].source for name in named(runs, "race")} >= {"0001", "0002"}
+
+
 def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
