@@ -61,23 +61,31 @@ def has_file(results: Study, name: str) -> bool:
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    again = "delete it, and python -m raybench.report writes it anew"
+    numbers = [name for name in columns if name in NUMBERS]
     try:
         table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
+        table[numbers] = table[numbers].apply(pd.to_numeric)
+        return table[[*columns, *(name for name in table.columns if name not in columns)]]
+    except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: cannot be read ({reason}); {again}.") from None
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise UserError(f"{path}: has no column '{missing[0]}'; {again}.")
-    for name in set(columns) & set(NUMBERS):
-        found = pd.to_numeric(table[name], errors="coerce")
-        wrong = found.isna() & table[name].notna()
-        if wrong.any():
-            row = wrong.to_numpy().argmax() + 2
-            raise UserError(f"{path}, row {row}: {name} is no number; {again}.")
-        table[name] = found
-    return table
+        raise UserError(
+            f"{path}: cannot be read ({reason}); delete it, and python -m raybench.report writes "
+            "it anew."
+        ) from None
+
+
+def _begin(axes: Axes, title: str) -> None:
+    axes.set(xscale="log", yscale="log")
+    axes.set_title(title, fontsize=parts.SMALL, color=parts.INK, loc="left")
+
+
+def _tick(axes: Axes, values: pd.Series, ends: tuple[float, float], margin: float) -> None:
+    """Name at most eight of the values below, and show all between the ends."""
+    sizes = sorted({int(size) for size in values})
+    sizes = sizes[:: max(-(-len(sizes) // 8), 1)]
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    parts.log_axis(axes, "y", *ends, margin=margin)
 
 
 MOST_PANELS, MOST_LINES = 6, 6
@@ -93,22 +101,19 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     and kind of worker, a line for each number of workers; hollow and dashed is predicted (~).
     """
     kinds = list(dict.fromkeys(zip(plan["series"], plan["gpu_type"], strict=True)))[:MOST_PANELS]
-    size = (parts.WIDTH, PANEL * max(len(kinds), 1) + 0.3)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    panels = figure.subplots(max(len(kinds), 1), 1, squeeze=False)[:, 0]
+    figure, panels = parts.panels(max(len(kinds), 1), PANEL, 0.3)
     if not kinds:
         return parts.say(figure, panels[0], "no plan: too little was measured")
     layouts = sorted(set(zip(plan["num_workers"], plan["num_nodes"], strict=True)))
     for axes, (series, gpu_type) in zip(panels, kinds, strict=True):
-        parts.dress(axes)
         own = plan[(plan["series"] == series) & (plan["gpu_type"] == gpu_type)]
-        axes.set(xscale="log", yscale="log")
+        _begin(axes, parts.wrapped(f"{series}, {gpu_type}", parts.ROOM))
         for number, layout in enumerate(layouts[:MOST_LINES]):
             here = (own["num_workers"] == layout[0]) & (own["num_nodes"] == layout[1])
             _line(axes, own[here].sort_values("global_batch_size"), number)
-        _ticks(axes, own)
-        title = parts.wrapped(f"{series}, {gpu_type}", parts.ROOM)
-        axes.set_title(title, fontsize=parts.SMALL, color=parts.INK, loc="left")
+        every = own[["low_s", "high_s", "measured_s"]].to_numpy(dtype=float).ravel()
+        every = every[np.isfinite(every)]
+        _tick(axes, own["global_batch_size"], (every.min(), every.max()), 1.1)
         axes.set_ylabel("seconds to the target [s]")
     panels[-1].set_xlabel("global batch size [samples a step]")
     keys = _keys(layouts, has_measured=bool(np.isfinite(plan["measured_s"]).any()))
@@ -136,16 +141,6 @@ def _line(axes: Axes, line: pd.DataFrame, number: int) -> None:
     style: dict[str, Any] = {"linestyle": "none", "markersize": 7, "zorder": 4}
     style["markeredgecolor"] = parts.PAPER
     axes.plot(ran["global_batch_size"], ran["measured_s"], color=colour, marker=marker, **style)
-
-
-def _ticks(axes: Axes, own: pd.DataFrame) -> None:
-    sizes = sorted({int(size) for size in own["global_batch_size"]})
-    sizes = sizes[:: max(-(-len(sizes) // 8), 1)]
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    every = own[["low_s", "high_s", "measured_s"]].to_numpy(dtype=float).ravel()
-    every = every[np.isfinite(every)]
-    parts.log_axis(axes, "y", every.min(), every.max(), margin=1.1)
 
 
 def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]:
@@ -180,34 +175,21 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     drawn dashed and named.
     """
     names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
-    width, rows = min(max(len(names), 1), 2), -(-max(len(names), 1) // 2)
-    size = (parts.WIDTH, PREDICTED_PANEL * rows + 0.4)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    panels = figure.subplots(rows, width, squeeze=False).ravel()
+    width = min(max(len(names), 1), 2)
+    figure, panels = parts.panels(max(len(names), 1), PREDICTED_PANEL, 0.4, columns=2)
     if not names:
         return parts.say(figure, panels[0], "no series of several numbers of workers")
-    for axes in panels[len(names) :]:
-        axes.set_axis_off()
     batches = sorted(set(predicted["batch_size_per_worker"]))
     shown = parts.spread(batches, MOST_LINES)
     for axes, name in zip(panels, names, strict=False):
-        parts.dress(axes)
-        axes.set(xscale="log", yscale="log")
-        title = parts.wrapped(name, TITLE_WIDTH)
-        axes.set_title(title, fontsize=parts.SMALL, color=parts.INK, loc="left")
-        own = predicted[predicted["series"] == name]
+        _begin(axes, parts.wrapped(name, TITLE_WIDTH))
+        own, seen = predicted[predicted["series"] == name], measured[measured["series"] == name]
         for number, batch in enumerate(shown):
             line = own[own["batch_size_per_worker"] == batch]
-            dots = measured[
-                (measured["series"] == name) & (measured["batch_size_per_worker"] == batch)
-            ]
             if len(line):
+                dots = seen[seen["batch_size_per_worker"] == batch]
                 _predicted_line(axes, line, dots, number)
-        workers = sorted({int(count) for count in own["num_workers"]})
-        workers = workers[:: max(-(-len(workers) // 8), 1)]
-        axes.set_xticks(workers, [str(count) for count in workers])
-        axes.minorticks_off()
-        parts.log_axis(axes, "y", *axes.get_ylim(), margin=1.0)
+        _tick(axes, own["num_workers"], axes.get_ylim(), 1.0)
     for axes in panels[max(len(names) - width, 0) : len(names)]:
         axes.set_xlabel("workers")
     figure.supylabel("samples/s of all workers", fontsize=parts.TEXT, color=parts.INK)

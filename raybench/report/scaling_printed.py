@@ -1,7 +1,9 @@
 """A scaling study for a terminal: its tables, what is said beside them, its answer in sentences."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -35,6 +37,28 @@ BELOW = (
 )
 
 
+CELLS = {
+    "workers": "{num_workers}",
+    "batch each": "{batch_size_per_worker}",
+    "batch in all": "{global_batch_size}",
+    "n": "{n}",
+    "samples/s": "{samples_per_s:,.0f}",
+    "quartiles": "{samples_per_s_low:,.0f} - {samples_per_s_high:,.0f}",
+    "first epoch": "{first_epoch_samples_per_s:,.0f}",
+    "step ms": "{step_ms:.3g}",
+    "step p95 ms": "{step_p95_ms:.3g}",
+    "speed-up": "{speedup:.2f} ({speedup_low:.2f} - {speedup_high:.2f})",
+    "efficiency": "{efficiency:.0%}",
+    "input": "{input_share:.0%}",
+    "exchange": "{communication_share:.0%}",
+    "exchanged MB": "{exchanged_mb:.3g}",
+    "memory MB": "{memory_mb:,.0f}",
+    "GPU": "{gpu_utilization:.0%}",
+    "even": "{evenness:.2f}",
+}
+"""Columns of the table of cells, and how their texts are made of a row."""
+
+
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
     """Print a table of the cells of each kind of scaling."""
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
@@ -49,63 +73,47 @@ def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCUR
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return cells as texts; columns of which nothing is known are left out."""
-    rows = cells.sort_values(
-        ["series", "topology", "batch_size_per_worker", "num_workers"], kind="stable"
-    ).to_dict("records")
-    several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
-    table = pd.DataFrame(
-        {
-            "series": [_series(row, several) for row in rows],
-            "workers": [str(row["num_workers"]) for row in rows],
-            "batch each": [str(row["batch_size_per_worker"]) for row in rows],
-            "batch in all": [str(row["global_batch_size"]) for row in rows],
-            "n": [f"{row['n']}" for row in rows],
-            "samples/s": [_number(row["samples_per_s"], "{:,.0f}") for row in rows],
-            "quartiles": [
-                _range(row["samples_per_s_low"], row["samples_per_s_high"], "{:,.0f}")
-                for row in rows
-            ],
-            "first epoch": [_number(row["first_epoch_samples_per_s"], "{:,.0f}") for row in rows],
-            "step ms": [_number(row["step_median_s"], "{:.3g}", 1000) for row in rows],
-            "step p95 ms": [_number(row["step_p95_s"], "{:.3g}", 1000) for row in rows],
-            "speed-up": [
-                " ".join(
-                    filter(
-                        None,
-                        [
-                            _number(row["speedup"], "{:.2f}"),
-                            _in_brackets(row["speedup_low"], row["speedup_high"]),
-                        ],
-                    )
-                )
-                for row in rows
-            ],
-            "efficiency": [_number(row["efficiency"], "{:.0%}") for row in rows],
-            "input": [_number(row["input_share"], "{:.0%}") for row in rows],
-            "exchange": [_number(row["communication_share"], "{:.0%}") for row in rows],
-            "exchanged MB": [
-                _number(row["bytes_exchanged_per_step"], "{:.3g}", 1e-6) for row in rows
-            ],
-            "memory MB": [_number(row["memory_peak_bytes"], "{:,.0f}", 1e-6) for row in rows],
-            "GPU": [_number(row["gpu_utilization"], "{:.0%}") for row in rows],
-            "even": [_number(row["evenness"], "{:.2f}") for row in rows],
-            metric.words: [
-                _number(row[metric.name], "{:.1%}" if metric.is_share else "{:.4g}") for row in rows
-            ],
-            "target after s": [
-                _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['tried']}"
-                for row in rows
-            ],
-            "outliers": [str(row["outliers"] or "") for row in rows],
-            "failed": [
-                f"{row['failed']} {row['failure']}" if row["failed"] else "" for row in rows
-            ],
-        }
+    order = ["series", "topology", "batch_size_per_worker", "num_workers"]
+    cells = cells.sort_values(order, kind="stable").assign(
+        step_ms=1000 * cells["step_median_s"].astype(float),
+        step_p95_ms=1000 * cells["step_p95_s"].astype(float),
+        exchanged_mb=cells["bytes_exchanged_per_step"].astype(float) / 1e6,
+        memory_mb=cells["memory_peak_bytes"].astype(float) / 1e6,
     )
-    if not cells["reached"].any():
-        del table["target after s"]
+    several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
+    forms = CELLS | {metric.words: f"{{{metric.name}:{'.1%' if metric.is_share else '.4g'}}}"}
+    if cells["reached"].any():
+        forms["target after s"] = "{time_to_target_s:.2f} {reached}/{tried}"
+    rows = cells.to_dict("records")
+    own = {
+        "series": [_series(row, several) for row in rows],
+        "outliers": [str(row["outliers"] or "") for row in rows],
+        "failed": [f"{row['failed']} {row['failure']}" if row["failed"] else "" for row in rows],
+    }
+    table = texts(cells, forms).assign(**own)
+    table = table[["series", *(name for name in table.columns if name != "series")]]
+    return _known(table)
+
+
+def texts(frame: pd.DataFrame, forms: Mapping[str, str]) -> pd.DataFrame:
+    """Return columns by their titles, each the text that a form makes of a row; a dash where a
+    number is missing. Columns of dashes alone are left out."""
+    rows = frame.astype(object).where(frame.notna(), math.nan).to_dict("records")
+    table = pd.DataFrame(
+        {title: [_text(form, row) for row in rows] for title, form in forms.items()}
+    )
+    return _known(table)
+
+
+def _known(table: pd.DataFrame) -> pd.DataFrame:
     unknown = [name for name in table.columns if table[name].isin(["-", ""]).all()]
     return table.drop(columns=unknown)
+
+
+def _text(form: str, row: Mapping[Any, Any]) -> str:
+    text = form.format_map(defaultdict(lambda: math.nan, row))
+    text = text.replace(" (nan - nan)", "").replace("nan - nan", "-")
+    return clean(re.sub(r"\bnan\b%?", "-", text))
 
 
 def outlier_lines(results: Study) -> list[str]:
@@ -180,28 +188,6 @@ def _series(row: Any, several: bool) -> str:
     where = f", {row['topology']}" if several else ""
     hosts = f", {row['num_nodes']} hosts" if several and row["num_nodes"] > 1 else ""
     return clean(f"{row['series']}{where}{hosts}")
-
-
-def _number(value: Any, form: str, times: float = 1.0) -> str:
-    return "-" if value is None or math.isnan(value) else form.format(value * times)
-
-
-def _range(low: float, high: float, form: str) -> str:
-    return "-" if math.isnan(low) else f"{form.format(low)} - {form.format(high)}"
-
-
-def _in_brackets(low: float, high: float) -> str:
-    return "" if math.isnan(low) else f"({low:.2f} - {high:.2f})"
-
-
-def texts(frame: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
-    """Return columns of a table as texts: (column, title, format of a number or "")."""
-    return pd.DataFrame(
-        {
-            title: [_number(value, form) if form else clean(str(value)) for value in frame[name]]
-            for name, title, form in columns
-        }
-    )
 
 
 SCALINGS = {

@@ -20,7 +20,6 @@ from raybench.report.scaling_printed import (
     scaling_answer,
     texts,
 )
-from raybench.report.tables import print_frame
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
@@ -48,69 +47,75 @@ from raybench.spec.text import clean, command_line
 
 MOST_PRINTED = 40
 BASELINE = (
-    "same-batch efficiency: samples/s a worker over those predicted for one worker with the same "
-    "batch, not for the best one"
+    "~ beyond what was measured; same-batch efficiency: samples/s a worker over those predicted "
+    "for one worker with the same batch, not for the best one"
 )
 """Not that of measured cells, whose efficiency is over the best cell of one worker."""
+FIT = {
+    "workers": "{num_workers}",
+    "nodes": "{num_nodes}",
+    "batch per worker": "{batch_size_per_worker}",
+    "accumulate": "{accumulate}",
+    "step s": "{step_s:.4g}",
+    "90 % interval": "{low_s:.4g} to {high_s:.4g}",
+    "samples/s": "{samples_per_s:,.1f}",
+    "same-batch efficiency": "{efficiency:.0%}",
+}
+WORDS = ("~", "take", "claim", "published", "here", "holds")
+"""Columns of texts."""
 
 
-def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None:
-    """Print what to know of a fit, and its predictions."""
-    name = name_of(fitted.group)
-    for line in [*([f"{name}:"] if name else []), *fitted.words()]:
+def _print(console: Console, one: Extra) -> None:
+    """Print a part of the page on the terminal."""
+    for line in one.lines:
         say_wrapped(console, line)
-    if len(table):
-        below = BASELINE
-        if table["extrapolated"].any():
-            below = f"~ beyond what was measured. {below}"
+    for caption, table in one.tables:
         more = len(table) - MOST_PRINTED
-        if more > 0:
-            below = f"{below}. {more} more rows are left out here"
-        title = f"Predicted{f': {name}' if name else ''}"
-        print_frame(console, printed_fit(table.head(MOST_PRINTED)), title, below=below)
-    else:
+        below = f"{caption}. {more} more rows are left out here" if more > 0 else caption
+        print_table(
+            console,
+            table.head(MOST_PRINTED),
+            one.title,
+            wrap=["claim", "published", "here"],
+            right=[name for name in table.columns if name not in WORDS],
+            below="\n".join(wrapped(below, console.width)),
+        )
+    if not one.tables:
         console.print()
 
 
-def printed_fit(table: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions in their units, those beyond what was measured with a `~`."""
-    marks = ["~" if beyond else "" for beyond in table["extrapolated"]]
-    columns = {
-        "~": marks,
-        "workers": table["num_workers"],
-        "nodes": table["num_nodes"],
-        "batch per worker": table["batch_size_per_worker"],
-        "accumulate": table["accumulate"],
-        "step s": [f"{value:.4g}" for value in table["step_s"]],
-        "90 % interval": [
-            f"{low:.4g} to {high:.4g}"
-            for low, high in zip(table["low_s"], table["high_s"], strict=True)
-        ],
-        "samples/s": table["samples_per_s"].round(1),
-        "same-batch efficiency": [f"{value:.0%}" for value in table["efficiency"]],
-    }
-    if table["accumulate"].eq(1).all():
-        del columns["accumulate"]
-    return pd.DataFrame(columns)
+def fit_part(fitted: FittedGroup) -> Extra:
+    """Return what to know of a fit, and its predictions: in their units, those beyond what was
+    measured with a `~`."""
+    name, table = name_of(fitted.group), fitted.predictions
+    tables = []
+    if len(table):
+        cells = texts(table, FIT)
+        cells.insert(0, "~", ["~" if beyond else "" for beyond in table["extrapolated"]])
+        if table["accumulate"].eq(1).all():
+            del cells["accumulate"]
+        tables.append((BASELINE, cells))
+    title = f"Predicted{f': {name}' if name else ''}"
+    return Extra(title, [*([f"{name}:"] if name else []), *fitted.words()], tables)
 
 
 PREDICT, NAMED = "predict", "named"
 """Keys of a scaling study's `study.yaml`: the numbers of workers that `--predict` asked for last,
 and the name of a named study."""
-PLAN = (
-    ("answer", "take", ""),
-    ("gpu_type", "on", ""),
-    ("num_workers", "workers", ""),
-    ("global_batch_size", "global batch", ""),
-    ("seconds", "predicted s", "{:.3g}"),
-    ("low_s", "from", "{:.3g}"),
-    ("high_s", "to (90 %)", "{:.3g}"),
-    ("worker_seconds", "worker-s", "{:.3g}"),
-    ("money", "money", "{:.3g}"),
-    ("measured_s", "measured s", "{:.3g}"),
-    ("best_measured", "best measured", "{:.3g}"),
-    ("loss", "more than best", "{:.0%}"),
-)
+PLAN = {
+    "take": "{answer}",
+    "on": "{gpu_type}",
+    "workers": "{num_workers}",
+    "global batch": "{global_batch_size}",
+    "predicted s": "{seconds:.3g}",
+    "from": "{low_s:.3g}",
+    "to (90 %)": "{high_s:.3g}",
+    "worker-s": "{worker_seconds:.3g}",
+    "money": "{money:.3g}",
+    "measured s": "{measured_s:.3g}",
+    "best measured": "{best_measured:.3g}",
+    "more than best": "{loss:.0%}",
+}
 PREDICTED = (
     "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
     "best measured: the least that any cell took"
@@ -123,8 +128,6 @@ class ScalingReport:
 
     results: Study
     fitted: list[FittedGroup]
-    predicted: list[pd.DataFrame]
-    """`scaling.fit_command.prediction_table` of each fit, for what was asked."""
     plans: list[TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
@@ -136,9 +139,8 @@ class ScalingReport:
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
         asked = predict or results.study.get(PREDICT)
         fitted = fit_study(results, asked)
-        predicted = [one.predictions for one in fitted]
         plans, missing = target_plans(results, fitted), not_measured(results, asked)
-        return cls(results, fitted, predicted, plans, tuple(missing), asked is not None)
+        return cls(results, fitted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
         """Write tables into the folder; return all files."""
@@ -146,7 +148,7 @@ class ScalingReport:
         tables = {
             "scaling.csv": [scaling_cells(self.results)],
             "scaling_runs.csv": [scaling_runs(self.results)],
-            "predictions.csv": [one for one in self.predicted if len(one)],
+            "predictions.csv": [one.predictions for one in self.fitted if len(one.predictions)],
             MODEL_FILE: [model_frame(*self.drawn())] if self.fitted else [],
             PLAN_FILE: [one.table for one in self.plans if len(one.table)],
         }
@@ -170,16 +172,8 @@ class ScalingReport:
             for line in [*outlier_lines(results), *other_lines(scaling_cells(results))]:
                 say_wrapped(console, line)
             console.print()
-            if verbose or self.is_asked:
-                for fitted, table in zip(self.fitted, self.predicted, strict=True):
-                    show_fit(console, fitted, table)
-            for line in self.not_predicted:
-                say_wrapped(console, line)
-            for series, values in critical_batches(results).items() if verbose else ():
-                say_wrapped(console, f"{series}: {noise_sentence(values)}")
-            for one in self.plans:
-                _show_plan(console, one)
-            _show_claims(console, results)
+            for part in self.parts(is_whole=verbose):
+                _print(console, part)
         for note in results.study.get("notes", []):
             say_wrapped(console, str(note))
         for sentence in scaling_answer(scaling_cells(results)):
@@ -195,6 +189,25 @@ class ScalingReport:
         if pictures and not pages:
             say(console, f"plots: {', '.join(map(str, pictures))}")
         say(console, f"results: {shown(results.place, results.folder)}")
+
+    def parts(self, *, is_whole: bool = True) -> list[Extra]:
+        """Return what is known beyond the records; not `is_whole`: what was asked for alone."""
+        results, named = self.results, self.results.study.get(NAMED)
+        found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
+        noise = [
+            f"{series}: {noise_sentence(values)}"
+            for series, values in (critical_batches(results).items() if is_whole else ())
+        ]
+        if lines := [*self.not_predicted, *noise]:
+            found.append(Extra("What else is told of other sizes", lines))
+        for plan in self.plans:
+            lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences]
+            tables = [(PREDICTED, texts(plan.answers, PLAN))] if len(plan.answers) else []
+            found.append(Extra(f"To the target: {plan.series}", lines, tables))
+        if named in STUDIES:
+            title = f"What {named} published, and what held here"
+            found.append(Extra(title, (), [("Claims of its paper", claims_table(results))]))
+        return found
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
@@ -222,31 +235,6 @@ class ScalingReport:
                 )
             )
         return pd.DataFrame(dots), pd.concat(lines, ignore_index=True)
-
-
-def _show_plan(console: Console, one: TargetPlan) -> None:
-    for sentence in one.sentences:
-        say_wrapped(console, f"{one.series}: {sentence}")
-    if len(one.answers):
-        table = plan_table(one)
-        title = f"To the target: {one.series}"
-        right = [name for name in table.columns if name != "take"]
-        below = "\n".join(wrapped(PREDICTED, console.width))
-        print_table(console, table, title, right=right, below=below)
-
-
-def plan_table(one: TargetPlan) -> pd.DataFrame:
-    """Return a plan's answers as texts; columns of which nothing is known are left out."""
-    table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
-    return table[[name for name in table.columns if not table[name].isin(["-"]).all()]]
-
-
-def _show_claims(console: Console, results: Study) -> None:
-    """Print what a named study has published beside what was measured."""
-    name = results.study.get(NAMED)
-    if name in STUDIES:
-        title = f"What {name} published, and what held here"
-        print_table(console, claims_table(results), title, wrap=["claim", "published", "here"])
 
 
 def claims_table(results: Study) -> pd.DataFrame:
@@ -282,32 +270,8 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
 
 def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
     """Write the page of a scaling study, as `results.page.try_page` does."""
-    extras = [] if scaling_cells(report.results).empty else extras_of(report)
-    return try_page(report.results, folder, say, extras)
-
-
-def extras_of(report: ScalingReport) -> list[Extra]:
-    """Return what a report knows beyond the records, in the order in which it is printed."""
-    found = []
-    for fitted, table in zip(report.fitted, report.predicted, strict=True):
-        name = name_of(fitted.group)
-        title = f"Predicted{f': {name}' if name else ''}"
-        tables = [(f"~ beyond what was measured; {BASELINE}", printed_fit(table))]
-        found.append(Extra(title, fitted.words(), tables if len(table) else ()))
-    noise = [
-        f"{series}: {noise_sentence(values)}"
-        for series, values in critical_batches(report.results).items()
-    ]
-    if lines := [*report.not_predicted, *noise]:
-        found.append(Extra("What else is told of other sizes", lines))
-    for plan in report.plans:
-        tables = [(PREDICTED, plan_table(plan))] if len(plan.answers) else []
-        found.append(Extra(f"To the target: {plan.series}", plan.sentences, tables))
-    named = report.results.study.get(NAMED)
-    if named in STUDIES:
-        title = f"What {named} published, and what held here"
-        found.append(Extra(title, (), [("Claims of its paper", claims_table(report.results))]))
-    return found
+    parts = [] if scaling_cells(report.results).empty else report.parts()
+    return try_page(report.results, folder, say, parts)
 
 
 def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:
@@ -321,7 +285,7 @@ def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:
     console, tables = make_console(sys.stdout), []
     for fitted in fit_groups(file, predict):
         tables.append(fitted.predictions)
-        show_fit(console, fitted, tables[-1])
+        _print(console, fit_part(fitted))
     if out is not None:
         write_predictions(out, tables)
         say(console, f"predictions: {out}")

@@ -147,10 +147,10 @@ def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
     assert len(model.draw(results).axes) == 1
     assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes"]
     path.write_text(path.read_text().replace("190.0", "fast"))
-    with pytest.raises(UserError, match=r"model\.csv, row 3: samples_per_s is no number"):
+    with pytest.raises(UserError, match=r"model\.csv: cannot be read \(.*fast.*; delete it"):
         read_model(results)
     path.write_text("kind,series\n")
-    with pytest.raises(UserError, match="has no column 'num_workers'"):
+    with pytest.raises(UserError, match=r"cannot be read .*num_workers.*; delete it"):
         read_model(results)
 
 
