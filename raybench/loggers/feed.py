@@ -22,7 +22,16 @@ from typing import Any, NoReturn, Self, TextIO
 import filelock
 
 from raybench.loggers.processes import END, LOGGERS
-from raybench.loggers.sink import WINNERS, Run, Sink, shown
+from raybench.loggers.sink import (
+    WINNERS,
+    Run,
+    Sink,
+    curve_values,
+    run_figures,
+    run_words,
+    shown,
+    winners_of,
+)
 from raybench.report.live.replay import FolderSource
 from raybench.results.records import evaluation_of, kind_and_trial, record_of, run_of, what_runs
 from raybench.results.store import StudyFiles, mend_last_line
@@ -38,8 +47,8 @@ FOLDER = "logged"
 class Ledger:
     """`logged/<tool>.jsonl`: every run that was begun in the tool, and every one that was ended.
 
-    A line names the place it was written to; what was written elsewhere does not count. Without the
-    file the tool is told everything anew. A context manager: one process has it.
+    A line names the place it was written to; what lies elsewhere does not count. Without the file
+    the tool is told everything anew. A context manager: one process has it.
     """
 
     def __init__(self, folder: Path, tool: str) -> None:
@@ -169,7 +178,7 @@ class Feed:
         finished = record.finished
         ended_s = datetime.fromisoformat(finished).timestamp() if finished else unix_seconds()
         run = self._write(record.trial, live, began=ended_s - record.ledger["train"])
-        self._sink.end(run, record)
+        self._sink.end(run, run_figures(record), run_words(record))
         self._ledger.ended(record)
         self.num_ended += 1
 
@@ -180,7 +189,9 @@ class Feed:
             role, spec = live.what
             live.run, live.num_written = Run(name=name, role=role, spec=spec, began=began), 0
             self._ledger.begun(name, self._sink.start(live.run, self._ledger.name_of(name)))
-        self._sink.points(live.run, live.curve[live.num_written :])
+        metric = live.run.spec.objective.judged_by.name
+        new = live.curve[live.num_written :]
+        self._sink.points(live.run, [curve_values(point, metric) for point in new])
         live.num_written = len(live.curve)
         return live.run
 
@@ -257,7 +268,6 @@ def _is_record(line: bytes) -> bool:
 
 def _write_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
     # Late: pandas takes a second, while nothing is trained any more.
-    from raybench.loggers.sink import winners_of
     from raybench.results.study import load
 
     if found := winners_of(load(folder)):

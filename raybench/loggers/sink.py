@@ -13,8 +13,10 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 
 if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
     from raybench.results.study import Study
+    from raybench.results.verdict import Winner as Named
 
 Value = str | int | float | bool
+Figures = Mapping[str, float]
 WINNERS = "winners"
 """The run that holds a study's winners. No run of a study has such a name."""
 
@@ -72,11 +74,11 @@ class Sink(Protocol):
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run, in place of the `earlier` one; return its name in the tool."""
 
-    def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        """Add evaluations to a run's curve."""
+    def points(self, run: Run, points: Sequence[Figures]) -> None:
+        """Add evaluations, as `curve_values` has them, to a run's curve."""
 
-    def end(self, run: Run, record: RunRecord) -> None:
-        """End a run with what is known of it."""
+    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+        """End a run with what is known of it: its `run_figures` and `run_words`."""
 
     def cut_off(self, run: Run) -> None:
         """End a run that has no record: nobody trains it any more."""
@@ -167,58 +169,42 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     }
 
 
-CONFIRMED = {
-    "time_to_target_s": "printed_s",
-    "interval_low_s": "interval_low_s",
-    "interval_high_s": "interval_high_s",
-    "worker_seconds_to_target": "worker_seconds_to_target",
-    "runs": "new_runs",
-    "hits": "new_hits",
-    "search_s": "search_s",
-}
-"""Figures of a winner, and the columns of `confirmed` that hold them."""
-
-
 def winners_of(results: "Study") -> list[Winner]:
     """Return the fastest and the cheapest of every model of GPU; none of what is no search."""
-    from raybench.results.verdict import judge_each
+    from raybench.results.verdict import facts_of, judge_each
 
     if results.is_scaling or results.study["study"].get("run"):
         return []
     found = []
     for kind, verdict in judge_each(results).items():
-        trials = {"fastest": verdict.fastest, "cheapest": verdict.cheapest}
-        for title, trial in trials.items() if results.is_timed else [("best", verdict.fastest)]:
-            spec = results.runs[trial].spec
+        facts = facts_of(results, verdict)
+        both = {"fastest": facts.fastest, "cheapest": facts.cheapest}
+        for title, one in both.items() if results.is_timed else [("best", facts.fastest)]:
             found.append(
                 Winner(
                     title=f"{title} on {kind}" if kind else title,
-                    trial=trial,
-                    config=shown(results.label(spec)),
-                    is_confirmed=verdict.is_confirmed,
-                    figures=_figures(results, trial, is_confirmed=verdict.is_confirmed),
-                    spec=spec,
+                    trial=one.trial,
+                    config=shown(one.label),
+                    is_confirmed=facts.is_confirmed,
+                    figures=_figures(results, one, is_confirmed=facts.is_confirmed),
+                    spec=one.spec,
                 )
             )
     return found
 
 
-def _figures(results: "Study", trial: str, *, is_confirmed: bool) -> dict[str, float]:
-    from raybench.results.ranking import confirmed
-
+def _figures(results: "Study", one: "Named", *, is_confirmed: bool) -> dict[str, float]:
     metric = results.metric
-    table = confirmed(results) if is_confirmed else results.trials
-    row = table.set_index("trial").loc[trial].dropna().to_dict()
-    if is_confirmed:
-        found = {name: row.get(column) for name, column in CONFIRMED.items()}
-        found |= {metric.name: row.get(f"median_{metric.name}")}
-        return _finite(found | {metric.test_column: row.get(metric.test_column)})
-    seconds = row.get("crossed_s") if results.is_timed else None
-    found = {
-        "time_to_target_s": seconds,
-        "worker_seconds_to_target": seconds and seconds * row["num_workers"],
-        "runs": 1,
-        "hits": int(seconds is not None),
-        metric.name: row.get(metric.best_column),
+    seconds = one.printed_s if is_confirmed else one.search_s
+    found: dict[str, float | None] = {
+        "runs": one.runs if is_confirmed else 1,
+        "hits": one.hits if is_confirmed else int(math.isfinite(seconds)),
+        metric.name: one.value if is_confirmed else results.runs[one.trial].best_value,
+        metric.test_column: one.test_value,
     }
+    if results.is_timed:
+        found["time_to_target_s"] = seconds
+        found["worker_seconds_to_target"] = one.spec.num_workers * seconds
+        found["interval_low_s"], found["interval_high_s"] = one.ends_s
+        found["search_s"] = one.search_s
     return _finite(found)

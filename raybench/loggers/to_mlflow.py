@@ -16,19 +16,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
 
-from raybench.loggers.sink import (
-    Run,
-    Sink,
-    Value,
-    Winner,
-    curve_values,
-    params_of,
-    run_figures,
-    run_words,
-    shown,
-)
+from raybench.loggers.sink import Figures, Run, Sink, Value, Winner, params_of, shown
 from raybench.stats.clock import unix_seconds
-from raybench.stats.record import Evaluation, RunRecord
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """That a server takes at once."""
@@ -69,25 +58,23 @@ class _MLflow(Sink):
         self._params(number, params_of(run.spec))
         return number
 
-    def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        metric = run.spec.objective.judged_by.name
+    def points(self, run: Run, points: Sequence[Figures]) -> None:
         metrics = []
-        for point in points:
-            values = curve_values(point, metric)
+        for values in points:
             step = round(1000 * values.get("train_s", 0.0))
             metrics += _metrics(values, round(1000 * run.began) + step, step)
         self._log(self._runs[run.name], metrics)
 
-    def end(self, run: Run, record: RunRecord) -> None:
-        number, figures = self._runs.pop(run.name), run_figures(record)
+    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+        number = self._runs.pop(run.name)
         step = round(1000 * figures["train_s"])
         at = round(1000 * run.began) + step
         # Points of a curve have these as metrics, too.
         own = {name: value for name, value in figures.items() if name not in ("train_s", "samples")}
         self._log(number, _metrics(own, at, step))
-        self._tags(number, run_words(record))
-        status = "FAILED" if record.failure else "FINISHED"
-        status = "KILLED" if record.stop == "interrupted" else status
+        self._tags(number, words)
+        status = "FAILED" if "failure" in words else "FINISHED"
+        status = "KILLED" if words.get("stop") == "interrupted" else status
         self._client.set_terminated(number, status, end_time=at)
 
     def cut_off(self, run: Run) -> None:

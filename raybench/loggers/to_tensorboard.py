@@ -11,7 +11,7 @@ that dies without a word where the disk is full.
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
@@ -21,19 +21,9 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboardX.summary import hparams, text
 
-from raybench.loggers.sink import (
-    WINNERS,
-    Run,
-    Sink,
-    Winner,
-    curve_values,
-    params_of,
-    run_figures,
-    run_words,
-)
+from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of
 from raybench.spec.documents import to_yaml
 from raybench.stats.clock import unix_seconds
-from raybench.stats.record import Evaluation, RunRecord
 
 FOLDER = "tensorboard"
 AXES = {
@@ -71,25 +61,24 @@ class _TensorBoard(Sink):
             file.add(part, wall_s=run.began)
         return name
 
-    def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        file, metric = self._files[run.name], run.spec.objective.judged_by.name
-        for point in points:
-            values = curve_values(point, metric)
+    def points(self, run: Run, points: Sequence[Figures]) -> None:
+        file = self._files[run.name]
+        for values in points:
             wall_s = run.began + values.get("train_s", 0.0)
             for axis, (factor, of, words) in AXES.items():
                 for name in values.keys() - NOT_DRAWN if of in values else ():
                     step = round(factor * values[of])
                     file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s, words=words)
 
-    def end(self, run: Run, record: RunRecord) -> None:
-        file, figures = self._files.pop(run.name), run_figures(record)
+    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+        file = self._files.pop(run.name)
         wall_s = run.began + figures["train_s"]
         for name, value in figures.items():
             tag = name.replace(".", "/") if name.startswith("ledger.") else f"run/{name}"
             file.scalar(tag, value, 0, wall_s=wall_s)
-        words = "".join(f"- {key}: {_plain(value)}\n" for key, value in run_words(record).items())
-        file.add(text("end", words), wall_s=wall_s)
-        file.add(_session_end(is_well=record.failure is None), wall_s=wall_s)
+        lines = "".join(f"- {key}: {_plain(value)}\n" for key, value in words.items())
+        file.add(text("end", lines), wall_s=wall_s)
+        file.add(_session_end(is_well="failure" not in words), wall_s=wall_s)
         file.close()
 
     def cut_off(self, run: Run) -> None:

@@ -14,18 +14,7 @@ from typing import Any
 
 import wandb
 
-from raybench.loggers.sink import (
-    WINNERS,
-    Run,
-    Sink,
-    Winner,
-    curve_values,
-    params_of,
-    run_figures,
-    run_words,
-    shown,
-)
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of, shown
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")
@@ -53,14 +42,12 @@ class _WeightsAndBiases(Sink):
         self._runs[run.name] = opened
         return str(opened.id)
 
-    def points(self, run: Run, points: Sequence[Evaluation]) -> None:
-        metric = run.spec.objective.judged_by.name
-        for point in points:
-            self._runs[run.name].log(curve_values(point, metric))
+    def points(self, run: Run, points: Sequence[Figures]) -> None:
+        for values in points:
+            self._runs[run.name].log(dict(values))
 
-    def end(self, run: Run, record: RunRecord) -> None:
-        is_well = record.failure is None
-        self._finish(run.name, run_figures(record) | run_words(record), is_well=is_well)
+    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+        self._finish(run.name, {**figures, **words}, is_well="failure" not in words)
 
     def cut_off(self, run: Run) -> None:
         self._finish(run.name, {"state": "cut off"}, is_well=False)
