@@ -255,7 +255,7 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
     else:
         name, form = metric.name, SHARE if metric.is_share else OTHER
         middle = {
-            f"median {metric.words}": table[f"median_{name}"],
+            f"median {metric.words}": _finite(table[f"median_{name}"]),
             "90 % interval": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
             f"search {metric.words}": table[f"search_{name}"],
         }

@@ -65,14 +65,6 @@ def test_tables_for_spreadsheets_read_back(exported):
     assert list(curves["accuracy"]) == [0.5, 0.9, 0.9]
 
 
-def test_an_unconfirmed_winner_says_so(tmp_path):
-    write(tmp_path, [run_line("0000", 3.0)])
-    text = (tmp_path / "best.yaml").read_text()
-    assert (
-        "# reaches 90 % accuracy after 3.00 s of training, 3.00 worker-seconds; unconfirmed" in text
-    )
-
-
 @pytest.mark.parametrize("lines", [[], [run_line("0000", failure="oom")]])
 def test_without_a_winner_there_are_tables_only(tmp_path, lines):
     write(tmp_path, lines)

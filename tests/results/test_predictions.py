@@ -1,10 +1,5 @@
 """Predicted times: read beside the measured ones, marked, and never among them."""
 
-import io
-
-from rich.console import Console
-
-from raybench.report.show import show
 from raybench.report.tables import predictions
 from raybench.results.verdict import judge
 from raybench.stats.record import Prediction
@@ -45,14 +40,3 @@ def test_what_was_run_meanwhile_is_predicted_no_more(tmp_path):
     results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32), placement_check)
     assert predictions(results).empty
     assert judge(results).fastest == "0000.torch2"
-
-
-def test_predictions_of_a_model_with_batch_normalisation_are_called_rough(tmp_path):
-    line = predicted("0000", 0.5, workers=2, batch=32)
-    plain = run_line("0000", 4.0, num_workers=1, batch_size_per_worker=64)
-    for has_it in (None, False, True):
-        folder = tmp_path / str(has_it)
-        results = results_folder(folder, [plain | {"batch_statistics": has_it}, line])
-        console = Console(file=io.StringIO(), width=200)
-        show(console, results, verbose=True)
-        assert ("are rough" in console.file.getvalue()) == bool(has_it)

@@ -4,7 +4,6 @@ import math
 
 import pytest
 from test_tables import shown
-from test_verdict import again
 
 from raybench.report.answer import answer_lines, verdict_lines
 from raybench.report.export import export
@@ -117,16 +116,6 @@ def test_what_misses_alone_is_not_named_above_what_hits_by_all_runs(tmp_path):
     export(results, StudyFiles(tmp_path))
     assert "num_workers: 1" in (tmp_path / "best.yaml").read_text()
     assert "0001" not in answer_lines(results, verdict)[0]
-
-
-def test_a_study_without_a_race_reads_as_before(tmp_path):
-    results = results_folder(tmp_path, again("0000", [4.0, 5.0, 9.0]))
-    row = row_of(results, "0000")
-    assert (row["runs"], row["new_runs"], row["is_alone"]) == (3, 3, True)
-    assert (row["median_s"], row["expected_s"], row["search_s"]) == (5.0, 6.0, 3.0)
-    text = shown(results)
-    assert "Confirmed: new seeds, one run at a time" in text
-    assert "Race" not in text
 
 
 def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):

@@ -34,6 +34,27 @@ NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 SEARCH = {"search": {"trials": 60}}
 SHORT = {"search": {"trials": 60, "time_budget_s": 50.0}}
 GPU = {"gpus_per_worker": 1}
+RMSE = {"metric": "rmse", "direction": "min", "baseline_value": 2.0, "max_train_seconds": 60.0}
+RMSE_BUDGET = Objective(kind="best_at_budget", **RMSE)
+
+
+def by_rmse(trial, searched, found):
+    """A trial of the search and its confirming runs by RMSE; None is a run that failed."""
+    given = {"objective": RMSE_BUDGET, "stop": "max_train_seconds"}
+    runs = [*curve(trial, [1.9, searched]), run_line(trial, best_value=searched, **given)]
+    for repeat, value in enumerate(found):
+        failed = {"failure": "oom", "stop": None} if value is None else {"test_value": 0.8}
+        name = f"{trial}-confirm{repeat}"
+        runs.append(run_line(name, role="confirm", best_value=value or 0.1, **given | failed))
+    return runs
+
+
+RMSE_LINES = [
+    *by_rmse("0000", 0.40, [0.90, 0.95, 0.99]),
+    *by_rmse("0001", 0.55, [0.60, 0.62, 0.61]),
+    *by_rmse("0002", 0.50, [0.61, 0.66, 0.70]),
+    *by_rmse("0003", 0.58, [0.10, None, None]),
+]
 PREDICTED = {"trial": "0000", "framework": "tensorflow", "num_workers": 2}
 PREDICTED |= {"batch_size_per_worker": 32, "time_to_target_s": 0.5}
 
@@ -103,6 +124,20 @@ CASES = {
     "best at a budget": (
         [*at_budget("0000", 0.9, [0.9, 0.92, 0.94]), *at_budget("0001", 0.9, [0.89, 0.9, 0.93])],
         BUDGET,
+    ),
+    "RMSE at a budget": (RMSE_LINES, RMSE_BUDGET),
+    "RMSE, one new seed": (
+        [
+            *by_rmse("0000", 0.5, []),
+            run_line(
+                "0000-race0",
+                best_value=0.6,
+                role="race",
+                objective=RMSE_BUDGET,
+                stop="max_train_seconds",
+            ),
+        ],
+        RMSE_BUDGET,
     ),
     "best at a budget, once": (at_budget("0000", 0.7, []) + at_budget("0001", 0.9, []), BUDGET),
     "two models of GPU": [

@@ -11,10 +11,8 @@ from raybench.report.console import make_console, say
 from raybench.report.show import show
 from raybench.report.study import load
 from raybench.report.tables import (
-    best_runs,
     failures,
     ledger_totals,
-    of_runs,
     predictions,
     print_frame,
     ranked,
@@ -22,7 +20,6 @@ from raybench.report.tables import (
 from raybench.results.store import STUDY_FILE
 from raybench.results.verdict import judge
 from raybench.spec.documents import read_mapping, to_yaml
-from raybench.spec.metric import ACCURACY
 from raybench.spec.text import clean
 from raybench.stats.record import Prediction
 from tests.made_results import OBJECTIVE, results_folder, run_line
@@ -60,14 +57,6 @@ def test_equal_scores_keep_the_order_they_finished_in(tmp_path):
     assert list(ranked(results.trials)["trial"]) == names
 
 
-def test_the_table_of_runs_is_the_first_of_the_ranking(trials):
-    table = of_runs(best_runs(trials, 2, ACCURACY), trials)
-    assert list(table["trial"]) == ["0003", "0001"]
-    assert table.iloc[1].to_dict().items() >= {"s to target": 4.0, "worker-s": 8.0}.items()
-    assert table["global batch"].iloc[1] == 256
-    assert len(best_runs(trials, 10, ACCURACY)) == 4
-
-
 def test_ledger_totals_are_all_runs_and_sum_to_their_walls(trials):
     table = ledger_totals(trials).set_index("phase")
     assert table.loc["start", "seconds"] == 8 * len(LINES)
@@ -75,12 +64,6 @@ def test_ledger_totals_are_all_runs_and_sum_to_their_walls(trials):
     assert table.loc["sum", "share"] == pytest.approx(1.0)
     assert "input" not in table.index, "input is a part of train"
     assert table["share"].drop("sum").sum() == pytest.approx(1.0)
-
-
-def test_failures_by_cause_with_a_message(trials):
-    table = failures(trials).set_index("failure")
-    assert table["runs"].to_dict() == {"oom": 2, "nan": 1}
-    assert table.loc["nan", "for example"] == "it was nan"
 
 
 def test_every_distinct_cause_has_its_message_and_its_count(tmp_path):
@@ -106,12 +89,6 @@ def test_every_distinct_cause_has_its_message_and_its_count(tmp_path):
         ("error", 1, "no message"),
         ("oom", 1, messages[0]),
     ]
-
-
-def test_no_failures_is_an_empty_table_with_its_columns(tmp_path):
-    table = failures(results_folder(tmp_path, [run_line("0000", 1.0)]).trials)
-    assert table.empty
-    assert list(table.columns) == ["failure", "runs", "for example"]
 
 
 def shown(results, *, width=300, verbose=True):
@@ -220,18 +197,6 @@ def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal)
         assert word in words, word
 
 
-def test_wider_terminals_show_more(tmp_path):
-    results = wide_study(tmp_path)
-    shown = []
-    for width in (80, 110, 250):
-        console = Console(file=io.StringIO(), width=width)
-        show(console, results, verbose=True)
-        shown.append(console.file.getvalue())
-    assert "samples/s" not in shown[0]
-    assert "samples/s" in shown[2]
-    assert [len(text.split()) for text in shown] == sorted(len(text.split()) for text in shown)
-
-
 def test_eighty_columns_hold_a_usual_study_whole():
     results = load(Path(__file__).parents[1] / "fixtures" / "digits_study")
     text = shown(results, width=80)
@@ -279,12 +244,6 @@ def test_notes_and_plots_stand_at_the_end(tmp_path):
     assert lines.index(results.study["notes"][0]) < lines.index("", -9), "before the answer"
 
 
-def test_notes_are_shown_where_nothing_ran_too(tmp_path):
-    results = results_folder(tmp_path, [])
-    results.study["notes"] = ["the time budget ended it."]
-    assert "the time budget ended it." in shown(results)
-
-
 def test_what_no_phase_accounts_for_is_shown(tmp_path):
     line = run_line("0000", 2.0)
     line["ledger"]["other"] = -0.5
@@ -306,9 +265,3 @@ def test_a_terminal_of_another_encoding_is_no_error(encoding):
     text = out.buffer.getvalue().decode(encoding)
     assert "[bold]" in text
     assert ":smile:" in text
-
-
-def test_a_share_that_rounds_to_nothing_has_no_sign():
-    from raybench.report.tables import _cell
-
-    assert _cell(-0.0004, "{:.0%}") == _cell(0.0004, "{:.0%}") == "0%"

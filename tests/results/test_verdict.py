@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from raybench.report.answer import answer_lines, spec_comment, verdict_lines
+from raybench.report.answer import answer_lines, verdict_lines
 from raybench.report.export import export
 from raybench.results.store import Store
 from raybench.results.verdict import judge
@@ -103,15 +103,9 @@ def test_lucky_search_times_do_not_win(tmp_path):
 def test_fastest_and_cheapest_differ_where_workers_cost_more_than_they_gain(tmp_path):
     wide = again("0000", [3.0, 3.0, 3.0], num_workers=4)
     narrow = again("0001", [6.0, 6.0, 6.0], num_workers=1)
-    results, verdict = judged(tmp_path, wide, narrow)
+    verdict = judged(tmp_path, wide, narrow)[1]
     assert (verdict.fastest, verdict.cheapest) == ("0000", "0001")
     assert verdict.ties == ("0000",)
-    fastest, cheapest = verdict_lines(results, verdict)
-    assert "after 3.00 s of training (90 % interval: " in fastest
-    proof = "confirmed by 3 of 3 new seeds, run alone; test accuracy 91.0 %."
-    assert f"), 12 worker-seconds; {proof}" in fastest
-    assert f"), 6.00 worker-seconds; {proof}" in cheapest
-    assert ": 50 % of the fastest's cost, for 2 times its time. It " in cheapest
 
 
 def test_equal_costs_go_to_fewer_workers(tmp_path):
@@ -263,16 +257,6 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
     assert row["median_accuracy"] == 0.92
     assert (row["low_accuracy"], row["high_accuracy"]) == (0.90, 0.94)
     assert row["search_accuracy"] == 0.95
-    reaches = (
-        "reaches accuracy 92.0 % within 60 s of training (median of 3 new seeds; 90 % interval: "
-        "90.1 to 93.9 %; 60.9 s with evaluation, after 13 s of set-up); confirmed, run alone; test "
-        "accuracy 80.0 %"
-    )
-    (line,) = verdict_lines(results, verdict)
-    assert line.endswith(f"the best of 1 configuration tried. It {reaches}.")
-    comment = spec_comment(results, "0001", verdict, "most accurate")
-    assert comment.splitlines()[1] == reaches
-    assert "inf" not in comment
     assert list(results.configurations["trial"]) == ["0001", "0000"]
     assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
 
@@ -388,19 +372,6 @@ def test_without_a_test_split_validation_must_exceed_the_luck_of_the_best(
     )
 
 
-def test_it_is_said_where_validation_said_more_than_the_test_rows(tmp_path):
-    words = [
-        " ".join(verdict_lines(results, judge(results)))
-        for results in (
-            beside_guessing(tmp_path / str(rows), rows, test=0.7, validation=0.8)
-            for rows in (100, 1000)
-        )
-    ]
-    assert [
-        "Validation said more than the test rows do: 80.0 % of 1,000" in one for one in words
-    ] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("rows", "low", "high", "test"),
     [
@@ -432,27 +403,6 @@ def test_a_target_that_reference_runs_have_yet_to_set_is_none(tmp_path):
     assert "100 %" not in " ".join(results._repr_html_().split())
     results.study["study"]["is_set"] = True
     assert results.target == 0.9
-
-
-def raced(trial, race, alone, **spec):
-    """A trial of the search, its runs of the race and those alone; None misses."""
-    lines = [run_line(trial, 4.0, **spec)]
-    for role, times in (("race", race), ("confirm", alone)):
-        for number, seconds in enumerate(times):
-            given = {} if seconds else {"stop": "max_train_seconds", "train_s": 5.0}
-            lines.append(run_line(f"{trial}-{role}{number}", seconds, role=role, **given, **spec))
-    return lines
-
-
-def test_a_rate_stands_in_the_sentence_of_the_cheapest(tmp_path):
-    wide = raced("0001", [1.0] * 4, [1.0, 1.0], num_workers=4)
-    cheap = raced("0002", [1.5, 1.5, None, 1.5, 1.6, 1.5], [1.5, 1.6])
-    results = results_folder(tmp_path, [run_line("0000"), *wide, *cheap])
-    verdict = judge(results)
-    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
-    fastest, cheapest = answer_lines(results, verdict)
-    assert "misses counted" not in fastest
-    assert " in 8 of 9 runs, misses counted, after " in cheapest
 
 
 @pytest.mark.parametrize("name", ["r2", "mean_error"])
