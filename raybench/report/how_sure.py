@@ -8,11 +8,13 @@ all is not claimed: what the search stopped early was never compared.
 Below it what to do next, each step with its command.
 """
 
+import argparse
 import bisect
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from statistics import fmean
 
@@ -55,14 +57,11 @@ def how_sure_lines(results: Study, verdict: Verdict | None) -> list[str]:
 def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f", and {counted(once, 'other trial')} cannot be excluded" if once else ""
+    scatter, ran = _scatter(results, noise, verdict.fastest), ", every configuration ran once"
     if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
-        return (
-            f"How sure: {_scatter(results, noise, verdict.fastest)}; what ran again {missed} with "
-            f"new seeds, and trial {verdict.fastest} ran once{near}."
-        )
-    scatter = _scatter(results, noise, verdict.fastest)
-    return f"How sure: {scatter}, every configuration ran once{near}."
+        ran = f"; what ran again {missed} with new seeds, and trial {verdict.fastest} ran once"
+    return f"How sure: {scatter}{ran}{near}."
 
 
 def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
@@ -171,16 +170,14 @@ class _Played:
     """Runs of `--more` as they may come out."""
 
     def __init__(self, results: Study, once: Sequence[str]) -> None:
+        again = repeated(results)
         self._is_timed = results.is_timed
-        self._groups = {trial: one.chosen for trial, one in repeated(results).items()}
+        self._groups = {trial: one.chosen for trial, one in again.items()}
         self._groups |= {trial: (repeat(results, trial),) for trial in once}
-        self._alone = {trial: one.alone for trial, one in repeated(results).items()}
-        workers = {
-            trial: one.cost
-            if (one := repeated(results).get(trial))
-            else cost_of(results, results.specs[trial].num_workers, [trial])
-            for trial in self._groups
-        }
+        self._alone = {trial: one.alone for trial, one in again.items()}
+        workers = {trial: one.cost for trial, one in again.items()}
+        for trial in once:
+            workers[trial] = cost_of(results, results.specs[trial].num_workers, [trial])
         self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
         noise = pooled(self._groups.values(), is_timed=self._is_timed)
         judged = best_first(self._groups, self._alone, is_timed=self._is_timed)
@@ -216,10 +213,8 @@ class _Played:
 
 def _drawer(runs: Sequence[Replicate], noise: Noise) -> Callable[[random.Random], Replicate]:
     """Return what draws a new run of a configuration, by those that there are."""
-    found, missed = (
-        measures(runs, is_timed=noise.is_timed),
-        [r.seconds for r in runs if not r.is_hit],
-    )
+    found = measures(runs, is_timed=noise.is_timed)
+    missed = [run.seconds for run in runs if not run.is_hit]
     sigma = noise_at_least(runs, noise).sigma
     center, missed_s = fmean(found or [0.0]), fmean(missed or [0.0])
 
@@ -263,12 +258,11 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[Step]:
 
 
 def _use(results: Study, verdict: Verdict) -> list[Step]:
-    best = results.command("train", results.folder / "best.yaml")
-    cheap = results.command("train", results.folder / "cheapest.yaml")
-    steps = [Step("train it, keep the model", best)]
+    files = {"train it, keep the model": "best.yaml"}
     if verdict.fastest != verdict.cheapest:
-        steps.append(Step("or the cheapest", cheap))
-    return steps
+        files["or the cheapest"] = "cheapest.yaml"
+    train = partial(results.command, "train")
+    return [Step(what, train(results.folder / file)) for what, file in files.items()]
 
 
 def _surer(results: Study, verdict: Verdict) -> list[Step]:
@@ -312,17 +306,13 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     given = split_command(clean(str(results.study.get("command", ""))))
     while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
         given.pop(0)
-    given = [word for word in given[1:] if word != without] if given else ["SPACE"]
-    is_fresh = "--fresh" in given
-    if is_fresh:
-        # A new folder is not what it shall begin, nor is the folder the one that was named.
-        given = [
-            word
-            for word, before in zip(given, ["", *given], strict=False)
-            if before != "--out" and word != "--out" and not word.startswith("--out=")
-        ]
-        given.remove("--fresh")
-    is_named = any(word.startswith("--out") for word in given)
-    if is_fresh or (not is_named and Path(results.place).parent.name != RESULTS):
-        given += ["--out", results.place]
-    return results.command("tune", *given, *more)
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--out")
+    own.add_argument("--fresh", action="store_true")
+    known, rest = own.parse_known_args(given[1:] if given else ["SPACE"])
+    rest = [word for word in rest if word != without]
+    # What began a new folder shall not begin one again: it goes on where its results are now.
+    place = results.place if known.fresh else known.out
+    if place is None and Path(results.place).parent.name != RESULTS:
+        place = results.place
+    return results.command("tune", *rest, *(["--out", place] if place else []), *more)

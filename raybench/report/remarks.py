@@ -166,9 +166,8 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
         if (end := end_of(dimension, key, spec)) is not None:
             ends[end].append(key)
     return [
-        f"{' and '.join(keys)} of trial {verdict.fastest} {_lies(keys)} at the {end} end of "
-        f"{'its range' if len(keys) == 1 else 'their ranges'}: widen "
-        f"{'it' if len(keys) == 1 else 'them'}."
+        f"At the {end} end of what was searched: {' and '.join(keys)} of trial {verdict.fastest}; "
+        "a wider range may have better ones."
         for end, keys in ends.items()
         if keys
     ]
@@ -199,7 +198,3 @@ def _space(study: Mapping[str, Any]) -> Space | None:
         return parse_space(study.get("space") or {}, study.get("fixed") or {}, "study.yaml")
     except UserError:
         return None
-
-
-def _lies(keys: list[str]) -> str:
-    return "lies" if len(keys) == 1 else "lie"

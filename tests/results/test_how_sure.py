@@ -96,9 +96,13 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
 @pytest.mark.parametrize(
     ("space", "spec", "sentence"),
     [
-        (RATE, {"learning_rate": 0.0299}, "learning_rate of trial 0000 lies at the upper end of"),
+        (
+            RATE,
+            {"learning_rate": 0.0299},
+            "At the upper end of what was searched: learning_rate of",
+        ),
         (RATE, {"learning_rate": 0.01}, None),
-        (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lie at the lower"),
+        (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lower end of"),
         (BATCH, {"batch_size_per_worker": 32}, None),
         ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
         ({"num_workers": {"low": 1, "high": 4}}, {"num_workers": 1}, None),  # nothing is below
