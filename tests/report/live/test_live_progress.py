@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from raybench.report.console import make_console
 from raybench.report.live import screen
 from raybench.report.live.progress import Progress, TrainingScreen
 from raybench.report.live.screen import NOTEBOOK_S, NotebookView
@@ -82,6 +81,12 @@ def test_a_run_of_no_search_says_what_it_came_to(clock: Clock) -> None:
     assert values_of(out.getvalue())["outcome"] == "1,234 samples/s"
 
 
+def test_a_dumb_terminal_gets_lines(clock: Clock) -> None:
+    console, out = terminal(TERM="dumb")
+    Progress(console, num_trials=9, clock=clock).finished(record("0000", 2.0))
+    assert LINE.match(out.getvalue())
+
+
 @pytest.mark.parametrize("text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J", 'a "b"\n='])
 def test_no_text_makes_a_second_line(clock: Clock, text: str) -> None:
     progress, out = piped(clock)
@@ -119,13 +124,6 @@ def test_no_color_means_none(clock: Clock) -> None:
     colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
     assert colours
     assert not [code for code in colours for part in code.split(";") if 30 <= int(part or 0) < 108]
-
-
-def test_a_dumb_terminal_gets_lines(clock: Clock) -> None:
-    console, out = terminal(TERM="dumb")
-    with Progress(console, num_trials=9, clock=clock) as progress:
-        progress.finished(record("0000", 2.0))
-    assert LINE.match(out.getvalue())
 
 
 class Page:
@@ -197,12 +195,3 @@ def test_a_training_is_lines_with_its_end_in_sight_below(clock: Clock) -> None:
     text = Text.from_ansi(out.getvalue()).plain
     assert "  epoch    samples   train s     loss  accuracy" in text
     assert "starting workers" in out.getvalue()
-
-
-def test_what_pipes_cannot_hold_is_escaped(clock: Clock) -> None:
-    buffer = io.BytesIO()
-    console = make_console(io.TextIOWrapper(buffer, encoding="ascii"))
-    with Progress(console, num_trials=2, clock=clock) as progress:
-        progress.finished(record("ü", 2.0))
-    console.file.flush()
-    assert rb"trial=\xfc" in buffer.getvalue()

@@ -179,13 +179,13 @@ def test_a_finished_study_ends_with_its_tables(
     assert watch.main([str(folder), "--once"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "trial 0000" in printed, "the answer of what has ended, looked at once too"
-
-
-def test_a_driver_that_died_is_a_failure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     owner = {"pid": NOBODY, "host": platform.node()}
     (folder / OWNER_FILE).write_text(json.dumps(owner))
     assert watch.main([str(folder)]) == cli.FAILED
     assert "Its driver died: the same command continues." in capsys.readouterr().out
+    race = Path(__file__).parents[2] / "fixtures" / "digits_race"
+    assert watch.main([str(race), "--once"]) == cli.DONE
+    assert "147 runs" in capsys.readouterr().out
 
 
 def test_in_a_pipe_a_study_is_lines_until_it_ends(
@@ -271,9 +271,3 @@ def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: pytest.Mo
     (line,) = source.news().lines
     assert json.loads(line)["trial"] == "0009"
     assert get.call_count == 1
-
-
-def test_it_counts_the_runs_that_the_last_screen_counts(capsys):
-    race = Path(__file__).parents[2] / "fixtures" / "digits_race"
-    assert watch.main([str(race), "--once"]) == cli.DONE
-    assert "147 runs" in capsys.readouterr().out
