@@ -50,7 +50,7 @@ def how_sure_lines(results: Study, verdict: Verdict | None) -> list[str]:
     noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
         return [_unconfirmed(results, verdict, noise)]
-    said = [_stands_on(results, verdict, noise), _more(results, verdict)]
+    said = [_stands_on(results, verdict, noise), _more(results, verdict)[1]]
     return [" ".join(one for one in said if one)]
 
 
@@ -108,33 +108,32 @@ def _size(results: Study, noise: Noise) -> str:
     return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
 
 
-def _more(results: Study, verdict: Verdict) -> str:
-    """Say what more runs would bring."""
-    if not _is_open(verdict):
+def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
+    """Return how many runs `--more` is to have (None where nothing is tied with a winner), what
+    they bring, in a sentence, and in a few words."""
+    ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
+    once = {*verdict.once, *verdict.cheapest_once}
+    if not ties and not once:
         again = [one for one in repeated(results) if one not in verdict.ties]
-        return "The others that ran again are distinguishable from it." if again else ""
-    number, enough = more_runs(results, verdict), runs_needed(results)
-    if not verdict.others() and not verdict.others(is_cheapest=True):
-        return f"Those that ran once can run again: --more {number}."
+        told = "The others that ran again are distinguishable from it." if again else ""
+        return None, told, ""
+    if not ties:
+        number = max(LEAST_RUNS, min(len(once), ALIKE_RUNS))
+        return (
+            number,
+            f"Those that ran once can run again: --more {number}.",
+            "repeat what ran once",
+        )
+    enough, settle = runs_needed(results), f"settle {counted(len(ties), 'tie')}"
     if enough is None:
-        return f"Too alike for {MOST_RUNS} more runs to settle; --more {number} makes them fewer."
-    settled = f"{enough} more runs (--more) settle it in 8 of 10 cases"
-    return f"{settled}, if they differ as they seem to."
-
-
-def _is_open(verdict: Verdict) -> bool:
-    """Whether anything is statistically tied with a winner."""
-    ties = verdict.others() or verdict.others(is_cheapest=True)
-    return bool(ties or verdict.once or verdict.cheapest_once)
-
-
-def more_runs(results: Study, verdict: Verdict) -> int | None:
-    """Return how many runs `--more` is to have; None where nothing is tied with a winner."""
-    if not _is_open(verdict):
-        return None
-    if not verdict.others() and not verdict.others(is_cheapest=True):
-        return max(LEAST_RUNS, min(len({*verdict.once, *verdict.cheapest_once}), ALIKE_RUNS))
-    return runs_needed(results) or ALIKE_RUNS
+        told = (
+            f"Too alike for {MOST_RUNS} more runs to settle; --more {ALIKE_RUNS} makes them fewer."
+        )
+        return ALIKE_RUNS, told, settle
+    told = (
+        f"{enough} more runs (--more) settle it in 8 of 10 cases, if they differ as they seem to."
+    )
+    return enough, told, settle
 
 
 @once
@@ -270,12 +269,8 @@ def _surer(results: Study, verdict: Verdict) -> list[Step]:
     if not verdict.is_confirmed:
         is_tried = bool(repeated(results))  # what ran again missed: once more is no help
         return [] if is_tried else [Step("confirm it by new runs", _confirming_command(results))]
-    number = more_runs(results, verdict)
-    if number is None:
-        return []
-    ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
-    what = f"settle {counted(len(ties), 'tie')}" if ties else "repeat what ran once"
-    return [Step(what, _own_command(results, "--more", str(number)))]
+    number, _, what = _more(results, verdict)
+    return [] if number is None else [Step(what, _own_command(results, "--more", str(number)))]
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."

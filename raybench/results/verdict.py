@@ -232,16 +232,9 @@ class Winner:
     """The 90 % interval of these."""
     mark: str = ""
     """What is to be said behind it: `, interpolated`."""
-    chosen_runs: int = 0
-    """Runs that it was chosen by, and those of them that hit."""
-    chosen_hits: int = 0
     every_run: int = 0
     """Its runs, chosen by or printed, and those of them that hit."""
     every_hit: int = 0
-    is_chosen_as_printed: bool = True
-    """Whether these are those that are printed."""
-    expected_s: float = math.nan
-    """By the runs that it was chosen by."""
     value: float = math.nan
     """Median of the metric over the new runs."""
     ends: tuple[float, float] | None = None
@@ -337,12 +330,8 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
         printed_s=float(found["printed_s"]),
         ends_s=ends("interval_", "s"),
         mark=", interpolated" if results.is_timed and found["is_interpolated"] else "",
-        chosen_runs=int(found["runs"]),
-        chosen_hits=int(found["hits"]),
         every_run=len(every),
         every_hit=sum(every.values()),
-        is_chosen_as_printed=one.chosen_runs == one.printed_runs,
-        expected_s=float(found["expected_s"]),
         value=float(found[f"median_{metric.name}"]),
         ends=value_ends if all(map(math.isfinite, value_ends)) else None,
         test_value=float(found[metric.test_column]),

@@ -319,10 +319,11 @@ class TrainingScreen:
 
     def _standing(self, console: Console) -> str:
         run, target = self._run, self._spec.objective.target
+        values = list(run.values)  # others come while it is drawn
         if run.evaluation is None:
             doing = f"waits for {self._waits}" if self._waits else STARTING
             return f"{doing}, {self._clock() - run.asked_s:.0f} s"
-        parts = [metric_words(self._metric, self._metric.best(run.values))]
+        parts = [metric_words(self._metric, self._metric.best(values))]
         if target is not None:
             parts.append(f"target {target_words(self._metric, target)}")
         left_s = self.left_s()
@@ -331,7 +332,7 @@ class TrainingScreen:
         words = "best " + ", ".join(parts)
         room, is_ascii = min(CURVE, console.width - len(words) - 2), console.options.ascii_only
         others = [] if target is None else [target]
-        curve = sparkline(run.values, room, others=others, is_ascii=is_ascii)
+        curve = sparkline(values, room, others=others, is_ascii=is_ascii)
         return f"{curve}  {words}" if curve else words
 
 

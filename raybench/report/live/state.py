@@ -5,6 +5,7 @@ Events in, numbers out: no clock, no terminal, no files. Every event is given th
 it happened, in seconds of any one clock, so a study is followed, replayed and tested alike.
 """
 
+import bisect
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -107,8 +108,6 @@ SEARCHED = ("trial", "placement_check")
 """Roles of runs of which one may be the best so far; others are lucky, or judged otherwise."""
 OPEN_ENDED = ("reference",)
 """Phases of which nobody knows how much follows."""
-LONGEST_CURVE = 400
-"""Values that are kept of a running curve; of more, every other one goes."""
 
 
 class TimeLeft(NamedTuple):
@@ -135,26 +134,19 @@ class LiveRun:
     """When its training began, judged by its first evaluation."""
     heard_s: float = 0.0
     """When it was last heard of."""
-    _curve: list[tuple[int, float]] = field(default_factory=list)
-    """(index, value) of its evaluations, thinned where there are many."""
-    _every: int = 1
-
-    @property
-    def values(self) -> list[float]:
-        """The metric at its evaluations."""
-        return [value for _, value in list(self._curve)]
+    values: list[float] = field(default_factory=list)
+    """The metric at its evaluations."""
+    _indices: list[int] = field(default_factory=list)
 
     def add(self, evaluation: Evaluation, at: float) -> None:
         """Take an evaluation; one that is repeated after a restart drops what followed it."""
         if self.evaluation is None:
             self.trains_since_s = max(self.asked_s, at - evaluation.train_s)
         self.evaluation, self.heard_s = evaluation, at
-        while self._curve and self._curve[-1][0] >= evaluation.index:
-            self._curve.pop()
-        if evaluation.index % self._every == 0:
-            self._curve.append((evaluation.index, evaluation.value))
-        if len(self._curve) > LONGEST_CURVE:
-            self._curve, self._every = self._curve[::2], 2 * self._every
+        kept = bisect.bisect_left(self._indices, evaluation.index)
+        del self._indices[kept:], self.values[kept:]
+        self._indices.append(evaluation.index)
+        self.values.append(evaluation.value)
 
 
 @dataclass
