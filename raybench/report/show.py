@@ -13,7 +13,7 @@ from rich.text import Text
 
 from raybench.report.answer import answer_lines, verdict_lines
 from raybench.report.console import say, say_pairs, say_wrapped
-from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
+from raybench.report.how_sure import PAGE, how_sure_lines, next_steps
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
 from raybench.report.remarks import (
@@ -45,7 +45,7 @@ from raybench.report.words import counted, target_in_words, unranked_lines
 from raybench.results.place import shown
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
-from raybench.results.verdict import Verdict, judge
+from raybench.results.verdict import judge
 
 LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 MOST_CAUSES = 8
@@ -193,16 +193,6 @@ ROWS = [Amount(runs, runs + more) for runs in range(2, 11) for more in (0, 1)]
 """Rows of the default screen's tables, fewest first: the most that fit are printed."""
 
 
-@dataclass(frozen=True)
-class _Said:
-    """What is said beside the tables, in paragraphs."""
-
-    answer: list[str]
-    details: list[str]
-    notes: list[str]
-    steps: list[Step]
-
-
 def show(
     console: Console, results: Study, *, plots: Sequence[Path] = (), verbose: bool = False
 ) -> None:
@@ -214,20 +204,27 @@ def show(
     if (pairs := comparison_of(results)) is not None:
         for line in pair_lines(pairs):
             say(console, line)
-        say(console, f"results: {shown(results.place, results.folder)}")
-        return
-    said = _said(results, verbose=verbose)
-    amount = WHOLE if verbose else _amount(console, results, said, plots)
-    _print(console, results, said, amount, plots)
+    elif results.trials.empty:
+        for line in ("no run has finished.", *map(str, results.study.get("notes", []))):
+            say_wrapped(console, line)
+    else:
+        show_tables(console, results, WHOLE if verbose else _amount(console, results))
+        _show_answer(console, results, verbose=verbose)
+    if plots and (verbose or not (results.folder / PAGE).is_file()):
+        say(console, f"plots: {', '.join(map(str, plots))}")
+    say(console, f"results: {shown(results.place, results.folder)}")
 
 
-def _amount(console: Console, results: Study, said: _Said, plots: Sequence[Path]) -> Amount:
+def _amount(console: Console, results: Study) -> Amount:
     """Return the most that leaves the screen SCREEN lines, or the least there is."""
+    with console.capture() as answer:
+        _show_answer(console, results, verbose=False)
+    room = SCREEN - 1 - _num_lines(answer.get(), console.width)
 
     def is_too_long(amount: Amount) -> bool:
-        with console.capture() as screen:
-            _print(console, results, said, amount, plots)
-        return _num_lines(screen.get(), console.width) > SCREEN
+        with console.capture() as tables:
+            show_tables(console, results, amount)
+        return _num_lines(tables.get(), console.width) > room
 
     return ROWS[max(bisect.bisect_left(ROWS, True, key=is_too_long) - 1, 0)]
 
@@ -238,45 +235,28 @@ def _num_lines(text: str, width: int) -> int:
     return sum(max(1, math.ceil(cell_len(line) / width)) for line in plain)
 
 
-def _said(results: Study, *, verbose: bool) -> _Said:
-    notes = [str(note) for note in results.study.get("notes", [])]
-    if results.trials.empty:
-        return _Said([], ["no run has finished."], notes, [])
+def _show_answer(console: Console, results: Study, *, verbose: bool) -> None:
+    """Print what stands behind the answer, the answer, and what to do next."""
     verdict = judge(results)
     warning, answer = target_warning(results), answer_lines(results, verdict)
-    details = [
+    for paragraph in (
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
-        *(line for line in disturbed_line(results) if line not in answer),
+        *disturbed_line(results),
         *(line for line in verdict_lines(results, verdict) if line not in answer),
         *unranked_lines(results),
         *how_sure_lines(results, verdict),
         *edge_lines(results, verdict),
         *(sensitivity_lines(results) if verbose else []),
         *([warning] if warning else []),
-    ]
-    return _Said(answer, details, notes, _steps(results, verdict, verbose))
-
-
-def _steps(results: Study, verdict: Verdict | None, verbose: bool) -> list[Step]:
-    steps = next_steps(results, verdict)
-    if not verbose:
-        steps.append(Step("all tables", results.command("report", results.place, "--verbose")))
-    return steps
-
-
-def _print(
-    console: Console, results: Study, said: _Said, amount: Amount, plots: Sequence[Path]
-) -> None:
-    if not results.trials.empty:
-        show_tables(console, results, amount)
-    for paragraph in (*said.details, *said.notes):
+        *map(str, results.study.get("notes", [])),
+    ):
         say_wrapped(console, paragraph)
-    for paragraph in said.answer:
+    for paragraph in answer:
         console.print()
         say_wrapped(console, f"Answer: {paragraph}", style="bold")
-    if said.steps:
+    steps = [(step.what, step.do) for step in next_steps(results, verdict)]
+    if not verbose:
+        steps.append(("all tables", results.command("report", results.place, "--verbose")))
+    if steps:
         console.print()
-        say_pairs(console, [(step.what, step.do) for step in said.steps])
-    if plots and not (amount.is_brief and (results.folder / PAGE).is_file()):
-        say(console, f"plots: {', '.join(map(str, plots))}")
-    say(console, f"results: {shown(results.place, results.folder)}")
+        say_pairs(console, steps)
