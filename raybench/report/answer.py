@@ -431,7 +431,8 @@ def html_of(results: Study) -> str:
 def table_html(table: pd.DataFrame) -> str:
     """Return a table of texts as HTML, escaped; nothing where it has no rows."""
     cells = table.astype(str).map(clean)
-    return "" if table.empty else str(cells.to_html(index=False, border=0, justify="left"))
+    with pd.option_context("display.max_colwidth", None):  # else texts are cut
+        return "" if table.empty else str(cells.to_html(index=False, border=0, justify="left"))
 
 
 def _best(results: Study) -> pd.DataFrame:
