@@ -188,6 +188,9 @@ def test_the_network_is_measured_between_hosts_or_workers(
     assert measured is None or measured.framework == "tensorflow"
 
 
+THERE = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
+
+
 class FakeSession:
     """A pool whose workers take as long as it says, or do not reach each other."""
 
@@ -226,19 +229,17 @@ def examined(
 
 
 def test_a_cluster_without_room_for_the_workers_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
     full = doctor.ray.exceptions.GetTimeoutError()
-    found = examined(monkeypatch, [facts(**there), facts("b", **there)], None, full)
+    found = examined(monkeypatch, [facts(**THERE), facts("b", **THERE)], None, full)
     assert (found["ok"], found["network"]) == (True, None)
     assert "2 workers did not start within 60 s; run it again when" in found["notes"][-1]
 
 
 def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
     seconds = [{size: [0.1, 0.2, 0.3] for size in doctor.SIZES} for _ in range(2)]
     seconds[1][doctor.SIZES[0]] = [0.4, 0.1, 0.1]
     replies = [Measured(seconds=one, through="gloo", interface="eth0") for one in seconds]
-    found = examined(monkeypatch, [facts(**there), facts("b", **there)], replies)
+    found = examined(monkeypatch, [facts(**THERE), facts("b", **THERE)], replies)
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
     assert found["ok"]
     assert found["network"]["sizes"][0]["seconds"] == 0.3, "the slowest worker of each round"
@@ -253,8 +254,7 @@ def test_what_will_not_work_is_said_and_the_code_is_1(
 ) -> None:
     failure = RunFailed("worker_lost", "workers do not reach each other: host a.")
     lost = "host b: its facts cannot be had (x); is raybench installed there?"
-    there = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
-    found = examined(monkeypatch, [facts(**there), lost], failure)
+    found = examined(monkeypatch, [facts(**THERE), lost], failure)
     assert found["problems"] == [lost, "2 workers: workers do not reach each other: host a."]
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
 

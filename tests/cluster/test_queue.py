@@ -26,6 +26,11 @@ ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=NODES, is_local=False)
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+
+
 class Books:
     """Ray's account of what is free."""
 
@@ -61,10 +66,7 @@ def test_ray_still_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available() == {}
 
 
-async def test_a_trial_waits_for_others_and_says_what_it_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:
     books = Books(a=1, b=1)
     pool = Admission(NODES, idle_holds_cpus=True)
     waiting = Queue(pool, OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
@@ -207,10 +209,7 @@ def queue(pool: Admission, hosts: list[dict[str, Any]], asked: Asked, **more: An
     return Queue(pool, OPTIONS, books, nodes=lambda: hosts, scaling=scaling, **more)
 
 
-async def test_a_host_that_joins_is_used_and_the_request_withdrawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+async def test_a_host_that_joins_is_used_and_the_request_withdrawn() -> None:
     asked, hosts, pool = Asked(), listed(A, B), admission(A, B)
     waiting = queue(pool, hosts, asked)
     await waiting.wait("busy", ONE)
@@ -228,8 +227,7 @@ async def test_a_host_that_joins_is_used_and_the_request_withdrawn(
     assert asked.requests[2:] == [[]]
 
 
-async def test_a_start_ends_when_its_host_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+async def test_a_start_ends_when_its_host_goes() -> None:
     hosts, pool, lost = listed(A, B), admission(A, B), []
     waiting = queue(pool, hosts, Asked(), on_lost=lost.extend)
     grant, _ = await waiting.wait("idle", ONE)
@@ -250,10 +248,7 @@ async def test_a_start_ends_when_its_host_goes(monkeypatch: pytest.MonkeyPatch) 
     assert lost == [0], "the idle group on host a"
 
 
-async def test_a_host_that_has_been_given_notice_takes_no_new_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
     hosts, pool = listed(A, B), admission(A, B)
     notice: set[str] = set()
     lost: list[int] = []
@@ -277,10 +272,7 @@ async def test_a_host_that_has_been_given_notice_takes_no_new_group(
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(
-    hangs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: bool) -> None:
     pool, notice = admission(A, B), {"id-c"}
     waiting = queue(pool, listed(A, B), Asked(), leaving=lambda: frozenset(notice))
 
