@@ -121,9 +121,6 @@ def trainer_class(framework: str) -> Any:
     return TensorflowTrainer
 
 
-LOST = "a worker process has died: killed, out of memory or crashed"
-OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
-NOT_STARTED = "the workers did not start in time: a host was lost, or its processors are taken"
 POLL_S = 20.0
 """A worker that has no command by then is told so, and asks again."""
 START_TIMEOUT_S = 180.0
@@ -294,7 +291,7 @@ class WorkerGroup:
                 # In a collective the survivors of a lost worker raise errors of their own,
                 # and say so before Ray has noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
-                    raise RunFailed("worker_lost", LOST) from failure
+                    raise RunFailed("worker_lost", internals.LOST) from failure
                 raise
         if done:
             raise RunFailed("worker_lost", self._end_message)
@@ -326,11 +323,8 @@ def end_message(error: Exception) -> str:
         if UNREACHED in line:
             return line[line.index(UNREACHED) :]
     last = lines[-1] if lines else ""
-    if internals.is_lost_process(last):
-        return LOST
-    if internals.has_not_started(last):
-        return NOT_STARTED
-    return OUT_OF_REACH if internals.is_out_of_reach(last) else f"{type(error).__name__}: {last}"
+    meant = [sentence for words, sentence in internals.MEANINGS.items() if words in last]
+    return meant[0] if meant else f"{type(error).__name__}: {last}"
 
 
 class LiveGroups:

@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import socket
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,15 @@ from raybench.cluster.layout import Reservation
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals import nodes as nodes_internals
 from raybench.cluster.session import Head
+
+
+def reports(monkeypatch: pytest.MonkeyPatch, get: Callable[[str], bytes | None]) -> None:
+    """Let the first autoscaler's report be what `get` returns."""
+    from ray.autoscaler.v2 import utils
+    from ray.experimental import internal_kv
+
+    monkeypatch.setattr(utils, "is_autoscaler_v2", lambda: False)
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", get)
 
 
 class TestAutoscaler:
@@ -48,23 +58,31 @@ class TestAutoscaler:
     def test_a_report(self, report: Any, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         status = None if report is None else json.dumps(report).encode()
         monkeypatch.setattr(nodes_internals, "FIRST_REPORT_S", 0.0)
-        monkeypatch.setattr(nodes_internals, "_is_v2", lambda: False)
-        monkeypatch.setattr(nodes_internals, "_status", lambda: status)
+        reports(monkeypatch, lambda key: status)
         assert nodes_internals.has_autoscaler() is grows
 
     @pytest.mark.parametrize(("kind", "grows"), [("worker", True), ("node_0a", False), ("", False)])
     def test_a_status_of_the_second_one(
         self, kind: str, grows: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from ray.autoscaler.v2 import sdk
+        from ray.autoscaler.v2 import sdk, utils
 
         nodes = [SimpleNamespace(ray_node_type_name=kind)]
         status = SimpleNamespace(active_nodes=[], idle_nodes=nodes)
         context = SimpleNamespace(gcs_address="here:1")
-        monkeypatch.setattr(nodes_internals, "_is_v2", lambda: True)
+        monkeypatch.setattr(utils, "is_autoscaler_v2", lambda: True)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
         assert nodes_internals.has_autoscaler() is grows
+
+    def test_a_ray_that_reports_otherwise_does_not_grow(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ray.experimental import internal_kv
+
+        reports(monkeypatch, lambda key: None)
+        monkeypatch.delattr(internal_kv, "_internal_kv_get")
+        assert nodes_internals.has_autoscaler() is False
 
     def test_a_head_that_has_just_started_reports_later(
         self, monkeypatch: pytest.MonkeyPatch
@@ -72,8 +90,7 @@ class TestAutoscaler:
         report = {"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}}
         said = iter([None, b"{}", json.dumps(report).encode()])
         monkeypatch.setattr(nodes_internals.time, "sleep", lambda seconds: None)
-        monkeypatch.setattr(nodes_internals, "_is_v2", lambda: False)
-        monkeypatch.setattr(nodes_internals, "_status", lambda: next(said))
+        reports(monkeypatch, lambda key: next(said))
         assert nodes_internals.has_autoscaler()
 
 

@@ -104,11 +104,13 @@ def has_autoscaler() -> bool:
     a kind of its own there. A Ray that reports otherwise is taken for one that does not grow.
     """
     until = time.monotonic() + FIRST_REPORT_S
-    ask = _kinds_of_v2 if _is_v2() else _kinds
-    kinds = ask()
-    while not kinds and time.monotonic() < until:  # every node has a kind: it has just started
-        time.sleep(0.5)
-        kinds = ask()
+    try:
+        kinds = _kinds()
+        while not kinds and time.monotonic() < until:  # every node has a kind: it has just started
+            time.sleep(0.5)
+            kinds = _kinds()
+    except (ImportError, AttributeError):
+        return False
     return any(kind and not kind.startswith(UNMANAGED) for kind in kinds)
 
 
@@ -142,34 +144,13 @@ def bundles_of(
 
 
 def _kinds() -> list[str]:
-    """Return the kinds of node in the report of Ray's first autoscaler."""
-    status = _status()
-    report = (json.loads(status) if status else {}).get("autoscaler_report") or {}
-    return [*report.get("active_nodes", {}), *report.get("pending_launches", {})]
-
-
-def _status() -> bytes | None:
+    """Return the kinds of node that the first of Ray's autoscalers reports, or the second knows."""
+    from ray.autoscaler.v2 import sdk, utils
     from ray.experimental import internal_kv
 
-    get: Any = getattr(internal_kv, "_internal_kv_get", None)
-    found: bytes | None = get(STATUS) if get is not None else None
-    return found
-
-
-def _is_v2() -> bool:
-    from ray.autoscaler.v2 import utils
-
-    ask: Any = getattr(utils, "is_autoscaler_v2", None)
-    return bool(ask()) if ask is not None else False
-
-
-def _kinds_of_v2() -> list[str]:
-    """Return the kinds of node that Ray's second autoscaler knows."""
-    from ray.autoscaler.v2 import sdk
-
-    ask: Any = getattr(sdk, "get_cluster_status", None)
-    if ask is None:
-        return []
-    status = ask(ray.get_runtime_context().gcs_address)
-    nodes = [*status.active_nodes, *status.idle_nodes]
-    return [str(node.ray_node_type_name) for node in nodes]
+    if utils.is_autoscaler_v2():
+        status: Any = sdk.get_cluster_status(ray.get_runtime_context().gcs_address)
+        return [str(one.ray_node_type_name) for one in (*status.active_nodes, *status.idle_nodes)]
+    said: bytes | None = internal_kv._internal_kv_get(STATUS)
+    report = (json.loads(said) if said else {}).get("autoscaler_report") or {}
+    return [*report.get("active_nodes", {}), *report.get("pending_launches", {})]

@@ -25,30 +25,19 @@ def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
     return False
 
 
-def is_lost_process(words: str) -> bool:
-    """Whether Ray's words for an error name a lost process, in a paragraph of guesses.
-
-    Ray Train hands on the words alone, not the error. Words that change are shown as they are.
-    """
-    return "worker process has died" in words
-
-
-OUT_OF_REACH = (
-    "ActorUnavailableError",
-    "actor is temporarily unavailable",
-    "NodeDiedError",
-    "node was terminated unexpectedly",
-)
-
-
-def is_out_of_reach(words: str) -> bool:
-    """Whether Ray's words name a process that did not answer: its host, or the way there."""
-    return any(part in words for part in OUT_OF_REACH)
-
-
-def has_not_started(words: str) -> bool:
-    """Whether Ray Train's words are those for workers that did not start in time."""
-    return "worker group startup timed out" in words
+LOST = "a worker process has died: killed, out of memory or crashed"
+OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
+NOT_STARTED = "the workers did not start in time: a host was lost, or its processors are taken"
+MEANINGS = {
+    "worker process has died": LOST,
+    "worker group startup timed out": NOT_STARTED,
+    "ActorUnavailableError": OUT_OF_REACH,
+    "actor is temporarily unavailable": OUT_OF_REACH,
+    "NodeDiedError": OUT_OF_REACH,
+    "node was terminated unexpectedly": OUT_OF_REACH,
+}
+"""What a part of Ray's words for an error means, of which Ray Train hands on the words alone, often
+in a paragraph of guesses. Words that change are shown as they are."""
 
 
 TRAIN_SWITCHES = {
