@@ -22,7 +22,7 @@ from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
 from raybench.cluster.signals import without_hangup
-from raybench.cluster.worker import Scratch
+from raybench.cluster.worker import own_scratch
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.errors import UserError
@@ -54,10 +54,9 @@ class Session:
     """A Ray connection with a worker pool; closes what it started."""
 
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
-        scratch, self._last = Scratch(), contextlib.ExitStack()
+        self._last = contextlib.ExitStack()
         """What ends after the connection."""
-        self._last.callback(scratch.remove)
-        self.scratch = scratch.folder
+        self.scratch = self._last.enter_context(own_scratch())
         self._started = False
         address = chosen_address(address)
         self.is_local = address is None

@@ -3,6 +3,7 @@
 The session's temporary folders, too: one per host, gone with it, and swept up after a killed one.
 """
 
+import contextlib
 import fcntl
 import gc
 import itertools
@@ -43,18 +44,16 @@ ALIVE = "alive"
 process that ends, however it ends."""
 
 
-class Scratch:
-    """The driver's own folder; what killed sessions have left on this host is removed first."""
-
-    def __init__(self) -> None:
-        sweep()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = _hold(self.folder)
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        self._lock.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+@contextlib.contextmanager
+def own_scratch() -> Iterator[Path]:
+    """Have the driver's own folder; what killed sessions have left on this host goes first."""
+    sweep()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with _hold(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 _held: dict[Path, TextIO] = {}

@@ -26,7 +26,7 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.worker import Scratch, on_this_host, sweep
+from raybench.cluster.worker import on_this_host, own_scratch, sweep
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
@@ -36,10 +36,10 @@ from tests.training.fake_gpus import FakeNvml
 HOLDER = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
-from raybench.cluster.worker import Scratch
-scratch = Scratch()
-print(scratch.folder, flush=True)
-time.sleep(60)
+from raybench.cluster.worker import own_scratch
+with own_scratch() as folder:
+    print(folder, flush=True)
+    time.sleep(60)
 """
 
 
@@ -56,29 +56,29 @@ def test_what_a_killed_session_left_goes_when_the_next_one_starts(tmp_path: Path
     assert holder.stdout is not None
     left = Path(holder.stdout.readline().strip())
     (left / "data").mkdir()
-    own = Scratch()
-    assert left.is_dir(), "its session lives"
-    holder.kill()
-    holder.wait()
-    deadline = time.monotonic() + 120
-    while left.exists():
-        assert time.monotonic() < deadline
-        sweep()
-    assert own.folder.is_dir()
-    own.remove()
+    with own_scratch() as own:
+        assert left.is_dir(), "its session lives"
+        holder.kill()
+        holder.wait()
+        deadline = time.monotonic() + 120
+        while left.exists():
+            assert time.monotonic() < deadline
+            sweep()
+        assert own.is_dir()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "raybench-mine").mkdir()  # no file that says whether somebody uses it
     (tmp_path / "other").mkdir()
-    Scratch().remove()
+    with own_scratch():
+        pass
     assert {path.name for path in tmp_path.iterdir()} == {"raybench-mine", "other"}
 
 
 def test_a_worker_of_another_host_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    own = Scratch()
-    assert on_this_host(str(own.folder)) == own.folder
+    with own_scratch() as own:
+        assert on_this_host(str(own)) == own
     elsewhere = on_this_host("/not/on/this/host/raybench-abc")
     assert elsewhere == tmp_path / "raybench-abc"
     sweep()
