@@ -421,8 +421,8 @@ def first_values(
     values: dict[str, object] = {}
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
-        is_wanted = wanted is not None and key in wanted and wanted[key] in possible
-        values[key] = wanted[key] if wanted is not None and is_wanted else possible[0]
+        asked = (wanted or {}).get(key, possible[0])
+        values[key] = asked if asked in possible else possible[0]
     return values
 
 

@@ -1,11 +1,12 @@
 """The order of a scaling study, and what of it is left when it goes on."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,20 +61,8 @@ class Machine:
         self.ran: list[tuple[str, RunSpec, str | None]] = []
         self.interrupt, self.stops_after = Interrupt(), stops_after
         monkeypatch.setattr(single_run, "run_once", self.run_once)
-        monkeypatch.setattr(study_runner, "SavedRuns", self.saved_runs)
-
-    def saved_runs(self, *given: Any, **options: Any) -> Any:
-        def nothing(*given: Any) -> Any:
-            return ()
-
-        class Saved(SimpleNamespace):
-            def __enter__(self) -> "Saved":
-                return self
-
-            def __exit__(self, *error: object) -> None:
-                pass
-
-        return Saved(resume=nothing, save=nothing, over=nothing, refused=nothing)
+        saved = nullcontext(Mock(resume=lambda *given: ()))
+        monkeypatch.setattr(study_runner, "SavedRuns", lambda *given, **options: saved)
 
     def run_once(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
         assert options["keep"], "warm groups are used again"
@@ -85,27 +74,16 @@ class Machine:
 
     def run(self, folder: Path, study: ScalingStudy) -> list[int]:
         """Run what is left; return what the screen was told of how much that is."""
-        begun: list[int] = []
-
-        def nothing(*given: Any) -> None:
-            pass
-
-        progress: Any = SimpleNamespace(
-            begin=lambda phase, number: begun.append(number),
-            say=nothing,
-            started=nothing,
-            evaluated=nothing,
-            finished=nothing,
-        )
+        progress = Mock()
         with Store(folder) as store:
             run_study(
                 study,
-                session=SimpleNamespace(pool=None),  # type: ignore[arg-type]
+                session=Mock(),
                 store=store,
                 progress=progress,
                 deadline=Deadline(None, interrupt=self.interrupt),
             )
-        return begun
+        return [begun.args[1] for begun in progress.begin.call_args_list]
 
 
 def test_a_study_runs_every_repeat_of_every_cell(monkeypatch, tmp_path) -> None:
