@@ -57,7 +57,6 @@ from raybench.spec.scaling_study import (
     ScalingStudy,
     StudyCell,
     build_scaling_study,
-    load_scaling_content,
     set_in_scaling,
     study_cells,
 )
@@ -197,7 +196,7 @@ def chosen_study(options: argparse.Namespace) -> Chosen:
                 "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
                 "--set epochs=2."
             )
-        content = with_whole_paths(load_scaling_content(Path(asked), settings))
+        content = with_whole_paths(set_in_scaling(read_mapping(Path(asked)), settings))
         name = _name_of(Path(asked))
         return Chosen(build_scaling_study(content, asked, name=name), asked)
     if asked not in STUDIES:

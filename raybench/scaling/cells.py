@@ -17,6 +17,7 @@ import pandas as pd
 
 from raybench.results.study import Study, once
 from raybench.scaling.runs import MISSES, median_time, named, run_table
+from raybench.spec.documents import flat_keys
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
@@ -55,7 +56,7 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
         classes = {name: name for name in classes}
-    flat = [_flat(spec.document()) | {"workload": classes[spec.workload]} for spec in specs]
+    flat = [flat_keys(spec.document()) | {"workload": classes[spec.workload]} for spec in specs]
     for one in flat:
         for key in SYNTHETIC_KEYS if one["dataset.name"] != "synthetic" else ():
             del one[key]
@@ -79,16 +80,6 @@ def _words(key: str, value: Any) -> str:
         return "data of its own"
     shown = f"{value:g}" if isinstance(value, float) else str(value)
     return shown if key in NAMED_ALONE else f"{key} {shown}"
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
 
 
 SPEEDUPS = (
@@ -119,8 +110,9 @@ OF_SPEC = (
     *("global_batch_size", "accumulate", "exchange_gradients"),
 )
 """Columns that are told by the run spec alone."""
-TWIN = "_twin"
-"""Key of a row that tells cells alike in all but the exchange of gradients; no column."""
+TWIN, KIND, REPEATS = "_twin", "_kind", "_repeats"
+"""Keys of a row that are no columns: what cells alike in all but the exchange of gradients have in
+common, `kind_of`, and the samples/s of each repeat."""
 
 
 def cell_table(
@@ -168,23 +160,22 @@ def cell_table(
     told = {run.source: run.num_parameters for run in runs.values() if run.num_parameters}
     series = dict(zip((c.name for c in cells), series_of([c.spec for c in cells]), strict=True))
     rows: list[dict[str, Any]] = []
-    kinds: list[tuple[Any, ...]] = []
-    repeats: list[pd.DataFrame] = []
     by_name = {cell.name: cell for cell in cells}
     for key, group in each.groupby(["cell", "num_nodes", "accelerators"], sort=True):
         name, num_nodes, accelerators = key
-        cell = by_name[str(name)]
-        gpus = str(accelerators)
+        cell, gpus = by_name[str(name)], str(accelerators)
         found = _medians(group, named(MEDIANS, metric)) | {"num_parameters": told.get(cell.name)}
         for scaling in cell.scalings:
             where = _where(cell, scaling, series[cell.name], gpus)
-            rows.append(where | found | {"num_nodes": num_nodes})
-            kinds.append(kind_of(scaling, cell.spec, gpus))
-            repeats.append(group.set_index("repeat"))
-    for index, row in enumerate(rows):
-        row |= _speedups(index, rows, kinds, repeats)
-        row |= _shares(row, rows)
-    return pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
+            own = {"num_nodes": num_nodes, REPEATS: group.set_index("repeat")["samples_per_s"]}
+            rows.append(where | found | own | {KIND: kind_of(scaling, cell.spec, gpus)})
+    for row in rows:
+        row |= _speedups(row, rows) | _shares(row, rows)
+    table = pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
+    for name in ("speedup", "speedup_low", "speedup_high", "speedup_same_batch"):
+        efficiency = table[name].astype(float) / table["num_workers"].astype(float)
+        table[name.replace("speedup", "efficiency")] = efficiency
+    return table
 
 
 @once
@@ -249,38 +240,22 @@ def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def _speedups(
-    index: int,
-    rows: Sequence[dict[str, Any]],
-    kinds: Sequence[tuple[Any, ...]],
-    repeats: Sequence[pd.DataFrame],
-) -> dict[str, Any]:
+def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a cell's speed-up over the best of its kind with one worker, if there is one."""
-    row = rows[index]
-    alone = [
-        i
-        for i, one in enumerate(rows)
-        if kinds[i] == kinds[index] and one["num_workers"] == 1 and one["n"]
-    ]
-    if not alone or not row["n"]:
+    alike = [one for one in rows if one[KIND] == row[KIND] and one["num_workers"] == 1 and one["n"]]
+    if not alike or not row["n"]:
         return {}
-    best = max(alone, key=lambda i: rows[i]["samples_per_s"])
+    best = max(alike, key=lambda one: float(one["samples_per_s"]))
     # Repeats are interleaved: those of one number have met the machine in the same state.
-    pairs = (
-        (repeats[index]["samples_per_s"] / repeats[best]["samples_per_s"]).dropna().astype(float)
-    )
-    speedup, workers = row["samples_per_s"] / rows[best]["samples_per_s"], row["num_workers"]
-    found = {"speedup": speedup, "baseline": rows[best]["cell"]}
+    pairs = (row[REPEATS] / best[REPEATS]).dropna().astype(float)
+    speedup = row["samples_per_s"] / best["samples_per_s"]
+    found = {"speedup": speedup, "baseline": best["cell"]}
     if len(pairs) > 1:
         found["speedup_low"] = min(pairs.min(), speedup)
         found["speedup_high"] = max(pairs.max(), speedup)
-    for name in ("speedup", "speedup_low", "speedup_high"):
-        if name in found:
-            found[name.replace("speedup", "efficiency")] = found[name] / workers
-    same = [i for i in alone if rows[i]["curve"] == row["curve"]]
+    same = [one for one in alike if one["curve"] == row["curve"]]
     if same:
-        found["speedup_same_batch"] = row["samples_per_s"] / rows[same[0]]["samples_per_s"]
-        found["efficiency_same_batch"] = found["speedup_same_batch"] / workers
+        found["speedup_same_batch"] = row["samples_per_s"] / same[0]["samples_per_s"]
     return found
 
 

@@ -231,6 +231,15 @@ def one_name_each(content: Any) -> Any:
     return found
 
 
+def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return plain data with all keys at one level, dotted where they lie deeper."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        found |= flat_keys(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
+
+
 def problem_of(detail: ErrorDetails) -> str:
     """Return what pydantic found, as the end of a sentence without its full stop."""
     if detail["type"] == "model_type":

@@ -194,11 +194,6 @@ class StopRule:
         return self._metric.best(within[-1:])
 
 
-def is_finite(*values: float) -> bool:
-    """Whether no value is NaN or infinite."""
-    return all(math.isfinite(value) for value in values)
-
-
 MISS_WEIGHT = 2.0
 """lambda: how far the worst miss stands above log(max_train_seconds)."""
 MIN_SECONDS = 1e-3

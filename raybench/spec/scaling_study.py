@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -31,7 +30,6 @@ from raybench.spec.documents import (
     apply_settings,
     one_name_each,
     parse_yaml,
-    read_mapping,
     validate,
     with_key,
 )
@@ -216,11 +214,6 @@ BASE: dict[str, Any] = {
 }
 """What `base` is where a file does not say: the first epoch, and two of the steady state; no run
 ends at a target, so that all cells train as long."""
-
-
-def load_scaling_content(path: Path, settings: list[str]) -> dict[str, Any]:
-    """Read a study's file with `--set` applied, not validated yet."""
-    return set_in_scaling(read_mapping(path), settings)
 
 
 def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raybench.spec.documents import problem_of
+from raybench.spec.documents import flat_keys, problem_of
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
@@ -86,40 +86,11 @@ class RunState:
         """Seconds on the training clock when it was taken: the continued run goes on from them."""
         return self.evaluations[-1].train_s
 
-    def document(self) -> dict[str, Any]:
-        """Return the state as plain data for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, content: object, source: str) -> "RunState":
-        """Return the state that `document` gave, after JSON; `source` names it in errors.
-
-        Raises UserError if it is of another version, DamagedCheckpointError if it is not whole.
-        """
-        version = content.get("version") if isinstance(content, dict) else None
-        if isinstance(version, int) and version != VERSION:
-            raise UserError(
-                f"{source}: was written in format {version}, this version of raybench reads "
-                f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
-            )
-        try:
-            state: RunState = _STATE.validate_python(content)
-        except ValidationError as error:
-            detail = error.errors()[0]
-            key = ".".join(map(str, detail["loc"]))
-            raise DamagedCheckpointError(source, f"'{key}' {problem_of(detail)}") from None
-        found = [evaluation.index for evaluation in state.evaluations]
-        if not found or found != list(range(len(found))):
-            raise DamagedCheckpointError(source, "its evaluations are not 0, 1, 2, ...")
-        if not {"train", "input"} <= state.ledger.keys():
-            raise DamagedCheckpointError(source, "its ledger has no train seconds")
-        return state
-
     def check(self, spec: RunSpec, source: str) -> None:
         """Raise UserError if this is the state of a run of another spec."""
         if self.spec_digest == spec_digest(spec):
             return
-        ours, theirs = _flat(spec.document()), _flat(self.spec)
+        ours, theirs = flat_keys(spec.document()), flat_keys(self.spec)
         keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
         shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
         raise UserError(
@@ -128,7 +99,12 @@ class RunState:
         )
 
 
-_STATE = TypeAdapter(RunState)
+class Saved(BaseModel):
+    """The content of a checkpoint's file of the state."""
+
+    state: RunState
+    weights_bytes: Whole
+    weights_sha256: str
 
 
 def spec_digest(spec: RunSpec) -> str:
@@ -153,14 +129,6 @@ class Checkpoint:
     """Of one that was read: a sentence for each newer one that is damaged."""
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
-
-
 KEPT = 2
 """Checkpoints of a run that are kept: if the last one is damaged, the one before serves."""
 STATE_FILE = "state.json"
@@ -178,7 +146,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     partial.mkdir(parents=True)
     _write(partial / WEIGHTS_FILES[state.spec["framework"]], checkpoint.weights)
     content = {
-        "state": state.document(),
+        "state": asdict(state),
         "weights_bytes": len(checkpoint.weights),
         "weights_sha256": hashlib.sha256(checkpoint.weights).hexdigest(),
     }
@@ -213,25 +181,40 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
 
     Raises UserError if it is of another spec or version, DamagedCheckpointError if it is not whole.
     """
-    source = f"{path}: the checkpoint"
-    if not (path / STATE_FILE).is_file():
-        raise DamagedCheckpointError(source, f"it has no {STATE_FILE}")
+    source, name = f"{path}: the checkpoint", WEIGHTS_FILES[spec.framework]
     try:
         content = json.loads((path / STATE_FILE).read_bytes())
-    except (ValueError, RecursionError):  # of what is no JSON, and of what is no text
-        raise DamagedCheckpointError(source, f"{STATE_FILE} is not JSON") from None
-    if not isinstance(content, dict):
-        raise DamagedCheckpointError(source, f"{STATE_FILE} holds no keys")
-    state = RunState.from_document(content.get("state"), source)
+        version = content["state"]["version"]
+        if isinstance(version, int) and version != VERSION:
+            raise UserError(
+                f"{source}: was written in format {version}, this version of raybench reads "
+                f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
+            )
+        saved = Saved.model_validate(content)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(source, f"it has no {STATE_FILE}") from None
+    except ValidationError as error:
+        detail = error.errors()[0]
+        key = ".".join(map(str, detail["loc"]))
+        raise DamagedCheckpointError(source, f"'{key}' {problem_of(detail)}") from None
+    except UserError:
+        raise
+    except (ValueError, RecursionError, LookupError, TypeError):  # no JSON, no text, no state
+        raise DamagedCheckpointError(source, f"{STATE_FILE} holds no state of a run") from None
+    state = saved.state
+    found = [evaluation.index for evaluation in state.evaluations]
+    if not found or found != list(range(len(found))):
+        raise DamagedCheckpointError(source, "its evaluations are not 0, 1, 2, ...")
+    if not {"train", "input"} <= state.ledger.keys():
+        raise DamagedCheckpointError(source, "its ledger has no train seconds")
     state.check(spec, source)
-    name = WEIGHTS_FILES[spec.framework]
     if not (path / name).is_file():
         raise DamagedCheckpointError(source, f"it has no {name}")
     weights = (path / name).read_bytes()
-    if hashlib.sha256(weights).hexdigest() != content.get("weights_sha256"):
-        wanted = content.get("weights_bytes")
+    if hashlib.sha256(weights).hexdigest() != saved.weights_sha256:
         raise DamagedCheckpointError(
-            source, f"{name} is not what was written: {len(weights)} of {wanted} bytes"
+            source,
+            f"{name} is not what was written: {len(weights)} of {saved.weights_bytes} bytes",
         )
     return Checkpoint(state=state, weights=weights)
 

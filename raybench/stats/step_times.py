@@ -97,31 +97,19 @@ class NoiseSums:
 
 
 def noise_terms(
-    sum_of_squares: float,
-    square_of_average: float,
-    samples_per_worker: Sequence[int],
-    *,
-    equal_weights: bool = False,
+    sum_of_squares: float, square_of_average: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
     """Return what a step says.
 
     `sum_of_squares` is the sum over workers of the squared norm of their own mean gradient,
-    before the exchange; `square_of_average` the squared norm of the exchanged one. The average is
-    over all samples, or with `equal_weights` the plain mean over workers, whatever they hold.
+    before the exchange; `square_of_average` the squared norm of the average over all samples.
     Uneven and empty shares, as in the last step of an epoch, cost no bias. None for a step of a
     single worker, or with a norm that is not finite (an overflow that the training skips, too).
     """
     sizes = [size for size in samples_per_worker if size > 0]
     if len(sizes) < 2 or not math.isfinite(sum_of_squares + square_of_average):
         return None
-    own = sum(1 / size for size in sizes) / len(sizes)
-    if equal_weights:
-        # Also workers without samples are counted in the plain mean, with a gradient of 0.
-        share = len(sizes) / len(samples_per_worker)
-        square_of_average = square_of_average / share**2
-        averaged = own / len(sizes)
-    else:
-        averaged = 1 / sum(sizes)
+    own, averaged = sum(1 / size for size in sizes) / len(sizes), 1 / sum(sizes)
     noise = (sum_of_squares / len(sizes) - square_of_average) / (own - averaged)
     return NoiseTerms(square_of_average - averaged * noise, noise)
 
@@ -135,12 +123,8 @@ def terms_of_parts(
     to the mean gradient, of squared norm `whole_square`: its own mean gradient is larger by the
     samples of all over its own.
     """
-    total = sum(samples_per_worker)
-    own = sum(
-        square * (total / size) ** 2
-        for square, size in zip(part_squares, samples_per_worker, strict=True)
-        if size > 0
-    )
+    total, parts = sum(samples_per_worker), zip(part_squares, samples_per_worker, strict=True)
+    own = sum(square * (total / size) ** 2 for square, size in parts if size > 0)
     return noise_terms(own, whole_square, samples_per_worker)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from raybench.data.dataset import Dataset, Split, shard
 from raybench.spec.metric import Metric
-from raybench.spec.objective import BUDGET, StopRule, is_finite
+from raybench.spec.objective import BUDGET, StopRule
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
@@ -126,7 +126,7 @@ def run(
         within = _within_budget(samples, train_seconds, spec)
         if is_budget and within < samples + spec.global_batch_size:
             stop = stop or "max_train_seconds"
-        failed = not is_finite(train_loss)
+        failed = not math.isfinite(train_loss)
         if is_budget and train_seconds > spec.objective.max_train_seconds:
             if kept is not None:
                 trainer.load(kept)

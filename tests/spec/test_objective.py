@@ -1,16 +1,29 @@
+"""Objectives and metrics: found, refused, compared and shown; when runs end, and their score."""
+
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
+from raybench.results.ranking import worst_value
+from raybench.results.study import metric_of
+from raybench.spec.errors import UserError
+from raybench.spec.metric import METRICS, Metric, find_metric, named_metric
 from raybench.spec.objective import (
     Objective,
     StopRule,
+    baseline_value_of,
+    resolved,
     search_score,
+    shortfall,
+    small_difference,
     time_to_target,
     worst_score,
 )
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import spec_digest
 
 BUDGET = 60.0
 OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
@@ -141,3 +154,149 @@ def test_what_is_reached_after_the_budget_does_not_count():
     assert rule.best_value == 0.5
     rule, _ = follow(objective, [(0.9, 10.0)])
     assert rule.best_value is None
+
+
+RMSE, R2, LOSS = METRICS["rmse"], METRICS["r2"], METRICS["loss"]
+OWN = Metric(name="dice", direction="max")
+LOW = Objective(metric="rmse", direction="min", target=0.5, baseline_value=2.0)
+
+
+def test_a_task_has_a_usual_metric_and_a_workload_its_own():
+    assert find_metric(None).name == "accuracy"
+    assert find_metric(None, task="regression") == RMSE
+    assert find_metric("mae", task="regression").name == "mean_absolute_error"
+    assert find_metric(None, own=OWN) == find_metric("dice", own=OWN) == OWN
+    assert find_metric("accuracy", own=OWN) == METRICS["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "acuracy"}, "did you mean 'accuracy'"),
+        ({"name": "accuracy", "task": "regression"}, "choose one of loss, rmse"),
+        ({"name": None, "own": Metric(name="F 1", direction="max")}, "give it a name of small"),
+    ],
+)
+def test_what_is_no_metric_is_a_sentence(given, message):
+    with pytest.raises(UserError, match=message):
+        find_metric(**given)
+
+
+def test_direction_decides_what_is_reached_and_best():
+    assert RMSE.reaches(0.4, 0.5)
+    assert RMSE.reaches(0.5, 0.5)
+    assert not RMSE.reaches(0.6, 0.5)
+    assert not RMSE.reaches(math.nan, 0.5)
+    assert (RMSE.best([3.0, math.nan, 1.0]), R2.best([0.1, 0.3])) == (1.0, 0.3)
+    assert RMSE.best([math.nan]) is None
+    assert RMSE.gap(0.5, 2.0) == 1.5
+    curve = [9.0, 0.4, 0.6, 0.5, 0.5], [1, 2, 3, 4, 5]
+    assert time_to_target(*curve, target=0.5, hold=2, metric=RMSE) == 4
+    shown = RMSE.shown(0.12345), METRICS["accuracy"].shown(0.973), LOSS.shown(None)
+    assert shown == ("0.1235", "97.3 %", "none")
+
+
+def scored(objective, seconds, best, baseline_value=None):
+    return search_score(
+        objective, time_to_target_s=seconds, best_value=best, baseline_value=baseline_value
+    )
+
+
+def test_every_run_that_reached_a_low_target_beats_every_one_that_missed():
+    draw = random.Random(0)
+    hits = [scored(LOW, draw.uniform(0, 60), draw.uniform(0, 0.5)) for _ in range(500)]
+    misses = [scored(LOW, None, draw.uniform(0, 5)) for _ in range(500)]
+    assert max(hits) <= min(misses)
+    slope = [scored(LOW, None, value) for value in (0.6, 1.0, 1.9)]
+    assert slope == sorted(set(slope))
+    assert scored(LOW, None, 2.0) == scored(LOW, None, 900.0) == worst_score(LOW)
+    assert scored(LOW, None, None) == scored(LOW, None, math.nan) == worst_score(LOW)
+
+
+def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():
+    unknown = LOW.model_copy(update={"baseline_value": None})
+    slope = [scored(unknown, None, value) for value in (0.6, 0.8, 0.99)]
+    assert slope == sorted(set(slope))
+    near = unknown.model_copy(update={"target": 0.05})
+    slope = [scored(near, None, value) for value in (0.06, 0.1, 0.5, 9.0)]
+    assert slope == sorted(set(slope))
+    assert slope[-1] < worst_score(near) == scored(near, None, math.inf)
+    wrong = Objective(metric="error_rate", direction="min", is_share=True, target=0.05)
+    slope = [scored(wrong, None, value) for value in (0.06, 0.1, 0.5, 0.9)]
+    assert slope == sorted(set(slope))
+    assert slope[-1] < worst_score(wrong) == scored(wrong, None, 1.0)
+    budget = Objective(kind="best_at_budget", metric="own_loss", direction="min")
+    values = [-3.0, 0.1, 2.3, 4.0, 1e6]
+    scores = [scored(budget, None, value) for value in values]
+    assert scores == sorted(set(scores))
+    assert scores[-1] < worst_score(budget) == scored(budget, None, math.inf)
+
+
+def test_at_a_budget_the_score_is_the_metric_with_its_sign():
+    assert shortfall(RMSE, 0.7, 2.0) == 0.7
+    assert shortfall(R2, 0.7, 0.0) == -0.7
+    assert shortfall(RMSE, 1e9, 2.0) == shortfall(RMSE, None, 2.0) == 4.0
+    assert shortfall(METRICS["accuracy"], 0.75, 0.1) == 0.25
+    wrong = Metric(name="error_rate", direction="min", is_share=True)
+    assert shortfall(wrong, 0.031, None) < shortfall(wrong, 0.914, None)
+    assert shortfall(wrong, None, None) == worst_value(wrong) == 1.0
+
+
+def test_the_chance_of_the_objective_goes_before_what_a_worker_tells():
+    assert scored(LOW, None, 1.0) == scored(LOW, None, 1.0, baseline_value=1.1)
+    accuracy = Objective(target=0.9)
+    assert baseline_value_of(accuracy, 10) == 0.1
+    assert baseline_value_of(accuracy.model_copy(update={"baseline_value": 0.4}), 10) == 0.4
+    assert baseline_value_of(LOW, None) == 2.0
+    assert baseline_value_of(Objective(metric="loss", direction="min", target=1.0), 10) is None
+
+
+def test_a_small_difference_is_a_point_or_a_hundredth_of_the_gap():
+    assert small_difference(METRICS["accuracy"], 0.9, 0.1, points=0.005) == 0.005
+    assert small_difference(RMSE, 1.0, 3.0) == pytest.approx(0.02)
+    assert small_difference(RMSE, 50.0, None) == pytest.approx(0.5)
+
+
+def test_an_objective_is_resolved_by_the_task_and_the_labels():
+    found = resolved(Objective(target=0.4), task="regression", own=None, baseline_value=1.5)
+    assert (found.metric, found.direction, found.baseline_value) == ("rmse", "min", 1.5)
+    assert found.judged_by == RMSE
+    named = Objective(target=0.4, baseline_value=9.0)
+    assert resolved(named, task="regression", own=None, baseline_value=1.5).baseline_value == 9.0
+    own = resolved(Objective(target=0.4), task="classification", own=OWN, baseline_value=None)
+    assert own.judged_by == named_metric("dice", "max") == OWN
+    share = replace(OWN, is_share=True)
+    own = resolved(Objective(target=0.4), task="classification", own=share, baseline_value=None)
+    assert own.judged_by == share
+    assert metric_of({"study": {"objective": own.model_dump(mode="json")}}) == share
+    assert resolved(own, task="classification", own=share, baseline_value=None) == own
+    with pytest.raises(UserError, match="target: of dice it is a fraction"):
+        resolved(Objective(target=40), task="classification", own=share, baseline_value=None)
+    assert spec_digest(RunSpec(objective=own)) == spec_digest(
+        RunSpec(objective=own.model_copy(update={"is_share": None}))
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "task", "message"),
+    [
+        ({"target": 98}, "classification", "a fraction above 0, at most 1: 0.98, not 98"),
+        (
+            {"target": 1.6},
+            "regression",
+            "1.6 is not better than the baseline, whose RMSE is 1.5 .*lower",
+        ),
+        ({"target": 0.05, "baseline_value": 0.1}, "classification", "the baseline.*higher"),
+        ({"target": 0.5, "direction": "max"}, "regression", "better the less it is; leave it out"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused(given, task, message):
+    with pytest.raises(UserError, match=message):
+        resolved(Objective(**given), task=task, own=None, baseline_value=1.5)
+
+
+@pytest.mark.parametrize(("metric", "target"), [("rmse", -5.0), ("rmse", 0.0), ("r2", 10.0)])
+def test_a_target_beyond_what_a_metric_can_be_is_refused(metric: str, target: float) -> None:
+    asked = Objective(metric=metric, target=target)
+    with pytest.raises(UserError, match="cannot be reached"):
+        resolved(asked, task="regression", own=None, baseline_value=None)

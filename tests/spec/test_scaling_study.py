@@ -1,6 +1,5 @@
 """A scaling study: what its grid runs, and a sentence for every mistake in its file."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from raybench.spec.scaling_study import (
     Cell,
     ScalingStudy,
     build_scaling_study,
-    load_scaling_content,
     set_in_scaling,
     study_cells,
 )
@@ -129,12 +127,10 @@ def test_a_mistake(changes: dict[str, Any], message: str) -> None:
     assert str(refused.value).startswith("my.yaml")
 
 
-def test_set_reaches_the_base_and_ends_an_axis(tmp_path: Path) -> None:
-    file = tmp_path / "my.yaml"
-    file.write_text("axes: {framework: [torch, tensorflow], optimizer: [adam, lamb]}\n")
+def test_set_reaches_the_base_and_ends_an_axis() -> None:
+    axes = {"framework": ["torch", "tensorflow"], "optimizer": ["adam", "lamb"]}
     settings = ["epochs=5", "framework=torch", "dataset.repeat=2", "num_workers=2", "seed=3"]
-    content = load_scaling_content(file, settings)
-    study = build_scaling_study(content, str(file), name="my")
+    study = build_scaling_study(set_in_scaling({"axes": axes}, settings), "my.yaml", name="my")
     assert study.axes == {"optimizer": ["adam", "lamb"]}
     assert (study.base.epochs, study.base.framework, study.base.dataset.repeat) == (5, "torch", 2)
     assert (study.num_workers, study.seed, study.base.seed) == ([2], 3, 0)

@@ -34,6 +34,18 @@ def test_every_second_is_in_exactly_one_phase(clock):
     assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
 
 
+def test_the_ledger_goes_on_from_earlier_seconds(clock):
+    ledger = Ledger("setup", clock=clock, earlier={"setup": 1.0, "train": 5.0, "input": 0.5})
+    zeros = dict.fromkeys(
+        ("compile", "eval", "checkpoint", "report", "train_cpu", "disturbed"), 0.0
+    )
+    assert ledger.snapshot() == zeros | {"setup": 1.0, "train": 5.0}
+    clock.now += 2.0
+    ledger.enter("train")
+    clock.now += 4.0
+    assert (ledger.seconds("setup"), ledger.seconds("train")) == (3.0, 9.0)
+
+
 @pytest.mark.parametrize("phase", ["queue", "input", ""])
 def test_only_worker_phases_can_be_entered(clock, phase):
     ledger = Ledger("setup", clock=clock)

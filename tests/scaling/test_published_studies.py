@@ -1,0 +1,269 @@
+"""The named studies one by one: their cells, their published figures, what comparisons conclude."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from made_up_study import PARAMETERS, Machine, compared, usual
+
+from raybench.models.base import LayerWorkload
+from raybench.models.find import load_workload_dataset
+from raybench.models.layers import num_parameters
+from raybench.scaling.published import STUDIES
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import study_cells
+from raybench.spec.schedule import build_schedule
+
+
+def specs_of(name: str, quick: bool) -> list[RunSpec]:
+    return [cell.spec for cell in study_cells(STUDIES[name].study(quick))]
+
+
+def near_64(spec: RunSpec) -> float:
+    return 0.9 - 0.0002 * abs(spec.global_batch_size - 64) - 0.001 * spec.num_workers
+
+
+def by_rule(spec: RunSpec) -> float:
+    return {"none": 0.8, "sqrt": 0.85, "linear": 0.9}[spec.learning_rate_scaling]
+
+
+def sooner(spec: RunSpec) -> float:
+    return spec.global_batch_size / spec.num_workers**0.5
+
+
+def alike(spec: RunSpec) -> float:
+    return spec.num_workers * spec.batch_size_per_worker
+
+
+def many_parameters_send_more(spec: RunSpec) -> float:
+    many = spec.workload.endswith(":SmallDecodedDigits")
+    sends = (0.05 if many else 0.01) if spec.exchange_gradients else 0.0
+    return 0.001 * spec.batch_size_per_worker + sends
+
+
+def times(factor: Callable[[RunSpec], float]) -> Machine:
+    """Return the usual machine, steps so many times as long."""
+    return Machine(lambda spec: usual(spec) * factor(spec))
+
+
+def accurate(accuracy: Callable[[RunSpec], float]) -> Machine:
+    return Machine(usual, accuracy)
+
+
+STUDY_1, STUDY_2, STUDY_3 = "batch_size_vs_workers", "finetune_lr_schedule", "bottleneck_probe"
+STUDY_4, STUDY_5 = "synthetic_throughput", "mnist_data_parallel"
+BY_BATCH = "Accuracy depends on the batch size more than on the number of GPUs"
+SOONER = "More GPUs reach an accuracy sooner"
+GROWING = "A learning rate that grows with the GPUs makes weak scaling more accurate"
+SCHEDULED = "The schedule makes the model more accurate"
+LESS = "A larger batch is far less accurate"
+HALF = "4 GPUs take half the time of one"
+PREFETCHED = "Prefetching speeds training up"
+SHARE = "A model of more parameters spends a larger share on communication"
+DECODED = "Real data, decoded on demand, cost no more than synthetic ones in memory"
+WEAK = "Weak scaling (tf_cnn_benchmarks) is more efficient than strong scaling (Keras)"
+LINEAR = "Without exchange of gradients scaling is linear"
+SLOWER = "The small TensorFlow model gets slower with more GPUs"
+LEADS = "TensorFlow is faster than PyTorch"
+SIZE = "The size of the dataset does not change the rate"
+FIRST = "TensorFlow's first epoch is slow"
+LARGE = "The large TensorFlow model speeds up with more GPUs"
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "machine", "is_quick", "holds", "begins"),
+    [
+        (STUDY_1, BY_BATCH, accurate(near_64), True, True, ""),
+        (
+            STUDY_1,
+            "A batch of 64 is the most accurate on average",
+            accurate(near_64),
+            True,
+            True,
+            "",
+        ),
+        (STUDY_1, BY_BATCH, accurate(lambda s: 0.9 - 0.05 * s.num_workers), True, False, ""),
+        (STUDY_1, SOONER, Machine(sooner), True, True, "1.41 times as soon"),
+        (STUDY_1, SOONER, Machine(lambda s: s.global_batch_size), True, False, ""),
+        (STUDY_1, SOONER, Machine(sooner, lambda s: 0.5), True, None, ""),
+        (STUDY_1, GROWING, accurate(by_rule), True, True, "10 points"),
+        (STUDY_1, GROWING, accurate(by_rule), False, True, "7.5 points (5 to 10, 6 pairs)"),
+        (STUDY_1, GROWING, accurate(lambda s: 1.7 - by_rule(s)), True, False, ""),
+        # Its least accurate run had the larger batch and no schedule.
+        *(
+            (STUDY_2, words, accurate(accuracy), True, holds, "")
+            for accuracy, is_of_schedule in (
+                (lambda s: 0.98 if s.schedule == "ramp_decay" else 0.76, True),
+                (lambda s: 0.98 if s.batch_size_per_worker == 16 else 0.76, False),
+            )
+            for words, holds in ((SCHEDULED, is_of_schedule), (LESS, not is_of_schedule))
+        ),
+        # Two workers no faster than one are half of the ideal, and no half of the time.
+        (STUDY_2, HALF, Machine(alike), True, None, "1 times as fast on 2 workers as on one"),
+        (STUDY_2, HALF, Machine(alike), False, False, "1 times as fast on 4 workers as on one"),
+        (STUDY_2, HALF, Machine(lambda s: alike(s) * s.num_workers**-0.6), False, True, ""),
+        (
+            STUDY_2,
+            PREFETCHED,
+            times(lambda s: 0.7 if s.prefetch else 1.0),
+            True,
+            True,
+            "1.43 times",
+        ),
+        (STUDY_2, PREFETCHED, Machine(usual), True, False, ""),
+        (
+            *(STUDY_3, SHARE, Machine(many_parameters_send_more), True, True),
+            "SmallDecodedDigits (525,322): ",
+        ),
+        *(
+            (STUDY_3, words, Machine(many_parameters_send_more), True, True, "")
+            for words in (
+                "A larger batch lowers the share of communication",
+                "An exchange takes the same time whatever the batch size",
+            )
+        ),
+        (STUDY_3, DECODED, Machine(usual), True, True, ""),
+        (
+            *(STUDY_3, DECODED, times(lambda s: 1.5 if s.dataset.name == "workload" else 1.0)),
+            *(True, False, "33.3 %"),
+        ),
+        # The same machine, whose exchange costs: strong scaling looks worse, and is another curve.
+        (STUDY_4, WEAK, Machine(usual), True, True, ""),
+        (STUDY_4, WEAK, Machine(lambda s: s.batch_size_per_worker), True, False, ""),
+        (STUDY_4, LINEAR, Machine(usual), True, True, ""),
+        (STUDY_4, LINEAR, times(lambda s: s.num_workers**0.5), True, False, ""),
+        (STUDY_5, SLOWER, Machine(usual), True, False, ""),
+        (STUDY_5, SLOWER, times(lambda s: s.num_workers**2), True, True, ""),
+        (STUDY_5, LEADS, Machine(usual), True, True, ""),
+        (
+            STUDY_5,
+            LEADS,
+            times(lambda s: 10 if s.framework == "tensorflow" else 1),
+            True,
+            False,
+            "",
+        ),
+        (STUDY_5, SIZE, Machine(usual), True, True, ""),
+        (STUDY_5, SIZE, times(lambda s: s.dataset.repeat), True, False, "0.5 times"),
+        (STUDY_5, FIRST, Machine(usual), True, False, ""),
+        (STUDY_5, FIRST, Machine(usual, compile_s=60.0), True, True, ""),
+        (STUDY_5, LARGE, Machine(usual), True, None, ""),
+        (STUDY_5, LARGE, Machine(usual), False, True, ""),
+        (
+            *(
+                STUDY_5,
+                LARGE,
+                times(lambda s: s.num_workers ** (2 * (s.workload != "mnist_small"))),
+            ),
+            *(False, False, ""),
+        ),
+    ],
+)
+def test_a_claim_holds_on_machines_where_it_is_so(
+    study: str, words: str, machine: Machine, is_quick: bool, holds: bool | None, begins: str
+) -> None:
+    found = compared(study, machine, quick=is_quick)[words]
+    assert found.holds is holds
+    assert found.ours.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "figures"),
+    [
+        (STUDY_2, HALF, ["2.01 times as fast with 16 a GPU, 2.36 with 32"]),
+        (STUDY_4, WEAK, ["97% against 64% at 4 GPUs"]),
+        (STUDY_5, SLOWER, ["0.80 to 1.10 times at 2, 0.65 to 0.99 times at 4", "1.20 to 1.45"]),
+        (STUDY_5, "PyTorch speeds up with more GPUs", ["1.18 to 1.21", "1.76 to 2.03 times at 4"]),
+        (STUDY_5, LARGE, ["1.72 to 2.68 times at 2, 1.60 to 2.67", "1.69 to 1.85 times at 2"]),
+    ],
+)
+def test_published_figures_are_those_of_the_source(
+    study: str, words: str, figures: list[str]
+) -> None:
+    published = compared(study, Machine(usual), quick=False)[words].published
+    assert [figure for figure in figures if figure not in published] == []
+
+
+def test_study_1_has_both_kinds_of_scaling_and_says_which() -> None:
+    cells = study_cells(STUDIES[STUDY_1].study(False))
+    strong, weak = (
+        {
+            (cell.spec.num_workers, cell.spec.global_batch_size)
+            for cell in cells
+            if scaling in cell.scalings
+        }
+        for scaling in ("strong", "weak")
+    )
+    assert strong == {(k, batch) for k in (1, 2, 4, 8) for batch in (32, 64, 128, 256, 512)}
+    assert weak == {(k, 64 * k) for k in (1, 2, 4, 8)}
+    rules = {
+        (cell.spec.num_workers, cell.spec.learning_rate_scaling, cell.spec.batch_size_per_worker)
+        for cell in cells
+        if cell.spec.learning_rate_scaling != "none"
+    }
+    assert rules == {(k, rule, 64) for k in (2, 4, 8) for rule in ("linear", "sqrt")}
+    assert cells[0].spec.workload == "cnn7"
+
+
+def test_study_1_compares_the_same_global_batch() -> None:
+    """1.6 times on two workers at each batch, whatever the batch itself does to the speed."""
+    speed = {1: 1.0, 2: 1.6, 4: 2.5, 8: 3.0}
+    machine = Machine(lambda spec: spec.global_batch_size**0.7 / speed[spec.num_workers])
+    claims = compared(STUDY_1, machine, quick=False)
+    for workers, faster in {2: 1.6, 4: 2.5, 8: 3.0}.items():
+        (one,) = [c for c in claims.values() if c.claim.startswith(f"{workers} GPUs train")]
+        assert one.holds is True
+        assert one.ours.startswith(f"{faster:.3g} times")
+    assert claims["Larger batches train faster"].holds is True
+
+
+def test_study_2_uses_the_schedule_of_its_notebooks() -> None:
+    (spec,) = [
+        spec
+        for spec in specs_of(STUDY_2, False)
+        if (spec.num_workers, spec.batch_size_per_worker) == (4, 16)
+        and spec.schedule == "ramp_decay"
+        and not spec.prefetch
+    ]
+    rate = build_schedule(spec, 1000)
+    found = [rate(1000.0 * epoch) for epoch in range(10)]
+    assert found == pytest.approx(
+        [1e-5, 4.8e-5, 8.6e-5, 1.24e-4, 1.62e-4, 2e-4, 1.62e-4, 1.316e-4, 1.0728e-4, 8.7824e-5]
+    )
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_study_3_compares_data_that_are_decoded_with_data_in_memory(quick: bool) -> None:
+    """Two arrays in memory differ in nothing that an input pipeline does."""
+    specs = specs_of(STUDY_3, quick)
+    assert {spec.dataset.name for spec in specs} == {"workload", "synthetic"}
+    for spec in {(one.workload, one.dataset.name): one for one in specs}.values():
+        assert spec.prefetch == 0
+        workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+        assert dataset.train.is_on_demand == (spec.dataset.name == "workload")
+        assert tuple(dataset.input_shape) == tuple(workload.input_shape)
+        assert len(dataset.train) == 1257
+        assert isinstance(workload, LayerWorkload)
+        count = num_parameters(workload.layers, workload.input_shape)
+        assert count == PARAMETERS[spec.workload]
+
+
+def test_study_4_says_that_torch_runs_under_the_names_of_others_on_data_in_memory() -> None:
+    specs = [*specs_of(STUDY_4, True), *specs_of(STUDY_4, False)]
+    assert {spec.framework for spec in specs} == {"torch"}
+    assert {spec.dataset.name for spec in specs} == {"digits", "synthetic"}
+    text = STUDIES[STUDY_4].file.read_text()
+    assert "Here torch runs" in text
+    assert "--set framework=tensorflow" in text
+    assert "Synthetic data give the same speed as real data, both in memory" in text
+
+
+def test_the_full_matrix_of_study_5_is_that_of_its_108_rows() -> None:
+    cells = study_cells(STUDIES[STUDY_5].study(False))
+    assert len(cells) == 108
+    assert Counter(cell.spec.num_workers for cell in cells) == {1: 36, 2: 36, 4: 36}
+    assert {cell.scalings for cell in cells} == {("weak",)}
+    spec = cells[0].spec
+    assert (spec.optimizer, spec.learning_rate, spec.epsilon) == ("adam", 1e-3, 1e-7)
+    assert (spec.beta1, spec.beta2, spec.weight_decay, spec.epochs) == (0.9, None, 0.0, 2.0)
+    assert spec.learning_rate_scaling == "none"
