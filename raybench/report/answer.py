@@ -253,7 +253,8 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
         proof = f"refuted: {refuted}"
     else:
         value, seconds = metric.shown(run.best_value), run.ledger["train"]
-        proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one search trial"
+        which = "reference run" if run.role == "reference" else "search trial"
+        proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one {which}"
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
 

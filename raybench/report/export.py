@@ -42,7 +42,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     if verdict is None:
         for name in WINNERS:
             (store.folder / name).unlink(missing_ok=True)
-        if (trial := nearest(results)) is not None and not guessing_lines(results):
+        trial = nearest(results) or nearest(results, "reference")
+        if trial is not None and not guessing_lines(results):
             comment = spec_comment(results, trial, None, "nearest to the target")
             store.write_yaml("best.yaml", results.specs[trial].document(), comment=comment)
             written.append(store.folder / "best.yaml")

@@ -194,13 +194,13 @@ SECONDS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s
 """Columns of seconds in `ranking`, and what they are in `confirmed`."""
 
 
-def ranked(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the search that did not fail, best score first.
+def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
+    """Return the runs of a phase that did not fail, best score first.
 
     Left out are those laid out unlike others of their size (`results.trials`). Runs on several
     models of GPU are all there: `kinds` tells them apart.
     """
-    chosen = trials[(trials["phase"] == "search") & (trials["state"] != "failed")]
+    chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
     # The recorded score knows the recorded time alone.
     earlier = np.log((chosen["crossed_s"] / chosen["time_to_target_s"]).fillna(1.0))
@@ -208,8 +208,8 @@ def ranked(trials: pd.DataFrame) -> pd.DataFrame:
     return chosen.loc[order]
 
 
-def nearest(results: Study) -> str | None:
-    """Return the trial that came nearest to a target that none has reached.
+def nearest(results: Study, phase: str = "search") -> str | None:
+    """Return the run of a phase that came nearest to a target that none has reached.
 
     None where none has learnt anything: got beyond what an answer reaches that does not look at
     the inputs, and what luck adds to it on so many rows.
@@ -218,7 +218,7 @@ def nearest(results: Study) -> str | None:
     if (known := results.baselines.get("validation")) is not None:
         beyond = known.beyond(metric, BEST_OF_MANY)
         baseline_value = baseline_value if beyond is None else beyond
-    for trial in ranked(results.trials)["trial"]:
+    for trial in ranked(results.trials, phase)["trial"]:
         value = results.runs[trial].best_value
         if value is not None:
             has_learnt = baseline_value is None or metric.gap(value, baseline_value) > 0

@@ -16,11 +16,12 @@ from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.report.console import say
+from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store, with_session
-from raybench.results.study import Study
+from raybench.results.study import Study, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     Kind,
@@ -134,6 +135,7 @@ class StudyPipeline:
             self.deadline.reserve_s = 0.0
             if self.only is None:
                 verify(search.placer, self._single_run(progress), confirm_budget)
+            self._keep_best()
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
                 self.is_over = not self.deadline.interrupted
@@ -164,6 +166,10 @@ class StudyPipeline:
             self.more = None
             self._write_study()
 
+    def _keep_best(self) -> None:
+        """Write best.yaml and the tables of what is known so far: the driver may be killed."""
+        export(load(self.store.folder), self.store)
+
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
         progress = self._progress(self.study.search.trials)
@@ -184,6 +190,7 @@ class StudyPipeline:
         self._leave_out_of_time()
         self.set_by += words
         self._write_study()
+        self._keep_best()
         for sentence in words:
             say(self.console, sentence)
         return self.study.is_set

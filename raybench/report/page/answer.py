@@ -173,6 +173,8 @@ def _misses(one: Winner) -> str:
         return ", in the search alone: no new seed reached it"
     if one.hits < one.runs:
         return f", what misses cost counted ({one.hits} of {one.runs} runs reached it)"
+    if one.every_hit < one.every_run:
+        return f", of all its runs {one.every_hit} of {one.every_run} reached it"
     return ""
 
 

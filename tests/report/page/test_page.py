@@ -167,6 +167,15 @@ def test_a_single_run_explains_itself(tmp_path):
     assert "91.0 % on the test set" in dict(found.facts)["Reached"]
 
 
+def test_the_headline_has_the_misses_of_the_race_too(tmp_path):
+    missed = {"role": "race", "stop": "max_train_seconds"}
+    race = [run_line(f"0000-race{n}", role="race", time_to_target_s=4.0) for n in range(2)]
+    race += [run_line(f"0000-race{n}", **missed) for n in (2, 3)]
+    alone = [run_line(f"0000-confirm{n}", 4.5, role="confirm") for n in range(3)]
+    found = answer_of(results_folder(tmp_path, [run_line("0000", 4.0), *race, *alone]), "s1")
+    assert "of all its runs 5 of 7 reached it" in found.headline
+
+
 def test_the_headline_counts_what_was_stopped_early_and_a_disturbed_run_is_borne_in_mind(
     tmp_path,
 ):

@@ -2,6 +2,7 @@
 
 import io
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,23 @@ def test_where_the_budget_ends_the_references_the_seconds_of_a_first_answer_are_
     (note,) = pipeline.notes
     assert "confirms what it finds" in note
     assert note.endswith("a first answer needs about 210 s here.") == (not has_answer)
+
+
+def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path) as store:
+        pipeline = pipeline_in(store)
+        done = pipeline.study.model_copy(update={"is_set": True})
+        monkeypatch.setattr(module, "watching", lambda *given: nullcontext())
+        monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (done, []))
+        monkeypatch.setattr(StudyPipeline, "_leave_out_of_time", lambda self: None)
+        monkeypatch.setattr(StudyPipeline, "_slots", lambda self: 1)
+        store.append(record("reference0", role="reference").line())
+        pipeline.__dict__["_baseline_value"] = lambda: 0.1
+        pipeline.dataset = SimpleNamespace(num_train_samples=1000)  # type: ignore[assignment]
+        assert pipeline._set_by_reference()
+    assert (tmp_path / "best.yaml").is_file()
 
 
 def test_what_reading_the_data_leaves_nothing_of_starts_no_session() -> None:
