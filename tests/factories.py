@@ -1,6 +1,10 @@
 """What tests are about, made up in one call: evaluations, runs so far, records of runs."""
 
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from raybench.spec.run import RunSpec
@@ -59,3 +63,15 @@ def record(
     last = outcome(seconds, failure=failure, stop=None if failure else stop, **changes)
     found = last.record(name, spec or RunSpec(), role=role, source=source, stopped_by=stopped_by)
     return found if score is None else replace(found, score=score)
+
+
+def start_python(*code: str) -> "subprocess.Popen[str]":
+    """Start a process of this repository that runs the pieces of code, one after the other."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "".join(map(textwrap.dedent, code))],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

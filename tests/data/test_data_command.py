@@ -13,10 +13,8 @@ from raybench.data.store.build import Source, stored
 
 
 @pytest.fixture
-def keys(tmp_path, monkeypatch):
+def keys(tmp_path, own_store, monkeypatch):
     """Two datasets that nobody uses, the first of them for 40 days."""
-    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "_in_use", {})
 
     def build(writer):
         writer.save("labels", np.zeros(1234, np.int64))
@@ -40,7 +38,7 @@ def run(capsys, *arguments):
     return code, capsys.readouterr()
 
 
-def test_what_is_kept_is_listed_last_used_first(capsys, keys, tmp_path, monkeypatch):
+def test_what_is_kept_is_listed_last_used_first(capsys, keys, own_store, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, said = run(capsys)
     lines = [line for line in said.out.splitlines() if line.startswith("toy-")]
@@ -48,18 +46,18 @@ def test_what_is_kept_is_listed_last_used_first(capsys, keys, tmp_path, monkeypa
     assert [line.split()[0] for line in lines] == [keys[1], keys[0]]
     for part in ("1,234", "10.0 kB", "6 w ago", str(tmp_path), "image_size: 8"):
         assert part in lines[1]
-    assert f"20.0 kB in {tmp_path / 'cache'}, whose disk has" in said.out
+    assert f"20.0 kB in {own_store}, whose disk has" in said.out
     assert keys[1] not in run(capsys, "--unused-for", "30d")[1].out
 
 
 def test_removing_by_key_by_age_and_all(capsys, keys, tmp_path):
     assert run(capsys, "--remove", "all", "--unused-for", "30d")[0] == cli.DONE
     assert f"{keys[0]}: no such" in run(capsys, "--remove", keys[0])[1].err
-    (tmp_path / "cache" / f"{keys[1]}.part-x").mkdir()
+    (tmp_path / "store" / f"{keys[1]}.part-x").mkdir()
     code, said = run(capsys, "--remove", keys[1], "all")
     assert code == cli.DONE
     assert said.out.count("Removed") == 1
-    assert list((tmp_path / "cache").glob("toy*[!k]")) == []
+    assert list((tmp_path / "store").glob("toy*[!k]")) == []
     assert run(capsys)[1].out.startswith("No datasets are kept in")
 
 

@@ -5,10 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +23,7 @@ from raybench.data.store.build import (
 )
 from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
 from raybench.spec.errors import UserError
-
-ROOT = Path(__file__).parents[2]
+from tests.factories import start_python
 
 
 @pytest.fixture
@@ -80,14 +75,7 @@ def in_new_process(code, path):
             sys.stdin.readline()
             return {{}}
         """
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_python(head, code)
 
 
 def test_what_is_stored_is_built_once_and_mapped(cache, data):

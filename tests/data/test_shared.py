@@ -2,9 +2,6 @@
 
 import errno
 import json
-import subprocess
-import sys
-import textwrap
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +15,8 @@ from raybench.data.load import build_dataset
 from raybench.data.shared import open_shared, share, shared_key
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.factories import start_python
 
-ROOT = Path(__file__).parents[2]
 PARTS = ("train", "validation", "test")
 
 
@@ -60,13 +57,7 @@ def in_new_process(code, folder):
             split = Split(np.ones((count, 28, 28, 1), np.uint8), np.zeros(count, np.int64))
             return Dataset("own", 10, train=split, validation=split, test=split)
         """
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return start_python(head, code)
 
 
 def test_what_is_shared_is_what_was_built(tmp_path):
