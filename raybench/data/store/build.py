@@ -33,19 +33,7 @@ from raybench.data.dataset import (
     split_of_arrays,
 )
 from raybench.data.memory import map_array
-from raybench.data.store.entries import (
-    ABOUT,
-    NO_ROOM,
-    EntryLock,
-    list_entries,
-    make_store_folder,
-    no_room,
-    remove_entry,
-    remove_unfinished,
-    require_room,
-    tell,
-    written_whole,
-)
+from raybench.data.store import entries
 from raybench.spec.errors import UserError
 
 LAYOUT = 4
@@ -152,8 +140,8 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
     here = (found.st_dev, found.st_ino)
     if here in above:
         raise UserError(f"{folder} is a link to a folder that it lies in; remove the link.")
-    with os.scandir(folder) as entries:
-        for entry in entries:
+    with os.scandir(folder) as found_here:
+        for entry in found_here:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
@@ -217,7 +205,7 @@ class Writer:
         memory.
         """
         shape = tuple(int(size) for size in shape)
-        require_room(math.prod(shape) * np.dtype(dtype).itemsize, self.what)
+        entries.require_room(math.prod(shape) * np.dtype(dtype).itemsize, self.what)
         file = self.file(name)
         made = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
         if hasattr(os, "posix_fallocate"):  # not on macOS
@@ -229,7 +217,7 @@ class Writer:
         """Write an array that is in memory; one that `array` has made is there already."""
         if isinstance(array, np.memmap) and Path(str(array.filename)) == self.file(name).resolve():
             return
-        require_room(array.nbytes, self.what)
+        entries.require_room(array.nbytes, self.what)
         np.save(self.file(name), np.ascontiguousarray(array), allow_pickle=False)
 
     def file(self, name: str) -> Path:
@@ -249,7 +237,7 @@ class Writer:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
         about = "" if seconds is None else f" (about {_in_words(seconds)})"
-        tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
+        entries.tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(
             *columns,
@@ -267,7 +255,7 @@ def _in_words(seconds: float) -> str:
 
 POLL_S = 0.05
 """How often is looked whether another has built an entry."""
-_in_use: dict[Path, EntryLock] = {}
+_in_use: dict[Path, entries.EntryLock] = {}
 """By its folder, the lock of every dataset that this process has opened: it ends with it."""
 
 
@@ -293,7 +281,7 @@ def stored(source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> Stor
     file has changed.
     """
     key = key_for(source)
-    folder = make_store_folder() / key
+    folder = entries.make_store_folder() / key
     while True:
         found = _open(folder, source)
         if found is not None:
@@ -310,48 +298,48 @@ def _open(folder: Path, source: Source) -> Stored | None:
     """Return what is in `folder`, locked for use; None if nothing is."""
     lock = _in_use.get(folder)
     if lock is None:
-        lock = EntryLock(folder)
+        lock = entries.EntryLock(folder)
         lock.use(on_wait=lambda: _tell_waiting(source))
-        if not (folder / ABOUT).is_file():
+        if not (folder / entries.ABOUT).is_file():
             lock.release()
             return None
         _in_use[folder] = lock
-    elif not (folder / ABOUT).is_file():  # removed by hand, under the lock
+    elif not (folder / entries.ABOUT).is_file():  # removed by hand, under the lock
         _in_use.pop(folder).release()
         return None
-    os.utime(folder / ABOUT)  # when it was last used
-    about = json.loads((folder / ABOUT).read_text())
+    os.utime(folder / entries.ABOUT)  # when it was last used
+    about = json.loads((folder / entries.ABOUT).read_text())
     arrays = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
     return Stored(folder, arrays, about["description"])
 
 
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
     """Build the entry if it is still not there."""
-    lock, is_waiting = EntryLock(folder), False
+    lock, is_waiting = entries.EntryLock(folder), False
     while not lock.try_alone():
         # Not a wait for the lock: who has built the entry goes on to use it, and holds it then
         # together with others until its process ends.
-        if (folder / ABOUT).is_file():
+        if (folder / entries.ABOUT).is_file():
             return
         if not is_waiting:
             _tell_waiting(source)
             is_waiting = True
         time.sleep(POLL_S)
     try:
-        if (folder / ABOUT).is_file():
+        if (folder / entries.ABOUT).is_file():
             return
-        remove_unfinished(folder.parent, locked=folder)
+        entries.remove_unfinished(folder.parent, locked=folder)
         shown = json.loads(json.dumps(source.shown))
-        old = [one for one in list_entries(folder.parent) if one.about | shown == one.about]
+        old = [one for one in entries.list_entries(folder.parent) if one.about | shown == one.about]
         if old:
             is_ours = any(one.about["layout"] == LAYOUT for one in old)
             why = "has changed since it was stored" if is_ours else "was stored by another version"
-            tell(f"{source.path} {why}, so it is read anew.")
-        with written_whole(folder) as part:
+            entries.tell(f"{source.path} {why}, so it is read anew.")
+        with entries.written_whole(folder) as part:
             _write(part, source, build)
             source.require_unchanged()
         for entry in old:
-            remove_entry(entry.folder)
+            entries.remove_entry(entry.folder)
     finally:
         lock.release()
 
@@ -369,15 +357,15 @@ def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, An
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "description": description,
         }
-        (part / ABOUT).write_text(json.dumps(about, indent=1))
+        (part / entries.ABOUT).write_text(json.dumps(about, indent=1))
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in entries.NO_ROOM:
             raise
-        raise no_room(writer.what) from error
+        raise entries.no_room(writer.what) from error
 
 
 def _tell_waiting(source: Source) -> None:
-    tell(f"dataset {source.name} is being stored by another process; waiting for it.")
+    entries.tell(f"dataset {source.name} is being stored by another process; waiting for it.")
 
 
 def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
