@@ -146,34 +146,29 @@ def test_groups_keep_their_own_settings(cls):
         assert torch.equal(p, q) == (i != 2)  # the one matrix without decay; 1-d has none anyway
 
 
+@pytest.fixture
+def probed_anew():
+    internals.fused_kernels_work.cache_clear()
+    yield
+    internals.fused_kernels_work.cache_clear()
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_", "_foreach_sqrt"])
-def test_works_without_the_private_kernels(name, missing, monkeypatch):
+@pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_"])
+def test_works_without_the_fused_kernels(name, missing, probed_anew, monkeypatch):
     monkeypatch.delattr(torch, missing)
-    probes = internals.fused_kernels_work, internals.foreach_kernels_work
-    for probe in probes:
-        probe.cache_clear()
-    try:
-        params = parameters()
-        path = "foreach" if "foreach" in missing and len(PATHS[name]) > 1 else None
-        optimizer = build(name, params, weight_decay=0.05, path=path)
-        run(optimizer, params, name)
-        assert not optimizer.defaults.get("fused") or "foreach" in missing
-    finally:
-        for probe in probes:
-            probe.cache_clear()
+    params = parameters()
+    optimizer = build(name, params, weight_decay=0.05)
+    run(optimizer, params, name)
+    assert not optimizer.defaults.get("fused")
     assert_follows(params, Reference(name, initial_weights(), weight_decay=0.05), name)
 
 
-def test_a_changed_kernel_is_not_used(monkeypatch):
-    internals.fused_kernels_work.cache_clear()
+def test_a_changed_kernel_is_not_used(probed_anew, monkeypatch):
     assert internals.fused_kernels_work("cpu")
-    monkeypatch.setattr(torch, "_fused_sgd_", lambda *args, **kwargs: None)
     internals.fused_kernels_work.cache_clear()
-    try:
-        assert not internals.fused_kernels_work("cpu")
-    finally:
-        internals.fused_kernels_work.cache_clear()
+    monkeypatch.setattr(torch, "_fused_sgd_", lambda *args, **kwargs: None)
+    assert not internals.fused_kernels_work("cpu")
 
 
 @pytest.mark.parametrize(
@@ -243,9 +238,6 @@ def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
         chosen.update(bucket.path for bucket in found)
         return found
 
-    monkeypatch.setattr(
-        internals, "foreach_kernels_work", lambda device_type: device_type == "cuda"
-    )
     monkeypatch.setattr(kernels, "buckets", recording)
     with FakeTensorMode():
         params = [
@@ -264,7 +256,6 @@ def test_gradients_are_clipped_by_one_kernel(monkeypatch):
     for p in params:
         p.grad = torch.ones_like(p)
     calls, multiply = [], torch._foreach_mul_
-    assert internals.foreach_kernels_work("cpu")
     monkeypatch.setattr(
         torch,
         "_foreach_mul_",

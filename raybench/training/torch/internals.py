@@ -4,12 +4,11 @@
 |------------------|--------------------------------------------------|-------------------|
 | `_fused_adamw_`  | one pass over memory updates weight and states;  | `foreach`         |
 | `_fused_sgd_`    | torch's own optimizers call them (`fused=True`)  |                   |
-| `_foreach_*`     | one kernel for all tensors, norms included: a    | one tensor at a   |
-|                  | GPU is not asked tensor by tensor                | time              |
+| `_foreach_*`     | one kernel for all tensors, norms included: a    | torch's own       |
+|                  | GPU is not asked tensor by tensor                | optimizers fail   |
 
-They are probed once per device (`fused_kernels_work`, `foreach_kernels_work`) and left where they
-are missing or give another result. tests/training/test_internals.py says when torch has changed
-them.
+The fused ones are probed once per device (`fused_kernels_work`) and left where they are missing or
+give another result. tests/training/test_internals.py says when torch has changed any of them.
 """
 
 from __future__ import annotations
@@ -26,63 +25,10 @@ class _Foreach:
     """Operations on lists of tensors, named as a tensor's own: `foreach.add_(tensors, others)`."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(tensors: list[Tensor], *others: Any, **options: Any) -> Any:
-            if not tensors or not foreach_kernels_work(tensors[0].device.type):
-                return _one_by_one(name, tensors, *others, **options)
-            return getattr(torch, f"_foreach_{name}")(tensors, *others, **options)
-
-        return call
+        return getattr(torch, f"_foreach_{name}")  # type: ignore[no-any-return]
 
 
 foreach = _Foreach()
-
-
-def _one_by_one(name: str, tensors: list[Tensor], *others: Any, **options: Any) -> list[Tensor]:
-    rows = zip(*(one for one in others if isinstance(one, list | tuple)), strict=True)
-    own = list(rows) or [tuple(others)] * len(tensors)
-    rest = () if not own or own[0] == tuple(others) else others[len(own[0]) :]
-    return [
-        getattr(tensor, name)(*given, *rest, **options)
-        for tensor, given in zip(tensors, own, strict=True)
-    ]
-
-
-@functools.cache
-def foreach_kernels_work(device_type: str) -> bool:
-    """Whether the kernels that optim/ calls give there what one tensor at a time gives."""
-    values, others = (
-        [torch.tensor(row, device=device_type) for row in ([4.0, 9.0, torch.nan], [3.0, size, 1.0])]
-        for size in (-2.0, 0.5)
-    )
-    factors = torch.tensor([3.0, -1.0], device=device_type).unbind()
-    calls: list[tuple[str, tuple[Any, ...], dict[str, float]]] = [
-        ("add", (others,), {"alpha": 3.0}),
-        ("add_", (others,), {"alpha": -1.0}),
-        ("add_", (1.0,), {}),
-        ("mul_", (0.25,), {}),
-        ("mul_", (factors[0],), {}),
-        ("div", (others,), {}),
-        ("div_", (0.5,), {}),
-        ("sqrt", (), {}),
-        ("norm", (), {}),
-        ("lerp", (others, 0.5), {}),
-        ("lerp_", (others, 0.5), {}),
-        ("addcmul_", (others, others), {"value": -1.0}),
-        ("addcmul_", (others, factors), {"value": 2.0}),
-        ("clamp_max_", (1.0,), {}),
-        ("clamp_min_", (-1.0,), {}),
-    ]
-    try:
-        for name, given, options in calls:
-            one, other = ([value.clone() for value in values] for _ in range(2))
-            found = getattr(torch, f"_foreach_{name}")(one, *given, **options)
-            expected = _one_by_one(name, other, *given, **options)
-            for mine, right in zip(found or one, expected, strict=True):
-                if not torch.allclose(mine, right, equal_nan=True):
-                    return False
-    except (AttributeError, TypeError, RuntimeError):
-        return False
-    return True
 
 
 def fused_adamw(
