@@ -15,16 +15,22 @@ BEST = 5
 
 
 class Losses:
-    """The loss and the metric of a run; a framework's own has the operations."""
+    """The loss and the metric of a run; a framework's own has the operations.
+
+    `_mean` is over the outputs of each sample (N,), `_mean_of_counted` over the tokens of each that
+    count, 0 where none does. The others are in the labels' shape: `_errors` outputs - labels, where
+    (N, 1) outputs are (N,) beside such, the `_cross_entropy` of each label, and `_hits`, whether
+    its output is among the `most` largest.
+    """
 
     PREFIX: ClassVar[str]
     """Of the names of a workload's hooks."""
-    floats: Any
-    mean: Any
-    mean_of_counted: Any
-    errors: Any
-    cross_entropy: Any
-    hits: Any
+    _floats: Any
+    _mean: Any
+    _mean_of_counted: Any
+    _errors: Any
+    _cross_entropy: Any
+    _hits: Any
 
     def __init__(
         self, workload: Workload, metric: Metric, *, scale: Tensor = 1.0, smoothing: float = 0.0
@@ -73,11 +79,11 @@ class Losses:
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""
         if (own := self.hook("loss")) is not None:
-            return self.floats(own(outputs, labels))
+            return self._floats(own(outputs, labels))
         if self._workload.task == "regression":
-            return self.floats(self.mean(_square(self.errors(outputs, labels))))
-        losses = self.cross_entropy(outputs, labels, smoothing)
-        return self.floats(self._of_samples(losses, labels))
+            return self._floats(self._mean(_square(self._errors(outputs, labels))))
+        losses = self._cross_entropy(outputs, labels, smoothing)
+        return self._floats(self._of_samples(losses, labels))
 
     def values(self, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
         """Return what the metric averages, of each sample (N,), float32."""
@@ -89,19 +95,19 @@ class Losses:
         elif kind == "loss":
             values = losses
         elif kind == "squared_error":
-            values = self.mean(_square(self.errors(outputs, labels) * self._scale))
+            values = self._mean(_square(self._errors(outputs, labels) * self._scale))
         elif kind == "absolute_error":
-            values = self.mean(abs(self.errors(outputs, labels) * self._scale))
+            values = self._mean(abs(self._errors(outputs, labels) * self._scale))
         elif kind == "correct" and (correct := self.hook("correct")) is not None:
             values = correct(outputs, labels)
         else:
-            hits = self.hits(outputs, labels, 1 if kind == "correct" else BEST)
-            values = self._of_samples(self.floats(hits), labels)
-        return self.floats(values)
+            hits = self._hits(outputs, labels, 1 if kind == "correct" else BEST)
+            values = self._of_samples(self._floats(hits), labels)
+        return self._floats(values)
 
     def _of_samples(self, values: Tensor, labels: Tensor) -> Tensor:
         """Return (N,) of what is of samples already, or of the tokens of each."""
-        return values if len(labels.shape) == 1 else self.mean_of_counted(values, labels)
+        return values if len(labels.shape) == 1 else self._mean_of_counted(values, labels)
 
 
 def _square(values: Tensor) -> Tensor:

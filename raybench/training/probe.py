@@ -44,14 +44,17 @@ class Trial:
     all_gradients: ClassVar[bool] = False
     """Whether several workers wait for the gradient of each parameter, as torch's DDP does."""
 
-    build: Any
+    _build: Any
+    """Returns a model with parameters, all of known sizes."""
     shapes: Any
-    tensors: Any
-    forward: Any
-    refused_kind: Any
-    gradients: Any
+    _tensors: Any
+    """Returns model, inputs and labels as training has them."""
+    _forward: Any
+    _refused_kind: Any
+    """Returns what outputs are that are no tensor of numbers; else None."""
+    _gradients: Any
     batch_statistics: Any
-    array: Any
+    _array: Any
 
     def __init__(self, workload: Workload, metric: Metric, judge: Any) -> None:
         self.workload, self._metric, self.losses = workload, metric, judge
@@ -61,13 +64,13 @@ class Trial:
 
         UserError for what cannot train, by `several` workers too, which build the same one.
         """
-        workload, judge, array = self.workload, self.losses, self.array
-        model = self.build(workload)
+        workload, judge, array = self.workload, self.losses, self._array
+        model = self._build(workload)
         if several:
             with as_another_worker():
-                other = self.build(workload)
+                other = self._build(workload)
             check_same(workload, self.shapes(model), self.shapes(other))
-        model, batch, answers = self.tensors(model, inputs, labels)
+        model, batch, answers = self._tensors(model, inputs, labels)
         own_loss = judge.hook("loss")
         default = is_default(workload, self._metric, loss=own_loss, correct=judge.hook("correct"))
         half = each(batch, lambda one: one[: len(one) // 2])
@@ -87,7 +90,7 @@ class Trial:
         with users_code(
             f"Workload {workload.name}: the way back through its {self.model_words} model failed"
         ):
-            gradients = self.gradients(model, batch, answers, losses)
+            gradients = self._gradients(model, batch, answers, losses)
         needed = several and self.all_gradients
         warnings = check_gradients(workload, gradients, all_needed=needed)
         warnings += check_alone(workload, array(alone), array(whole))
@@ -100,8 +103,8 @@ class Trial:
         with users_code(
             f"Workload {self.workload.name}: its {self.model_words} model failed on inputs {shapes}"
         ):
-            outputs = self.forward(model, batch, training)
-        if (kind := self.refused_kind(outputs)) is not None:
+            outputs = self._forward(model, batch, training)
+        if (kind := self._refused_kind(outputs)) is not None:
             raise UserError(
                 f"Workload {self.workload.name}: its model must return a tensor of floating point "
                 f"numbers, not {kind}."

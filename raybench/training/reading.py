@@ -118,7 +118,8 @@ class BatchesInMemory:
     """Inputs and labels that are on the device: a batch is an index into them. A framework's own
     has the rest."""
 
-    noise_like: Any
+    _noise_like: Any
+    """Returns random pixels or numbers in the shape of an array of inputs."""
 
     def __init__(self, inputs: Any, labels: Any, *, mixed: bool = False) -> None:
         """`mixed`: each sample with itself, to warm up what mixes them."""
@@ -134,7 +135,7 @@ class BatchesInMemory:
     def noise(self, num_rows: int) -> Self:
         """Return random inputs with the first labels: throw-away data of the same kind."""
         inputs, labels = self._cut(self._inputs, self._labels, slice(num_rows))
-        return type(self)(each(inputs, self.noise_like), labels)
+        return type(self)(each(inputs, self._noise_like), labels)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""
@@ -152,9 +153,11 @@ class BatchesOnDemand:
     the rest."""
 
     in_memory: Any
-    sent: Any
-    on_device: Any
-    random: Any
+    _sent: Any
+    """Returns an array as a tensor from where the device takes it, or there; `_on_device` takes it.
+    `_random` is noise of a shape and a kind there."""
+    _on_device: Any
+    _random: Any
 
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
         """`mixed`: whether the reader mixes samples."""
@@ -167,7 +170,7 @@ class BatchesOnDemand:
         wanted = np.arange(len(self._reader.split))[rows]
         chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
         for inputs, labels in self._prefetch.each(self._read, chunks):
-            yield each(inputs, self.on_device), self.on_device(labels)
+            yield each(inputs, self._on_device), self._on_device(labels)
 
     def noise(self, num_rows: int) -> Any:
         """Return random inputs with the first labels, in memory; of whole numbers the first sample
@@ -178,11 +181,11 @@ class BatchesOnDemand:
         def noise(one: Any) -> Any:
             kind = np.dtype(one.dtype)
             if kind.kind == "i":
-                return self.on_device(self.sent(repeated_first(one, len(labels))))
-            return self.random((len(labels), *one.shape[1:]), kind)
+                return self._on_device(self._sent(repeated_first(one, len(labels))))
+            return self._random((len(labels), *one.shape[1:]), kind)
 
         inputs = each(split.inputs, noise)
-        return self.in_memory(inputs, self.on_device(self.sent(labels)), mixed=self._is_mixed)
+        return self.in_memory(inputs, self._on_device(self._sent(labels)), mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""
@@ -194,7 +197,7 @@ class BatchesOnDemand:
 
     def _read(self, rows: Rows) -> tuple[Any, Any]:
         samples = self._reader.read(rows)
-        return each(samples.inputs, self.sent), self.sent(samples.labels)
+        return each(samples.inputs, self._sent), self._sent(samples.labels)
 
 
 def training_reader(spec: RunSpec, split: Split) -> Reader | None:

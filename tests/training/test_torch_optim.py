@@ -22,7 +22,8 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from raybench.training.torch import internals  # noqa: E402
-from raybench.training.torch.optim import Lamb, Lars, RAdam, build_optimizer, kernels  # noqa: E402
+from raybench.training.torch.optim import build_optimizer, kernels  # noqa: E402
+from raybench.training.torch.optim.methods import Lamb, Lars, RAdam  # noqa: E402
 
 PATHS = {
     "adam": [None],

@@ -109,8 +109,7 @@ class InMemoryBatches(BatchesInMemory):
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def noise_like(self, first: tf.Tensor) -> tf.Tensor:
-        """Return random pixels or numbers."""
+    def _noise_like(self, first: tf.Tensor) -> tf.Tensor:
         return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
 
 
@@ -132,16 +131,13 @@ class OnDemandBatches(BatchesOnDemand):
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def sent(self, array: np.ndarray) -> tf.Tensor:
-        """Return a tensor on the device."""
+    def _sent(self, array: np.ndarray) -> tf.Tensor:
         return copied(array)
 
-    def on_device(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the tensor: it is there."""
+    def _on_device(self, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
 
-    def random(self, shape: tuple[int, ...], kind: np.dtype) -> tf.Tensor:
-        """Return noise on the device."""
+    def _random(self, shape: tuple[int, ...], kind: np.dtype) -> tf.Tensor:
         return _noise(shape, tf.as_dtype(kind))
 
     def _read_step(self, step: Step) -> Batch:

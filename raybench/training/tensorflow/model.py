@@ -105,26 +105,21 @@ class Losses(losses.Losses):
 
     PREFIX = "keras"
 
-    def floats(self, values: tf.Tensor) -> tf.Tensor:
-        """Return float32."""
+    def _floats(self, values: tf.Tensor) -> tf.Tensor:
         return tf.cast(values, tf.float32)
 
-    def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the mean over the outputs of each sample (N,)."""
+    def _mean(self, values: tf.Tensor) -> tf.Tensor:
         return values if values.shape.rank == 1 else tf.reduce_mean(values, axis=1)
 
-    def mean_of_counted(self, values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Return the mean over the tokens of each sample that count (N,); 0 where none does."""
+    def _mean_of_counted(self, values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         counted = tf.cast(labels != IGNORED, values.dtype)
         return tf.reduce_sum(values * counted, 1) / tf.maximum(tf.reduce_sum(counted, 1), 1)
 
-    def errors(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Return outputs - labels in the labels' shape: (N, 1) outputs are (N,) beside such."""
+    def _errors(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         found = tf.reshape(tf.cast(outputs, tf.float32), tf.shape(labels))
         return found - tf.cast(labels, tf.float32)
 
-    def cross_entropy(self, outputs: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
-        """Return that of each label, in the labels' shape."""
+    def _cross_entropy(self, outputs: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
         if labels.shape.rank > 1:
             labels = tf.where(labels == IGNORED, tf.zeros_like(labels), labels)
         logits = tf.cast(outputs, tf.float32)
@@ -134,8 +129,7 @@ class Losses(losses.Losses):
         spread = -tf.reduce_mean(tf.nn.log_softmax(logits), -1)
         return (1 - smoothing) * losses + smoothing * spread
 
-    def hits(self, outputs: tf.Tensor, labels: tf.Tensor, most: int) -> tf.Tensor:
-        """Whether the label's output is among the `most` largest, in the labels' shape."""
+    def _hits(self, outputs: tf.Tensor, labels: tf.Tensor, most: int) -> tf.Tensor:
         if most == 1:
             return tf.argmax(outputs, axis=-1, output_type=labels.dtype) == labels
         found = tf.math.top_k(tf.cast(outputs, tf.float32), min(most, outputs.shape[-1]))

@@ -45,27 +45,36 @@ class KerasTrial(Trial):
     shapes = staticmethod(parameter_shapes)
     batch_statistics = staticmethod(batch_statistics)
 
-    def build(self, workload: Workload) -> keras.Model:
-        """Return a model with parameters, which is built."""
-        return _build(workload)
+    def _build(self, workload: Workload) -> keras.Model:
+        with users_code(f"Workload {workload.name}: build_keras failed"):
+            model = build_model(workload, seed=0)
+        if not isinstance(model, keras.Model):
+            raise UserError(
+                f"Workload {workload.name}: build_keras must return a keras.Model, not "
+                f"{type(model).__name__}."
+            )
+        if not model.built:
+            raise UserError(
+                f"Workload {workload.name}: its Keras model is not built yet; begin it with "
+                f"keras.Input({shown(workload.input_shape)}), or call its build in build_keras."
+            )
+        check_parameters(workload, num_parameters(model))
+        return model
 
-    def tensors(
+    def _tensors(
         self, model: keras.Model, inputs: Batch, labels: Array
     ) -> tuple[keras.Model, Inputs, tf.Tensor]:
-        """Return all as tensors."""
         return model, prepare_inputs(each(inputs, tf.constant)), tf.constant(labels)
 
-    def forward(self, model: keras.Model, batch: Inputs, training: bool) -> object:
-        """Return what the model returns."""
+    def _forward(self, model: keras.Model, batch: Inputs, training: bool) -> object:
         return model(batch, training=training)
 
-    def refused_kind(self, outputs: object) -> str | None:
-        """Return what outputs are that are no tensor of numbers."""
+    def _refused_kind(self, outputs: object) -> str | None:
         if not isinstance(outputs, tf.Tensor):
             return type(outputs).__name__
         return None if outputs.dtype.is_floating else str(outputs.dtype.name)
 
-    def gradients(
+    def _gradients(
         self, model: keras.Model, batch: Inputs, answers: tf.Tensor, losses: tf.Tensor
     ) -> dict[str, Array | None]:
         """Return every trainable variable's gradient, by a traced step of any batch size.
@@ -85,34 +94,16 @@ class KerasTrial(Trial):
         used: list[bool] = []  # known while it is traced, once
         signature = each(batch, _any_rows), _any_rows(answers)
         values = iter(tf.function(step, input_signature=signature)(batch, answers))
-        arrays = [self.array(next(values)) if is_used else None for is_used in used]
+        arrays = [self._array(next(values)) if is_used else None for is_used in used]
         names = [variable.path for variable in model.trainable_variables]
         return dict(zip(names, arrays, strict=True))
 
-    def array(self, tensor: tf.Tensor) -> Array:
-        """Return float32."""
+    def _array(self, tensor: tf.Tensor) -> Array:
         return np.asarray(tf.cast(tensor, tf.float32))
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def _build(workload: Workload) -> keras.Model:
-    with users_code(f"Workload {workload.name}: build_keras failed"):
-        model = build_model(workload, seed=0)
-    if not isinstance(model, keras.Model):
-        raise UserError(
-            f"Workload {workload.name}: build_keras must return a keras.Model, not "
-            f"{type(model).__name__}."
-        )
-    if not model.built:
-        raise UserError(
-            f"Workload {workload.name}: its Keras model is not built yet; begin it with "
-            f"keras.Input({shown(workload.input_shape)}), or call its build in build_keras."
-        )
-    check_parameters(workload, num_parameters(model))
-    return model
 
 
 SLOW = 0.99

@@ -101,8 +101,7 @@ class InMemoryBatches(BatchesInMemory):
         for index, weight in zip(indices, weights, strict=True):
             yield self._batch(index, weight)
 
-    def noise_like(self, first: torch.Tensor) -> torch.Tensor:
-        """Return random pixels or numbers."""
+    def _noise_like(self, first: torch.Tensor) -> torch.Tensor:
         if first.dtype in (torch.uint8, torch.float32):
             return _noise(tuple(first.shape), first.dtype, first.device)
         return first
@@ -146,34 +145,31 @@ class OnDemandBatches(BatchesOnDemand):
         read = self._prefetch.each(self._read_pass, passes)
         for _ in range(sum(len(step.indices) for step in steps)):
             with self._clock.waiting():
-                batch = _moved(next(read), self.on_device)
+                batch = _moved(next(read), self._on_device)
             yield batch
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""
         return self._clock.seconds()
 
-    def sent(self, array: np.ndarray) -> torch.Tensor:
-        """Return a tensor where the device takes it."""
+    def _sent(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor
         with torch.cuda.device(self._device):  # a new thread's own would be the first one
             return tensor.pin_memory()
 
-    def on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on the device."""
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
-    def random(self, shape: tuple[int, ...], kind: np.dtype) -> torch.Tensor:
-        """Return noise on the device."""
+    def _random(self, shape: tuple[int, ...], kind: np.dtype) -> torch.Tensor:
         return _noise(shape, torch.uint8 if kind == np.uint8 else torch.float32, self._device)
 
     def _read_pass(self, asked: Asked) -> Batch:
         """Return a pass where the device takes it."""
         rows, weights, rounds = asked
         found = self._reader.read(rows, rounds)
-        return _moved(Batch(found.inputs, found.labels, weights, found.mixed), self.sent)
+        return _moved(Batch(found.inputs, found.labels, weights, found.mixed), self._sent)
 
 
 def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:

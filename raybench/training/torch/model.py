@@ -133,25 +133,20 @@ class Losses(losses.Losses):
 
     PREFIX = "torch"
 
-    def floats(self, values: Tensor) -> Tensor:
-        """Return float32."""
+    def _floats(self, values: Tensor) -> Tensor:
         return values.float()
 
-    def mean(self, values: Tensor) -> Tensor:
-        """Return the mean over the outputs of each sample (N,)."""
+    def _mean(self, values: Tensor) -> Tensor:
         return values if values.ndim == 1 else values.mean(dim=1)
 
-    def mean_of_counted(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean over the tokens of each sample that count (N,); 0 where none does."""
+    def _mean_of_counted(self, values: Tensor, labels: Tensor) -> Tensor:
         counted = labels != IGNORED
         return (values * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
 
-    def errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return outputs - labels in the labels' shape: (N, 1) outputs are (N,) beside such."""
+    def _errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return outputs.float().reshape(labels.shape) - labels.float()
 
-    def cross_entropy(self, outputs: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-        """Return that of each label, in the labels' shape."""
+    def _cross_entropy(self, outputs: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         if labels.ndim == 1:
             return functional.cross_entropy(
                 outputs.float(), labels, reduction="none", label_smoothing=smoothing
@@ -165,8 +160,7 @@ class Losses(losses.Losses):
         )
         return losses.reshape(labels.shape)
 
-    def hits(self, outputs: Tensor, labels: Tensor, most: int) -> Tensor:
-        """Whether the label's output is among the `most` largest, in the labels' shape."""
+    def _hits(self, outputs: Tensor, labels: Tensor, most: int) -> Tensor:
         if most == 1:
             return outputs.argmax(dim=-1) == labels
         best = outputs.topk(min(most, outputs.shape[-1]), dim=-1).indices

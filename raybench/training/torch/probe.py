@@ -50,62 +50,53 @@ class TorchTrial(Trial):
     shapes = staticmethod(parameter_shapes)
     batch_statistics = staticmethod(batch_statistics)
 
-    def build(self, workload: Workload) -> nn.Module:
-        """Return a model with parameters, all of known sizes."""
-        return _build(workload)
+    def _build(self, workload: Workload) -> nn.Module:
+        with users_code(f"Workload {workload.name}: build_torch failed"):
+            model = build_model(workload, seed=0)
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                f"Workload {workload.name}: build_torch must return a torch.nn.Module, not "
+                f"{type(model).__name__}."
+            )
+        if any(is_lazy(parameter) for parameter in model.parameters()):
+            raise UserError(
+                f"Workload {workload.name}: its torch model has lazy layers; give them their sizes."
+            )
+        check_parameters(workload, num_parameters(model))
+        return model
 
-    def tensors(
+    def _tensors(
         self, model: nn.Module, inputs: Batch, labels: Array
     ) -> tuple[nn.Module, Inputs, Tensor]:
-        """Return all on the device, images in the order of training."""
         model = model.to(self.device)
         if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
             model = model.to(memory_format=torch.channels_last)
         batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(self.device)))
         return model, batch, torch.from_numpy(labels).to(self.device)
 
-    def forward(self, model: nn.Module, batch: Inputs, training: bool) -> object:
-        """Return what the model returns."""
+    def _forward(self, model: nn.Module, batch: Inputs, training: bool) -> object:
         with torch.set_grad_enabled(training):
             return model.train(training)(batch)
 
-    def refused_kind(self, outputs: object) -> str | None:
-        """Return what outputs are that are no tensor of numbers."""
+    def _refused_kind(self, outputs: object) -> str | None:
         if not isinstance(outputs, Tensor):
             return type(outputs).__name__
         return None if outputs.is_floating_point() else str(outputs.dtype)
 
-    def gradients(
+    def _gradients(
         self, model: nn.Module, batch: Inputs, answers: Tensor, losses: Tensor
     ) -> dict[str, Array | None]:
         """Return the gradient of every trainable parameter, None where there is none."""
         if losses.requires_grad:
             torch.autograd.backward(losses.sum())
         return {
-            name: None if parameter.grad is None else self.array(parameter.grad)
+            name: None if parameter.grad is None else self._array(parameter.grad)
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
 
-    def array(self, tensor: Tensor) -> Array:
-        """Return float32."""
+    def _array(self, tensor: Tensor) -> Array:
         return tensor.detach().float().cpu().numpy()
-
-
-def _build(workload: Workload) -> nn.Module:
-    with users_code(f"Workload {workload.name}: build_torch failed"):
-        model = build_model(workload, seed=0)
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"Workload {workload.name}: build_torch must return a torch.nn.Module, not "
-            f"{type(model).__name__}."
-        )
-    if any(is_lazy(parameter) for parameter in model.parameters()):
-        raise UserError(
-            f"Workload {workload.name}: its torch model has lazy layers; give them their sizes."
-        )
-    check_parameters(workload, num_parameters(model))
-    return model
 
 
 SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)

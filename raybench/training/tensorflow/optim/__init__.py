@@ -8,28 +8,20 @@ from typing import Any
 import keras
 
 from raybench.training.optimizers import own_settings
+from raybench.training.tensorflow.optim import methods
 from raybench.training.tensorflow.optim.kernels import clip_gradients as clip_gradients
-from raybench.training.tensorflow.optim.methods import Adam as Adam
-from raybench.training.tensorflow.optim.methods import Lamb as Lamb
-from raybench.training.tensorflow.optim.methods import Lars as Lars
-from raybench.training.tensorflow.optim.methods import Lion as Lion
-from raybench.training.tensorflow.optim.methods import Muon as Muon
-from raybench.training.tensorflow.optim.methods import NAdamW as NAdamW
-from raybench.training.tensorflow.optim.methods import RAdam as RAdam
-from raybench.training.tensorflow.optim.methods import ScheduleFreeAdamW as ScheduleFreeAdamW
-from raybench.training.tensorflow.optim.methods import Sgd as Sgd
 
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "adam": Adam,
-    "radam": RAdam,
-    "lars": Lars,
-    "lamb": Lamb,
-    "sgd": Sgd,
-    "adamw": Adam,
-    "nadamw": NAdamW,
-    "lion": Lion,
-    "schedule_free_adamw": ScheduleFreeAdamW,
-    "muon": Muon,
+    "adam": methods.Adam,
+    "radam": methods.RAdam,
+    "lars": methods.Lars,
+    "lamb": methods.Lamb,
+    "sgd": methods.Sgd,
+    "adamw": methods.Adam,
+    "nadamw": methods.NAdamW,
+    "lion": methods.Lion,
+    "schedule_free_adamw": methods.ScheduleFreeAdamW,
+    "muon": methods.Muon,
 }
 
 

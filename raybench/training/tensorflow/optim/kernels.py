@@ -69,7 +69,7 @@ class Optimizer(keras.optimizers.Optimizer):
             return
         super().build(variables)
         self._states = [
-            [self.add_variable_from_reference(variable, name) for name in self.states_of(variable)]
+            [self.add_variable_from_reference(variable, name) for name in self._states_of(variable)]
             for variable in variables
         ]
         # `update_step` is given one worker's own copy, where a strategy keeps several.
@@ -98,13 +98,13 @@ class Optimizer(keras.optimizers.Optimizer):
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
-        self.count()
+        self._count()
         self.iterations.assign_add(1)
 
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         """Take one step with gradients that are summed over the workers here."""
         super().apply(grads, trainable_variables)
-        self.count()
+        self._count()
 
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
@@ -116,7 +116,7 @@ class Optimizer(keras.optimizers.Optimizer):
         """Return the tensors of `Rates` for all variables of a type."""
         rate, step = (ops.cast(one, "float64") for one in (learning_rate, self.iterations + 1))
         kept = 1 - rate * self.decay_rate
-        return tf.cast(rate, kind), tf.cast(kept, kind), *self.scalars(kind, step, rate)
+        return tf.cast(rate, kind), tf.cast(kept, kind), *self._scalars(kind, step, rate)
 
     def _update_one(
         self, variable: tf.Variable, gradient: tf.Tensor, shared: tuple[tf.Tensor, ...]
@@ -126,24 +126,24 @@ class Optimizer(keras.optimizers.Optimizer):
         rates = Rates(rate, kept, tuple(own), 0.0 if excluded else self.decay_rate, excluded)
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
         states = self._states[self._positions[variable.ref()]]
-        self.update(variable, gradient, [state.value for state in states], rates)
+        self._update(variable, gradient, [state.value for state in states], rates)
 
-    def states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+    def _states_of(self, variable: keras.Variable) -> tuple[str, ...]:
         """Names of the variables kept for a weight."""
         del variable
         return self.STATES
 
-    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return what all updates of a step need for variables of a type; step (from 1) and rate
         are float64: in float32, 1 - 0.999 alone is off by 1e-5."""
         del kind, step, rate
         return ()
 
-    def count(self) -> None:
+    def _count(self) -> None:
         """Take in the rate of a step, after its updates; traced, in replica context."""
         return
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""
         raise NotImplementedError
 

@@ -43,8 +43,7 @@ class Lars(Optimizer):
     STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["lars"]
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         if not rates.excluded:
             norm = tf.norm(variable)
             denominator = tf.norm(gradient) + rates.weight_decay * norm
@@ -69,8 +68,7 @@ class Sgd(Optimizer):
     STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["sgd"]
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         if rates.weight_decay:
             gradient += rates.weight_decay * variable
         (buffer,) = states
@@ -91,13 +89,11 @@ class Adam(Optimizer):
     NESTEROV: ClassVar[bool] = False
     """Whether the direction looks ahead (NAdamW)."""
 
-    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return step size and epsilon."""
+    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         settings = {name: getattr(self, name) for name in ADAM}
         return adam_scalars(kind, step=step, learning_rate=rate, **settings)
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         decay(variable, rates)
         apply_adam(
             variable,
@@ -119,8 +115,7 @@ class NAdamW(Adam):
 class RAdam(Adam):
     """Rectified Adam."""
 
-    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return step size and epsilon."""
+    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rectified, term = rectification_term(step, self.beta2)
         _, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
         # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
@@ -150,15 +145,14 @@ class Lamb(Optimizer):
 
     SETTINGS = DEFAULTS["lamb"]
 
-    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the two of m_hat / (sqrt(v_hat) + epsilon) with both corrections in them."""
         del rate
         correction1, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
         scale = tf.sqrt(correction2) / correction1
         return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(correction2), kind)
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
         update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
@@ -176,8 +170,7 @@ class Lion(Optimizer):
     STATES = ("exp_avg",)
     SETTINGS = DEFAULTS["lion"]
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         (exp_avg,) = states
         # As torch's lerp: what is 0 in one framework must not be a rounding error in the other.
         difference = gradient - exp_avg
@@ -203,7 +196,7 @@ class ScheduleFreeAdamW(Optimizer):
             for name in ("largest_rate", "rates_squared")
         )
 
-    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the two of sqrt(v_hat) + epsilon, c, 1 - c, and the rates of y and of d."""
         correction = tf.sqrt(1 - tf.pow(tf.constant(self.beta2, tf.float64), step))
         largest, total = self._counted(rate)
@@ -212,8 +205,7 @@ class ScheduleFreeAdamW(Optimizer):
         found = correction, self.epsilon * correction, share, 1 - share, of_y, of_d
         return tuple(tf.cast(one, kind) for one in found)
 
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         (ahead, exp_avg_sq), (scale, epsilon, share, left, of_y, of_d) = states, rates.own
         exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
         update = scale * gradient / (tf.sqrt(exp_avg_sq) + epsilon)
@@ -222,8 +214,7 @@ class ScheduleFreeAdamW(Optimizer):
         variable.assign_add(share * ahead - of_y * update)
         ahead.assign(left * (ahead - of_d * update))
 
-    def count(self) -> None:
-        """Take in the rate of a step, after its updates; traced, in replica context."""
+    def _count(self) -> None:
         largest, total = self._counted(ops.cast(self.learning_rate, "float64"))
         self.largest_rate.assign(largest)
         self.rates_squared.assign(total)
@@ -295,7 +286,7 @@ def _polynomial(products: tf.Tensor) -> tf.Tensor:
     return tf.linalg.set_diag(found, tf.linalg.diag_part(found) + first)
 
 
-class Muon(Optimizer):
+class Muon(Adam):
     """Orthogonalised momentum."""
 
     SETTINGS = DEFAULTS["muon"]
@@ -316,23 +307,15 @@ class Muon(Optimizer):
         super().build(variables)
         self._shapes = [self._matrices.get(id(variable)) for variable in variables]
 
-    def states_of(self, variable: keras.Variable) -> tuple[str, ...]:
-        """Names of the variables kept for a weight."""
+    def _states_of(self, variable: keras.Variable) -> tuple[str, ...]:
         return ("momentum_buffer",) if id(variable) in self._matrices else self.STATES
 
-    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return AdamW's step size and epsilon."""
-        settings = {name: getattr(self, name) for name in ADAM}
-        return adam_scalars(kind, step=step, learning_rate=rate, **settings)
-
-    def update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
-        decay(variable, rates)
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         shape = self._shapes[self._positions[variable.ref()]]
         if shape is None:
-            betas = {"beta1": self.beta1, "beta2": self.beta2}
-            apply_adam(variable, gradient, *states, scalars=rates.own, **betas)
+            super()._update(variable, gradient, states, rates)
             return
+        decay(variable, rates)
         (buffer,) = states
         buffer.assign_add((1 - self.momentum) * (gradient - buffer))
         direction = (1 - self.momentum) * gradient + self.momentum * buffer

@@ -10,15 +10,8 @@ from torch import nn
 
 from raybench.training.optimizers import own_settings
 from raybench.training.torch.internals import fused_kernels_work
+from raybench.training.torch.optim import methods
 from raybench.training.torch.optim.kernels import clip_gradients as clip_gradients
-from raybench.training.torch.optim.methods import Lamb as Lamb
-from raybench.training.torch.optim.methods import Lars as Lars
-from raybench.training.torch.optim.methods import Lion as Lion
-from raybench.training.torch.optim.methods import Muon as Muon
-from raybench.training.torch.optim.methods import NAdamW as NAdamW
-from raybench.training.torch.optim.methods import RAdam as RAdam
-from raybench.training.torch.optim.methods import ScheduleFreeAdamW as ScheduleFreeAdamW
-from raybench.training.torch.optim.methods import hidden_matrices
 
 
 def build_optimizer(
@@ -41,7 +34,7 @@ def build_optimizer(
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     params: list[Any] = [param for _, param in named if param.requires_grad]
     if name == "muon":
-        matrices = hidden_matrices(model)
+        matrices = methods.hidden_matrices(model)
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
     return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
 
@@ -83,15 +76,15 @@ def _sgd(
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": _adam,
-    "radam": RAdam,
-    "lars": Lars,
-    "lamb": Lamb,
+    "radam": methods.RAdam,
+    "lars": methods.Lars,
+    "lamb": methods.Lamb,
     "sgd": _sgd,
     "adamw": _adam,
-    "nadamw": NAdamW,
-    "lion": Lion,
-    "schedule_free_adamw": ScheduleFreeAdamW,
-    "muon": Muon,
+    "nadamw": methods.NAdamW,
+    "lion": methods.Lion,
+    "schedule_free_adamw": methods.ScheduleFreeAdamW,
+    "muon": methods.Muon,
 }
 
 

@@ -206,31 +206,31 @@ class Optimizer(torch.optim.Optimizer):
         """Update every parameter that has a gradient; `p.grad` is left as it is."""
         for index, group in enumerate(self.param_groups):
             group["step"] += 1
-            self.count(group)
+            self._count(group)
             for bucket in self._buckets_of(index, group):
                 weight_decay = 0.0 if bucket.excluded else group["weight_decay"]
-                self.update(bucket, group, weight_decay=weight_decay)
+                self._update(bucket, group, weight_decay=weight_decay)
                 bucket.grads = []  # kept, they would take memory that `zero_grad` gives back
 
     def _buckets_of(self, index: int, group: dict[str, Any]) -> list[Bucket]:
         """Return a group's buckets with the gradients of now."""
         present, (known, found) = layouts(group), self._buckets.get(index, ([], []))
         if present != known:
-            found = buckets(self, group, self.states_of(group), cuda_path=self.CUDA_PATH)
+            found = buckets(self, group, self._states_of(group), cuda_path=self.CUDA_PATH)
             self._buckets[index] = present, found
         for bucket in found:
             bucket.grads = [param.grad for param in bucket.params if param.grad is not None]
         return found
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def _states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Names of the tensors kept for each parameter of a group."""
         del group
         return self.STATES
 
-    def count(self, group: dict[str, Any]) -> None:
+    def _count(self, group: dict[str, Any]) -> None:
         """Take in the rate of a group's step, at its beginning."""
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
         raise NotImplementedError
 

@@ -40,8 +40,7 @@ class Lars(Optimizer):
     CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lars"]
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         lr, momentum, trust = group["lr"], group["momentum"], group["trust_coefficient"]
         params, grads, (buffers,) = bucket.params, bucket.grads, bucket.states
         if bucket.path == "foreach":
@@ -85,8 +84,7 @@ class Lamb(Optimizer):
     CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lamb"]
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings = {name: group[name] for name in ADAM}
         if bucket.excluded:
             adamw(bucket, weight_decay=0.0, **settings)
@@ -126,8 +124,7 @@ class RAdam(Optimizer):
 
     SETTINGS = DEFAULTS["radam"]
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings = {name: group[name] for name in ADAM}
         term = rectification_term(group["step"], group["beta2"])
         # The kernel divides sqrt(v) by sqrt(1 - beta2^t) before it adds its epsilon, and scales
@@ -153,8 +150,7 @@ class NAdamW(Optimizer):
 
     SETTINGS = DEFAULTS["nadamw"]
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings, beta1 = {name: group[name] for name in ADAM}, group["beta1"]
         if bucket.path == "foreach":
             foreach.mul_(bucket.params, 1 - group["lr"] * weight_decay)
@@ -182,8 +178,7 @@ class Lion(Optimizer):
     CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lion"]
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         lr, beta1 = group["lr"], group["beta1"]
         params, grads, (exp_avgs,) = bucket.params, bucket.grads, bucket.states
         if bucket.path == "foreach":
@@ -214,13 +209,11 @@ class ScheduleFreeAdamW(Optimizer):
     SETTINGS = DEFAULTS["schedule_free_adamw"]
     GROUP_KEYS = {"largest_rate": 0.0, "rates_squared": 0.0}
 
-    def count(self, group: dict[str, Any]) -> None:
-        """Take in the rate of a group's step, at its beginning."""
+    def _count(self, group: dict[str, Any]) -> None:
         group["largest_rate"] = max(group["largest_rate"], float(group["lr"]))
         group["rates_squared"] += group["largest_rate"] ** 2
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings, total = {name: group[name] for name in ADAM}, group["rates_squared"]
         lr, beta1 = settings["lr"], settings["beta1"]
         share = group["largest_rate"] ** 2 / total if total else 0.0
@@ -312,12 +305,10 @@ class Muon(Optimizer):
     SETTINGS = DEFAULTS["muon"]
     GROUP_KEYS = {"orthogonal": False}
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """Names of the tensors kept for each parameter of a group."""
+    def _states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["orthogonal"] else self.STATES
 
-    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        """Take one step with all tensors of a bucket, with the settings of its group."""
+    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         if not group["orthogonal"]:
             adamw(bucket, weight_decay=weight_decay, **{name: group[name] for name in ADAM})
             return
