@@ -16,6 +16,10 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 
+WARM_UP_STEPS = 2
+"""Of each shape: the first traces, allocates and picks kernels, the second runs as all later ones
+do."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -99,7 +103,17 @@ class Trainer(Protocol):
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on throw-away data, in the shape of each step, then
         restore every state."""
-        ...
+        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
+        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
+        real = self._splits
+        with self._restored():
+            self._splits = {name: part.noise(num_rows) for name, part in real.items()}
+            for one in steps:
+                for _ in range(WARM_UP_STEPS):
+                    self.train([one])
+            self.evaluate("validation", slice(0, self._evaluation_batch))
+            self._splits = real
+            self._freeze(steps[0].is_frozen)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps.
@@ -114,6 +128,12 @@ class Trainer(Protocol):
 
     _splits: dict[str, Any]
     """The splits as the worker takes them, by their names."""
+    _evaluation_batch: int
+    """Samples of a forward pass of an evaluation."""
+    _freeze: Any
+    """Freezes the backbone (True) or lets it go, on all ranks at the same step."""
+    _restored: Any
+    """Puts model, optimizer and random states back after what is done inside."""
     _recorder: Any
     """Of `record_steps`; else None."""
     _earlier_input_s: float = 0.0

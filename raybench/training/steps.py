@@ -112,19 +112,20 @@ def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
 
 
 def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> list[Step]:
-    """Return a full-size step and, where GPUs train, one of an epoch's last batch if that differs.
+    """Return a full-size step and, where GPUs train, one of an epoch's last batch if that differs;
+    each once more where it is frozen and later ones are not.
 
     A GPU picks its kernels anew for every shape (cuDNN's search). Cores need no second step, and
     their warm-up stays as it is.
     """
-    full = warm_up_step(spec, dataset, world, samples)
+    found = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(dataset.num_train_samples, size=spec.global_batch_size, least=_least(spec))
     num_last = last.stop - last.start
-    if not spec.gpus_per_worker or num_last == min(
-        spec.global_batch_size, dataset.num_train_samples
-    ):
-        return [full]
-    return [full, warm_up_step(spec, dataset, world, samples, num_samples=num_last)]
+    if spec.gpus_per_worker and num_last != min(spec.global_batch_size, dataset.num_train_samples):
+        found.append(warm_up_step(spec, dataset, world, samples, num_samples=num_last))
+    if not found[0].is_frozen or frozen_samples(spec, 1) >= spec.epochs:
+        return found
+    return [each for one in found for each in (one, replace(one, is_frozen=False))]
 
 
 def warm_up_step(
@@ -163,10 +164,3 @@ def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
     if spec.frozen_epochs == "all":
         return math.inf
     return spec.frozen_epochs * samples_per_epoch
-
-
-def with_unfrozen(spec: RunSpec, step: Step) -> list[Step]:
-    """Return a step, and where it is frozen and later ones are not, the same as one of them."""
-    if not step.is_frozen or frozen_samples(spec, 1) >= spec.epochs:
-        return [step]
-    return [step, replace(step, is_frozen=False)]

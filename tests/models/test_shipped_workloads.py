@@ -17,6 +17,7 @@ from raybench.spec.errors import UserError
         ("mnist_large", (28, 28, 1), 2_636_554),
         ("mnist_large_dense", (28, 28, 1), 4_104_202),
         ("cnn7", (299, 299, 3), 910_922),
+        ("cnn7", (32, 32, 3), 124_490),
         ("cifar_cnn", (32, 32, 3), 1_250_858),
         ("deep_mlp", (28, 28, 1), 75_850),
         ("small_resnet", (32, 32, 3), 413_514),

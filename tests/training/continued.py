@@ -12,18 +12,16 @@ from pathlib import Path
 
 import numpy as np
 from group_worker import join, leave
+from local import FOR_EVER, new_trainer
 
-from raybench.models.find import load_workload_dataset
-from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer, World, find_backend
+from raybench.training.base import Trainer, World
 from raybench.training.run import run
 from raybench.training.saved import Checkpoints
 
-FOR_EVER = Objective(kind="best_at_budget", max_train_seconds=1e6)
 MIDDLE, END = 0, 1
 """Evaluations in the middle of the first epoch, and at its end (90 samples, each 45)."""
 
@@ -50,8 +48,7 @@ def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
 
 def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
     """Train to the end; save after every evaluation, each in a folder of its own."""
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    trainer, dataset, _ = new_trainer(spec, world=world)
     checkpoints, ledger = Checkpoints(spec, world), Ledger("setup")
     curve = []
     for evaluation in run(spec, dataset, trainer, world, ledger):
@@ -66,8 +63,7 @@ def continued(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluatio
     """Continue from a folder to the end; return what of the curve was still to come."""
     checkpoint = latest_checkpoint(folder, spec)
     assert checkpoint is not None
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    trainer, dataset, _ = new_trainer(spec, world=world)
     trainer.restore(checkpoint.weights)
     ledger = Ledger("setup", earlier=checkpoint.state.ledger)
     curve = list(run(spec, dataset, trainer, world, ledger, resume=checkpoint.state))

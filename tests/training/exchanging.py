@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 from group_worker import join, leave
+from local import FOR_EVER, new_trainer
 from one_worker import weights_of
 
 from raybench.data.dataset import worker_share
-from raybench.models.find import load_workload_dataset
-from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import Step, Trainer, World, find_backend
+from raybench.training.base import Step, Trainer, World
 from raybench.training.run import run
 
 RATE = 3e-3
 BASE: dict[str, Any] = {
     "dataset": DatasetSpec(image_size=28, limit=90),
-    "objective": Objective(kind="best_at_budget", max_train_seconds=1e6),
+    "objective": FOR_EVER,
     "num_workers": 2,
     "batch_size_per_worker": 8,
     "optimizer": "adam",
@@ -65,17 +64,14 @@ def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
 
 def trained(spec: RunSpec, world: World) -> tuple[list[dict[str, Any]], Trainer]:
     """Run a spec to its end; return the lines of its evaluations and the trainer."""
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    trainer, dataset, _ = new_trainer(spec, world=world)
     curve = run(spec, dataset, trainer, world, Ledger("setup"))
     return [evaluation.line("0000") for evaluation in curve], trainer
 
 
 def single_steps(framework: str, world: World) -> dict[str, list[float]]:
     """Take each of STEPS from the initial weights; return what was logged."""
-    spec = spec_of(framework, "recorded")
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = find_backend(framework).Trainer(spec, workload, dataset, world)
+    trainer, _, _ = new_trainer(spec_of(framework, "recorded"), world=world)
     initial, logs = trainer.save(), {}
     for name, size in STEPS.items():
         trainer.load(initial)
@@ -88,9 +84,7 @@ def single_steps(framework: str, world: World) -> dict[str, list[float]]:
 
 def collectives_a_step(framework: str, name: str, world: World) -> int:
     """Return how many collectives a recorded step asks for; the first steps are not counted."""
-    spec = spec_of(framework, name)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer: Any = find_backend(framework).Trainer(spec, workload, dataset, world)
+    trainer: Any = new_trainer(spec_of(framework, name), world=world)[0]
     step = part_of_batch(16, world.rank, world.num_workers)
     trainer.warm_up(step)
     if framework == "tensorflow":
@@ -108,9 +102,7 @@ def collectives_a_step(framework: str, name: str, world: World) -> int:
 
 def steps_without_the_other(framework: str, world: World) -> int:
     """Train without exchange, rank 0 three steps more than rank 1: any collective would hang."""
-    spec = spec_of(framework, "alone")
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = find_backend(framework).Trainer(spec, workload, dataset, world)
+    trainer, _, _ = new_trainer(spec_of(framework, "alone"), world=world)
     step = part_of_batch(16, world.rank, world.num_workers)
     trainer.warm_up(step)
     steps = [step] * (1 if world.rank else 4)

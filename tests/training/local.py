@@ -1,15 +1,18 @@
 """Runs of the training loop in this process, without Ray."""
 
 import importlib.util
+from typing import Any
 
 import pytest
 
+from raybench.data.dataset import Dataset
+from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer, find_backend
+from raybench.training.base import Trainer, World, find_backend
 from raybench.training.run import run
 
 FRAMEWORKS = [
@@ -29,10 +32,29 @@ def small_spec(framework: str, **changes: object) -> RunSpec:
     return RunSpec(**({"framework": framework} | content | changes))  # type: ignore[arg-type]
 
 
-def train(spec: RunSpec, ledger: Ledger | None = None) -> tuple[list[Evaluation], Trainer]:
+def alone(framework: str) -> World:
+    """The place of a worker without others."""
+    return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
+
+
+def new_trainer(
+    spec: RunSpec,
+    *,
+    workload: Workload | None = None,
+    dataset: Dataset | None = None,
+    world: World | None = None,
+) -> tuple[Trainer, Dataset, World]:
+    """What trains a spec, by its own workload and data, alone, unless others are given."""
+    if workload is None or dataset is None:
+        own = load_workload_dataset(spec.workload, spec.dataset)
+        workload, dataset = workload or own[0], dataset or own[1]
+    world = world or alone(spec.framework)
+    return find_backend(spec.framework).Trainer(spec, workload, dataset, world), dataset, world
+
+
+def train(
+    spec: RunSpec, ledger: Ledger | None = None, **given: Any
+) -> tuple[list[Evaluation], Trainer]:
     """Run a spec to its end; return its curve and the trainer, which still holds the model."""
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(spec.framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec, workload, dataset, world)
+    trainer, dataset, world = new_trainer(spec, **given)
     return list(run(spec, dataset, trainer, world, ledger or Ledger("setup"))), trainer

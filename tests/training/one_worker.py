@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 from group_worker import join, leave
+from local import new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 
-from raybench.models.find import load_workload_dataset
 from raybench.spec.run import RunSpec
-from raybench.training.base import World, find_backend
+from raybench.training.base import World
 from raybench.training.steps import take_until, training_steps
 
 
@@ -33,8 +33,7 @@ def main() -> None:
 
 def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     """Train for two and a half epochs: weights, sums over all workers, number of steps."""
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    trainer, dataset, _ = new_trainer(spec, world=world)
     chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
     trainer.warm_up(chunk[0])
     loss = trainer.train(chunk)

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS
+from local import FRAMEWORKS, new_trainer
 from pydantic import TypeAdapter
 
 from raybench.data.augment import Augmenter
@@ -16,7 +16,7 @@ from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.run import RunSpec
-from raybench.training.base import Step, Trainer, find_backend
+from raybench.training.base import Step, Trainer
 from raybench.training.steps import take_until, training_steps
 
 ROWS, REPEAT, EPOCHS = 26, 2, 2
@@ -183,9 +183,8 @@ ORDERS: dict[str, list[tuple]] = {}
 @pytest.mark.parametrize("kind", ["uint8", "float32"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_equal_samples_in_equal_order(framework: str, kind: str) -> None:
-    dataset, backend = data_of(kind), find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec_of(framework, 1), Watching(), dataset, world)
+    spec = spec_of(framework, 1)
+    trainer, dataset, _ = new_trainer(spec, workload=Watching(), dataset=data_of(kind))
     for num_workers in (1, 2, 3):
         spec = spec_of(framework, num_workers)
         found, loss = samples_of(trainer, spec, dataset, num_workers)

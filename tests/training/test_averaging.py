@@ -1,22 +1,17 @@
 """What is evaluated and saved in place of the weights in training; clipped gradients; smoothed
 labels: the same in both frameworks, against numpy."""
 
-import importlib
-
 import numpy as np
 import pytest
 from framework_models import backend, to_framework, to_numpy
-from local import FRAMEWORKS, small_spec
+from local import FRAMEWORKS, new_trainer, small_spec
 from one_worker import weights_of
-from optim_reference import Reference, gradients, initial_weights, rates
 
 from raybench.models.base import Workload, refuse_label_smoothing
-from raybench.models.find import load_workload_dataset
 from raybench.models.shipped import shipped_workload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
-from raybench.training.base import find_backend
 from raybench.training.steps import take_until, training_steps
 
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -24,11 +19,9 @@ ROWS = slice(0, 60)
 
 
 def trainer_of(spec: RunSpec):
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(spec.framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer, dataset, world = new_trainer(spec)
     chunk, _ = take_until(training_steps(spec, dataset, world), 4 * spec.global_batch_size)
-    return backend.Trainer(spec, workload, dataset, world), chunk
+    return trainer, chunk
 
 
 def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
@@ -54,62 +47,6 @@ def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
     assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
     trainer.train(steps[:1])
     assert trainer.evaluate("validation", ROWS) != averaged
-
-
-@pytest.mark.parametrize("beta1", [0.9, pytest.param(0.5, marks=pytest.mark.all)])
-def test_schedule_free_evaluates_x(framework: str, beta1: float) -> None:
-    name = "schedule_free_adamw"
-    reference = Reference(name, initial_weights(), weight_decay=0.05, beta1=beta1)
-    optim = importlib.import_module(f"raybench.training.{framework}.optim")
-    settings = {"learning_rate": 1e-2, "weight_decay": 0.05, "beta1": beta1}
-    take, averages = STEPS[framework](optim.build_optimizer, name, settings)
-    for grads, rate in zip(gradients(), rates(name), strict=True):
-        take(grads, rate)
-        reference.step(grads, rate)
-    for index, one in enumerate(averages()):
-        np.testing.assert_allclose(one, reference.averaged(index), rtol=1e-6, atol=1e-6)
-
-
-def torch_steps(build, name, settings):
-    import torch
-
-    params = [torch.nn.Parameter(torch.tensor(w)) for w in initial_weights()]
-    optimizer = build(name, [(str(i), p) for i, p in enumerate(params)], **settings)
-
-    def take(grads, rate):
-        optimizer.param_groups[0]["lr"] = rate
-        for param, grad in zip(params, grads, strict=True):
-            param.grad = torch.tensor(grad)
-        optimizer.step()
-
-    def averages():
-        pairs = optimizer.evaluation_weights()
-        assert all(one is param for (one, _), param in zip(pairs, params, strict=True))
-        return [average.numpy() for _, average in pairs]
-
-    return take, averages
-
-
-def keras_steps(build, name, settings):
-    import keras
-    import tensorflow as tf
-
-    weights = [keras.Variable(w) for w in initial_weights()]
-    optimizer = build(name, **settings)
-    optimizer.build(weights)
-
-    def take(grads, rate):
-        optimizer.learning_rate.assign(rate)
-        optimizer.apply([tf.constant(g) for g in grads])
-
-    def averages():
-        both = zip(*optimizer.weights_and_aheads(), strict=True)
-        return [w.numpy() - (1 / settings["beta1"] - 1) * d.numpy() for w, d in both]
-
-    return take, averages
-
-
-STEPS = {"torch": torch_steps, "tensorflow": keras_steps}
 
 
 def test_schedule_free_is_saved_at_x(framework: str) -> None:

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
 from group import run_two
-from local import FRAMEWORKS
+from local import FRAMEWORKS, alone, new_trainer
 
-from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
-from raybench.spec.run import OPTIMIZERS, RunSpec
+from raybench.spec.run import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
 from raybench.stats.clock import Ledger
-from raybench.training.base import Trainer, find_backend
 from raybench.training.run import run
 from raybench.training.saved import RefusedStateError
 from raybench.training.steps import warm_up_step
@@ -24,24 +22,23 @@ from raybench.training.steps import warm_up_step
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
-def alone(framework: str):
-    return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
-
-
-def build(spec: RunSpec) -> Trainer:
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    world = alone(spec.framework)
-    return find_backend(spec.framework).Trainer(spec, workload, dataset, world)
-
-
 ALIKE = ("adamw", "nadamw", "lion", "muon", "radam", "lamb", "sgd")
 """Those whose state is of the kinds that others have; test_*_optim.py saves theirs too."""
-EACH = [pytest.param(name, marks=pytest.mark.all) if name in ALIKE else name for name in OPTIMIZERS]
+PASSES = {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_norm": 0.5}
 
 
-@pytest.mark.parametrize("optimizer", EACH)
-def test_a_continued_run_equals_a_whole_one(framework: str, optimizer: str, tmp_path: Path) -> None:
-    spec = spec_of(framework, optimizer)
+@pytest.mark.parametrize(
+    ("optimizer", "changes"),
+    [
+        *(pytest.param(name, {}, marks=[pytest.mark.all] * (name in ALIKE)) for name in OPTIMIZERS),
+        ("adam", PASSES),
+        ("adam", {"precision": "bf16"}),
+    ],
+)
+def test_a_continued_run_equals_a_whole_one(
+    framework: str, optimizer: str, changes: dict, tmp_path: Path
+) -> None:
+    spec = spec_of(framework, optimizer, **changes)
     curve, trainer = whole(spec, alone(framework), tmp_path)
     assert [point.samples for point in curve] == [48, 90, 138, 180]
     expected = all_of(trainer, framework)
@@ -57,34 +54,17 @@ def test_a_continued_run_equals_a_whole_one(framework: str, optimizer: str, tmp_
     assert not (tmp_path / str(END + 2)).exists(), "a run that is over needs no checkpoint"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_norm": 0.5},
-        {"precision": "bf16"},
-    ],
-)
-def test_passes_and_precisions(framework: str, changes: dict, tmp_path: Path) -> None:
-    spec = spec_of(framework, "adam", **changes)
-    curve, trainer = whole(spec, alone(framework), tmp_path)
-    rest, again = continued(spec, alone(framework), tmp_path / str(MIDDLE))
-    np.testing.assert_array_equal(facts(rest), facts(curve[MIDDLE + 1 :]))
-    for one, other in zip(all_of(trainer, framework), all_of(again, framework), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_without_the_optimizers_state_it_is_another_run(framework: str, tmp_path: Path) -> None:
     """The equality above is not for nothing."""
     spec = spec_of(framework, "adam")
     curve, _ = whole(spec, alone(framework), tmp_path)
     checkpoint = latest_checkpoint(tmp_path / str(MIDDLE), spec)
     assert checkpoint is not None
-    saved, bare = build(spec), build(spec)
+    saved, (bare, dataset, world) = new_trainer(spec)[0], new_trainer(spec)
     saved.restore(checkpoint.weights)
     bare.load(saved.save())
-    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
     ledger = Ledger("setup", earlier=checkpoint.state.ledger)
-    rest = list(run(spec, dataset, bare, alone(framework), ledger, resume=checkpoint.state))
+    rest = list(run(spec, dataset, bare, world, ledger, resume=checkpoint.state))
     assert rest[-1].samples == curve[-1].samples
     assert rest[-1].train_loss != curve[-1].train_loss
 
@@ -94,11 +74,10 @@ def test_warm_up_changes_nothing_of_what_was_restored(framework: str, tmp_path: 
     whole(spec, alone(framework), tmp_path)
     checkpoint = latest_checkpoint(tmp_path / str(END), spec)
     assert checkpoint is not None
-    trainer = build(spec)
+    trainer, dataset, world = new_trainer(spec)
     trainer.restore(checkpoint.weights)
     before = trainer.state()
-    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer.warm_up(warm_up_step(spec, dataset, alone(framework)))
+    trainer.warm_up(warm_up_step(spec, dataset, world))
     assert contents(framework, trainer.state()) == contents(framework, before)
     assert contents(framework, before) == contents(framework, checkpoint.weights)
 
@@ -122,7 +101,7 @@ def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> 
     whole(spec, alone(framework), tmp_path)
     checkpoint = latest_checkpoint(tmp_path / str(MIDDLE), spec)
     assert checkpoint is not None
-    trainer = build(spec.model_copy(update={"workload": "regularised:Wider"}))
+    trainer, _, _ = new_trainer(spec.model_copy(update={"workload": "regularised:Wider"}))
     with pytest.raises(RefusedStateError, match=r"holds another model \(.* there, .* here\)"):
         trainer.restore(checkpoint.weights)
 
@@ -147,7 +126,7 @@ def test_a_state_that_holds_code_is_refused_unrun(framework: str) -> None:
         np.save(array, np.array([Payload()], dtype=object), allow_pickle=True)
         with zipfile.ZipFile(buffer, "w") as file:
             file.writestr("ranks.npy", array.getvalue())
-    trainer = build(spec_of(framework, "sgd"))
+    trainer, _, _ = new_trainer(spec_of(framework, "sgd"))
     for content in (buffer.getvalue(), buffer.getvalue()[:-9], b"", b"PK"):
         with pytest.raises(UserError, match="not what raybench writes"):
             trainer.restore(content)

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from exchanging import RATE, STEPS, part_of_batch, spec_of
 from group import run_two
+from local import new_trainer
 from one_worker import weights_of
 
-from raybench.models.find import load_workload_dataset
 from raybench.scaling.noise_scale import noise_scales
 from raybench.stats.step_times import NoiseSums
-from raybench.training.base import find_backend
 
 SCRIPT = Path(__file__).with_name("exchanging.py")
 FRAMEWORKS = ("torch", "tensorflow")
@@ -134,10 +133,7 @@ def test_every_evaluation_has_the_times_of_its_steps(group: Group) -> None:
 def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
     """Each worker's part of the gradient, from a step of length 1 of one process's SGD."""
     spec = spec_of(framework, num_workers=1, optimizer="sgd", momentum=0.0)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec, workload, dataset, world)
+    trainer, _, _ = new_trainer(spec)
     initial, parts = trainer.save(), []
     for rank in range(2):
         trainer.load(initial)

@@ -1,19 +1,21 @@
 """A frozen backbone: the head alone learns, then all of it, alike in both frameworks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from headed import PICTURES, SHAPE, Headed, weights_of
-from local import FOR_EVER, FRAMEWORKS
+from local import FOR_EVER, FRAMEWORKS, new_trainer
 
-from raybench.models.base import Workload
 from raybench.models.shipped import mnist_small
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import Step, Trainer, World, find_backend
+from raybench.training.base import Step, World, find_backend
 from raybench.training.run import run
 from raybench.training.steps import training_steps
 
+HEADED: dict[str, Any] = {"workload": Headed(), "dataset": PICTURES}
 Curve = list[tuple[float, dict[str, np.ndarray]]]
 """Of each evaluation the training loss, and the weights."""
 
@@ -32,19 +34,13 @@ def small_spec(framework: str, **changes: object) -> RunSpec:
     return RunSpec(**(content | changes))  # type: ignore[arg-type]
 
 
-def new_trainer(spec: RunSpec, workload: Workload | None = None) -> tuple[Trainer, World]:
-    backend = find_backend(spec.framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    return backend.Trainer(spec, workload or Headed(), PICTURES, world), world
-
-
 @pytest.fixture(scope="module")
 def curves() -> dict[str, Curve]:
     """A run of each framework: frozen for the first of its two epochs."""
     found: dict[str, Curve] = {}
     for framework in ("torch", "tensorflow"):
         spec = small_spec(framework)
-        trainer, world = new_trainer(spec)
+        trainer, _, world = new_trainer(spec, **HEADED)
         curve = [(0.0, weights_of(trainer))]
         for evaluation in run(spec, PICTURES, trainer, world, Ledger("setup")):
             curve.append((evaluation.train_loss, weights_of(trainer)))
@@ -75,11 +71,11 @@ def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
 def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
     """From within the frozen epoch, and from after it: moments, statistics and what is frozen."""
     spec = small_spec(framework)
-    whole, world = new_trainer(spec)
+    whole, _, world = new_trainer(spec, **HEADED)
     whole.train(steps(spec, 0, after, world))
     state = whole.state()
     whole.train(steps(spec, after, 6, world))
-    again, world = new_trainer(spec)
+    again, _, world = new_trainer(spec, **HEADED)
     again.restore(state)
     again.warm_up(steps(spec, after, after + 1, world)[0])
     again.train(steps(spec, after, 6, world))
@@ -98,11 +94,11 @@ def test_all_freezes_to_the_end_and_none_says_which_samples() -> None:
 def test_a_model_whose_head_nobody_knows_is_refused(framework: str) -> None:
     words = "set its attribute head to what the names of the head's"
     with pytest.raises(UserError, match=words):
-        new_trainer(small_spec(framework), mnist_small(SHAPE, 3))
+        new_trainer(small_spec(framework), workload=mnist_small(SHAPE, 3), dataset=PICTURES)
     workload = Headed()
     workload.head = "haed"
     with pytest.raises(UserError, match="its head 'haed' must be what the names of some of its"):
-        new_trainer(small_spec(framework), workload)
+        new_trainer(small_spec(framework), workload=workload, dataset=PICTURES)
 
 
 def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:

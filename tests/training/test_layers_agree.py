@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from framework_models import backend, to_framework, to_numpy
 
+from raybench.models import shipped
 from raybench.models.layers import (
     GELU,
     CausalAttention,
@@ -57,6 +58,17 @@ MODELS = {
     ),
     "flattened pictures": ((4, 6, 3), (Conv(2), GroupNorm(2), Flatten(), ReLU(), Dense(3))),
 }
+SHIPPED = {
+    "mnist_small": (28, 28, 1),
+    "mnist_large": (28, 28, 1),
+    "mnist_large_dense": (28, 28, 1),
+    "cnn7": (32, 32, 3),
+    "cifar_cnn": (32, 32, 3),
+    "deep_mlp": (28, 28, 1),
+    "small_resnet": (16, 16, 3),
+}
+WORKLOADS = [ShippedWorkload(name, shape, 3, layers) for name, (shape, layers) in MODELS.items()]
+WORKLOADS += [shipped.WORKLOADS[name](shape, 10) for name, shape in SHIPPED.items()]
 
 
 def samples(input_shape: tuple[int, ...]) -> np.ndarray:
@@ -85,6 +97,7 @@ def in_keras(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray,
     import tensorflow as tf
 
     model = module.build_model(workload, seed=3)
+    assert module.num_parameters(model) == num_parameters(workload.layers, workload.input_shape)
     variables = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape() as tape:
         outputs = model(module.prepare_inputs(to_framework(inputs, "tensorflow")), training=False)
@@ -93,11 +106,9 @@ def in_keras(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray,
     return to_numpy(outputs), gradients
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_outputs_and_gradients_agree(name):
-    shape, layers = MODELS[name]
-    workload = ShippedWorkload(name, shape, 3, layers)
-    inputs = samples(shape)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.name)
+def test_outputs_and_gradients_agree(workload):
+    inputs = samples(workload.input_shape)
     outputs, gradients = in_torch(workload, inputs)
     others, others_gradients = in_keras(workload, inputs)
     assert np.abs(outputs).max() > 1e-2

@@ -42,39 +42,34 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     assert later > again - 0.1 * size  # a peak stays when the memory is given back
 
 
-@pytest.mark.parametrize("visible", ["1", "1,0", "GPU-1234"])
-def test_the_load_is_that_of_the_time_asked_for(
-    visible: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    load = GpuLoad()
-    load.begin()
-    driver.samples += [(300, 20), (400, 40)]
-    assert load.share() == pytest.approx(0.3)
-    assert load.share() is None  # nothing was sampled since
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Two GPUs, of which GPU 1 alone is sampled."""
+    found = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", found)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return found
 
 
-@pytest.mark.parametrize(("visible", "index"), [("0,1", 1), ("1", 1), ("", 0)])
-def test_each_gpu_of_a_process_is_asked_for(
-    visible: str, index: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("visible", "index", "share"),
+    [
+        *[("1", 0, 0.3), ("1,0", 0, 0.3), ("GPU-1234", 0, 0.3), ("0,1", 1, 0.3)],
+        *[("1", 1, None), ("", 0, None), ("GPU-unknown", 0, None)],
+    ],
+)
+def test_the_load_is_that_of_the_gpu_and_of_the_time_asked_for(
+    driver: FakeNvml, visible: str, index: int, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     load = GpuLoad(index)
     load.begin()
     driver.samples += [(300, 20), (400, 40)]
-    assert load.share() == (pytest.approx(0.3) if visible == "0,1" else None)
+    assert load.share() == pytest.approx(share)
+    assert load.share() is None  # nothing was sampled since
 
 
-def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driver = FakeNvml()  # which samples GPU 1 alone
-    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(driver: FakeNvml) -> None:
     log = StepLog(seconds=[], part_squares=[], whole_squares=[])
     trainer = SimpleNamespace(
         num_parameters=1, memory_peak_bytes=lambda: None, step_log=lambda: log
@@ -86,25 +81,22 @@ def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
 
 
-def test_without_the_library_or_a_gpu_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def fails(*given: object) -> None:
+    raise FakeNvml.NVMLError
+
+
+def test_without_the_library_or_its_driver_nothing_is_said(
+    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.nvmlInit = fails  # type: ignore[method-assign]
+    assert GpuLoad().share() is None
+    assert nvml_sees().names == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuLoad().share() is None
     assert "pip install nvidia-ml-py" in nvml_sees().problem
-    driver = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
-    assert GpuLoad().share() is None
-
-    def no_driver() -> None:
-        raise FakeNvml.NVMLError
-
-    driver.nvmlInit = no_driver  # type: ignore[method-assign]
-    assert GpuLoad().share() is None
-    assert nvml_sees().names == ()
 
 
-def test_what_the_driver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     seen = nvml_sees()
     assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
@@ -112,16 +104,9 @@ def test_what_the_driver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
 
 
-def test_memory_that_the_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_the_driver_does_not_tell_is_not_known(driver: FakeNvml) -> None:
     """A GPU that shares the host's memory."""
-
-    def not_supported(handle: str) -> None:
-        raise FakeNvml.NVMLError
-
-    driver = FakeNvml()
-    driver.nvmlDeviceGetMemoryInfo = not_supported  # type: ignore[assignment]
-    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    driver.nvmlDeviceGetMemoryInfo = fails  # type: ignore[assignment]
     assert nvml_sees().memory_bytes == nvml_sees().free_bytes == (0, 0)
     assert gpu_memory_bytes() == 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continued import END, FOR_EVER, MIDDLE, all_of, continued, facts, spec_of, whole
-from local import FRAMEWORKS
+from local import FRAMEWORKS, alone, new_trainer
 from on_demand_data import NAP_S, Kept, Napping, on_demand
 from regularised import Regularised
 
@@ -19,7 +19,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer, find_backend
+from raybench.training.base import Trainer
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps
 
@@ -27,12 +27,8 @@ pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 DATA = DatasetSpec(name="digits", limit=90)
 
 
-def alone(framework: str):
-    return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
-
-
 def build(spec: RunSpec, dataset: Dataset, workload: Workload) -> Trainer:
-    return find_backend(spec.framework).Trainer(spec, workload, dataset, alone(spec.framework))
+    return new_trainer(spec, workload=workload, dataset=dataset)[0]
 
 
 def train(

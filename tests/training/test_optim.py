@@ -79,6 +79,11 @@ class InTorch:
     def weights(self):
         return [p.detach().double().numpy() for p in self.params]
 
+    def averages(self):
+        pairs = self.optimizer.evaluation_weights()
+        assert all(one is param for (one, _), param in zip(pairs, self.params, strict=True))
+        return [average.numpy() for _, average in pairs]
+
     def saved(self):
         return self.optimizer.state_dict()
 
@@ -106,6 +111,11 @@ class InKeras:
 
     def weights(self):
         return [np.asarray(v.numpy(), np.float64) for v in self.variables]
+
+    def averages(self):
+        back = 1 / self.optimizer.beta1 - 1
+        both = zip(*self.optimizer.weights_and_aheads(), strict=True)
+        return [w.numpy() - back * d.numpy() for w, d in both]
 
     def saved(self):
         state: dict[str, np.ndarray] = {}
@@ -214,6 +224,21 @@ def test_saved_state_continues_the_run(framework, name, path, tmp_path):
     run(second, name, first=13, last=20)
     for w, v in zip(whole.weights(), second.weights(), strict=True):
         np.testing.assert_array_equal(w, v)
+
+
+@pytest.mark.parametrize("framework", IN)
+@pytest.mark.parametrize("beta1", [0.9, pytest.param(0.5, marks=pytest.mark.all)])
+def test_schedule_free_evaluates_x(framework, beta1):
+    name, settings = "schedule_free_adamw", {"weight_decay": 0.05, "beta1": beta1}
+    mine, reference = (
+        new(framework, name, **settings),
+        Reference(name, initial_weights(), **settings),
+    )
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        mine.step(grads, rate)
+        reference.step(grads, rate)
+    for index, one in enumerate(mine.averages()):
+        np.testing.assert_allclose(one, reference.averaged(index), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("framework", IN)

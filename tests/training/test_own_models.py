@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 from framework_models import backend, logits, losses_and_values
+from local import train
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.stats.clock import Ledger
-from raybench.training.base import find_backend
-from raybench.training.run import run
 
 
 class Own(Workload):
@@ -88,9 +86,8 @@ def test_an_epoch_that_leaves_one_sample_over_trains_with_batch_normalisation(fr
     split = Split(rng.random((33, 4), np.float32), rng.integers(0, 3, 33))
     data = Dataset("one over", 3, split, split, split)
     spec = RunSpec(framework=framework, batch_size_per_worker=16, epochs=2.0)
-    world = find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = find_backend(framework).Trainer(spec, Normalised(synchronized=False), data, world)
-    assert len(list(run(spec, data, trainer, world, Ledger("setup")))) == 2
+    curve, _ = train(spec, workload=Normalised(synchronized=False), dataset=data)
+    assert len(curve) == 2
 
 
 def test_a_workload_without_the_builder_is_refused(framework):

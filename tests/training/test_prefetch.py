@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, small_spec
+from local import FRAMEWORKS, alone, small_spec
 
 from raybench.data.dataset import Dataset, Split
-from raybench.training.base import find_backend, find_part
+from raybench.training.base import find_part
 from raybench.training.memory import Room
 from raybench.training.reading import Prefetch, Reader
 from raybench.training.steps import take_until, training_steps
@@ -143,8 +143,7 @@ def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
             framework, batch_size_per_worker=4, prefetch=prefetch,
             augment=["random_crop", "flip", "mixup", "color_jitter"],
         )  # fmt: skip
-        backend = find_backend(framework)
-        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+        world = alone(framework)
         given = (world.torch_device,) if framework == "torch" else ()
         mixed = 3 if framework == "torch" else 2
         part = find_part(framework, "batches").training_batches(spec, split, *given, Room(2**30))

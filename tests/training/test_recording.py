@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FOR_EVER, FRAMEWORKS, train
+from local import FOR_EVER, FRAMEWORKS, new_trainer, train
 from one_worker import weights_of
 from stalling import STALL_S, Stalling
 
-from raybench.models.find import load_workload_dataset
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.step_times import StepTimes
-from raybench.training.base import World, find_backend
 from raybench.training.run import Recording, evenness
 from raybench.training.steps import make_step
 
@@ -33,10 +31,7 @@ def spec_of(framework: str, **changes: Any) -> RunSpec:
 def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:
     """Take some steps after a warm-up, of which those of `stalls` take longer by STALL_S."""
     spec = spec_of(framework)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(framework)
-    world: World = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec, workload, dataset, world)
+    trainer, _, world = new_trainer(spec)
     step = make_step(spec, np.arange(8), world, lambda _: 1e-3, 0)
     Stalling.stalls = ()
     trainer.warm_up(step)

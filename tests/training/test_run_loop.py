@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, small_spec, train
+from local import FRAMEWORKS, alone, new_trainer, small_spec, train
 from on_demand_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
@@ -14,7 +14,6 @@ from raybench.models.model_data import ModelData
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.stats.clock import WORKER_PHASES, Ledger
-from raybench.training.base import find_backend
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
 from raybench.training.steps import Step, training_steps, warm_up_step
@@ -104,10 +103,7 @@ def test_an_interval_that_would_take_much_too_long_is_cut(
     """A machine on which training is slow, 1,000 steps between evaluations."""
     objective = Objective(kind=kind, target=1.0, max_train_seconds=budget_s)
     spec = small_spec(framework, objective=objective, epochs=1000.0, eval_every_samples=64_000)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer, now = backend.Trainer(spec, workload, dataset, world), [0.0]
+    (trainer, dataset, world), now = new_trainer(spec), [0.0]
 
     def slow(steps: list[Step]) -> float:
         now[0] += step_s * len(steps)
@@ -130,10 +126,7 @@ def test_the_weights_at_the_end_are_those_of_the_value_at_the_budget(
     """A machine that slows down in the last interval, so that it ends after the budget."""
     objective = Objective(kind="best_at_budget", max_train_seconds=8.0)
     spec = small_spec(framework, objective=objective, epochs=99.0, eval_every_samples=448)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer, now = backend.Trainer(spec, workload, dataset, world), [0.0]
+    (trainer, dataset, world), now = new_trainer(spec), [0.0]
     real, ledger = trainer.train, Ledger("setup", clock=lambda: now[0])
 
     def timed(steps: list[Step]) -> float:
@@ -206,14 +199,7 @@ def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> 
     spec = small_spec(framework)
     _, trainer = train(spec)
     _, dataset = load_workload_dataset(spec.workload, spec.dataset)
-
-    class SingleRun:
-        rank, num_workers, device = 0, 1, "cpu"
-
-        def gather(self, values: list[float]) -> list[list[float]]:
-            return [values]
-
-    accuracy = evaluate_split(dataset, trainer, SingleRun(), "test")
+    accuracy = evaluate_split(dataset, trainer, alone(framework), "test")
     with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
         load_model(tmp_path, spec)
     (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
@@ -233,11 +219,8 @@ def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> 
 
 def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str) -> None:
     spec = small_spec(framework, batch_size_per_worker=32)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    dataset = on_demand(dataset)
-    backend = find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec, workload, dataset, world)
+    dataset = on_demand(load_workload_dataset(spec.workload, spec.dataset)[1])
+    trainer, _, world = new_trainer(spec, dataset=dataset)
     full, smaller = (warm_up_step(spec, dataset, world, num_samples=size) for size in (32, 5))
     trained: list[int] = []
     train = trainer.train

@@ -11,7 +11,6 @@ from headed_worker import outcome
 from local import FOR_EVER
 
 from raybench.spec.run import RunSpec
-from raybench.training.base import find_backend
 
 SCRIPT = Path(__file__).with_name("headed_worker.py")
 
@@ -45,9 +44,7 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
     run_two([str(SCRIPT), content], tmp_path)
     check_average_statistics([dict(np.load(tmp_path / f"0-{rank}.npz")) for rank in range(2)])
     for index, case in enumerate(cases[1:], start=1):
-        backend = find_backend(framework)
-        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-        one = outcome(spec_of(framework, 1, **case), world)
+        one = outcome(spec_of(framework, 1, **case), alone(framework))
         for rank in range(2):
             two = dict(np.load(tmp_path / f"{index}-{rank}.npz"))
             for name, value in one.items():

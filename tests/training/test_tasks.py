@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from headed import CLASSES, PICTURES, Headed
-from local import FRAMEWORKS
+from local import FRAMEWORKS, new_trainer
 from task_data import Letters, Prices, letters, prices
 
 from raybench.data import memory
@@ -20,7 +20,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training import memory as room
-from raybench.training.base import Trainer, find_backend, find_part
+from raybench.training.base import find_part
 from raybench.training.run import evaluate_split, run
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
@@ -44,9 +44,7 @@ def train(
     spec: RunSpec, workload: Workload, dataset: Dataset
 ) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """Return the curve, the value on the test split, and the weights at the end."""
-    backend = find_backend(spec.framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer: Trainer = backend.Trainer(spec, workload, dataset, world)
+    trainer, _, world = new_trainer(spec, workload=workload, dataset=dataset)
     curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
     test = evaluate_split(dataset, trainer, world, "test")
     model = trainer._model  # type: ignore[attr-defined]

@@ -5,14 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from local import small_spec
+from local import alone, small_spec, train
 
 from raybench.models.base import Workload
 from raybench.models.find import find_workload, load_workload_dataset
 from raybench.spec.errors import UserError
-from raybench.stats.clock import Ledger
-from raybench.training.base import find_backend
-from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps
 
 torch = pytest.importorskip("torch")
@@ -56,12 +53,7 @@ def test_channels_last_changes_the_order_and_not_the_logits() -> None:
 
 
 def test_a_users_model_may_view_what_its_convolutions_return() -> None:
-    spec = small_spec("torch", epochs=1.0)
-    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend("torch")
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec, Viewing(), dataset, world)
-    (last,) = run(spec, dataset, trainer, world, Ledger("setup"))
+    (last,), _ = train(small_spec("torch", epochs=1.0), workload=Viewing())
     assert last.value > 0.15
 
 
@@ -70,8 +62,7 @@ def test_rows_and_weights_of_an_interval_reach_the_device_at_once() -> None:
 
     spec = small_spec("torch", batch_size_per_worker=8, accumulate=3)
     dataset = load_workload_dataset(spec.workload, spec.dataset)[1]
-    world = find_backend("torch").join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    steps = take_until(training_steps(spec, dataset, world), 400)[0]
+    steps = take_until(training_steps(spec, dataset, alone("torch")), 400)[0]
     part = InMemoryBatches(torch.arange(len(dataset.train)), torch.from_numpy(dataset.train.labels))
     batches = list(part.batches(steps))
     passes = [rows for step in steps for rows in step.indices]

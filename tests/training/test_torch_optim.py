@@ -25,19 +25,9 @@ from raybench.training.torch import internals  # noqa: E402
 from raybench.training.torch.optim import build_optimizer, kernels  # noqa: E402
 from raybench.training.torch.optim.methods import Lamb, Lars, RAdam  # noqa: E402
 
-PATHS = {
-    "adam": [None],
-    "radam": ["fused", "foreach", None],
-    "lars": ["fused", "foreach", None],
-    "lamb": ["fused", "foreach", None],
-    "sgd": [None],
-    "nadamw": ["fused", "foreach", None],
-    "lion": ["fused", "foreach", None],
-    "schedule_free_adamw": ["fused", "foreach", None],
-    "muon": ["fused", "foreach", None],
-}
-NAMES_AND_PATHS = [(name, path) for name in NAMES for path in PATHS[name]]
-WITH_PATHS = [(name, path) for name, path in NAMES_AND_PATHS if path]
+OURS = [name for name in NAMES if name not in ("adam", "sgd")]
+NAMES_AND_PATHS = [(name, None) for name in NAMES]
+NAMES_AND_PATHS += [(name, path) for name in OURS for path in ("fused", "foreach")]
 
 
 def parameters(dtype=torch.float32):

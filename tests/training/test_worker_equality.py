@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from group import run_two
-from local import FRAMEWORKS
+from local import FRAMEWORKS, alone
 from one_worker import outcome
 from optim_reference import IN_GROUPS, TOLERANCE, Reference, gradients, initial_weights, rates
 
 from raybench.cluster.protocol import fault_of
 from raybench.spec.errors import StudyError
 from raybench.spec.run import DatasetSpec, RunSpec
-from raybench.training.base import find_backend
 
 SCRIPT = Path(__file__).with_name("one_worker.py")
 CASES = [("sgd", 1), ("lamb", 2)]
@@ -46,8 +45,7 @@ def two_workers(framework: str, folder: Path) -> Path:
 
 
 def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
-    backend = find_backend(spec.framework)
-    return outcome(spec, backend.join(rank=0, num_workers=1, device="cpu", num_threads=1))
+    return outcome(spec, alone(spec.framework))
 
 
 @pytest.mark.slow

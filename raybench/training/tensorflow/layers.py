@@ -3,7 +3,7 @@
 Batch normalisation in Keras as torch computes it. Mirrors torch/sync_batch_norm.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -20,7 +20,8 @@ NORM_EPSILON = 1e-5
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
     """Return one Keras layer a layer, for images (N, H, W, C), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
-    return [_module(layer, before) for layer, before in zip(layers, befores, strict=False)]
+    pairs = zip(layers, befores, strict=False)
+    return [_LAYERS[type(layer)](layer, before) for layer, before in pairs]
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:
@@ -98,44 +99,38 @@ class Residual(keras.layers.Layer):
         return inputs + outputs
 
 
-def _module(layer: Layer, before: Shape) -> keras.layers.Layer:
-    match layer:
-        case description.Conv(filters, kernel, padding):
-            return keras.layers.Conv2D(filters, kernel, padding=padding)
-        case description.DepthwiseConv(multiplier, kernel, padding):
-            return keras.layers.DepthwiseConv2D(
-                kernel, depth_multiplier=multiplier, padding=padding
-            )
-        case description.MaxPool(size):
-            return keras.layers.MaxPooling2D(size)
-        case description.ReLU():
-            return keras.layers.ReLU()
-        case description.Flatten():
-            return keras.layers.Flatten()
-        case description.Dense(units):
-            return keras.layers.Dense(units)
-        case description.Dropout(rate):
-            return keras.layers.Dropout(rate)
-        case description.GELU():
-            return keras.layers.Activation("gelu")
-        case description.GroupNorm(groups):
-            return keras.layers.GroupNormalization(groups, epsilon=NORM_EPSILON)
-        case description.LayerNorm():
-            return keras.layers.LayerNormalization(epsilon=NORM_EPSILON)
-        case description.GlobalAveragePool() if len(before) == 3:
-            return keras.layers.GlobalAveragePooling2D()
-        case description.GlobalAveragePool():
-            return keras.layers.GlobalAveragePooling1D()
-        case description.Embedding(vocabulary, size):
-            return keras.layers.Embedding(vocabulary, size)
-        case description.MeanEmbedding(vocabulary, size):
-            return MeanEmbedding(vocabulary, size)
-        case description.Positions():
-            return Positions(*before)
-        case description.CausalAttention(heads):
-            return CausalAttention(before[-1], heads)
-        case description.Residual(layers):
-            return Residual(layers, before)
+def _average_pool(before: Shape) -> keras.layers.Layer:
+    is_image, kinds = len(before) == 3, keras.layers
+    return kinds.GlobalAveragePooling2D() if is_image else kinds.GlobalAveragePooling1D()
+
+
+_LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
+    description.Conv: lambda one, before: keras.layers.Conv2D(
+        one.filters, one.kernel, padding=one.padding
+    ),
+    description.DepthwiseConv: lambda one, before: keras.layers.DepthwiseConv2D(
+        one.kernel, depth_multiplier=one.multiplier, padding=one.padding
+    ),
+    description.MaxPool: lambda one, before: keras.layers.MaxPooling2D(one.size),
+    description.ReLU: lambda one, before: keras.layers.ReLU(),
+    description.Flatten: lambda one, before: keras.layers.Flatten(),
+    description.Dense: lambda one, before: keras.layers.Dense(one.units),
+    description.Dropout: lambda one, before: keras.layers.Dropout(one.rate),
+    description.GELU: lambda one, before: keras.layers.Activation("gelu"),
+    description.GroupNorm: lambda one, before: keras.layers.GroupNormalization(
+        one.groups, epsilon=NORM_EPSILON
+    ),
+    description.LayerNorm: lambda one, before: keras.layers.LayerNormalization(
+        epsilon=NORM_EPSILON
+    ),
+    description.GlobalAveragePool: lambda one, before: _average_pool(before),
+    description.Embedding: lambda one, before: keras.layers.Embedding(one.vocabulary, one.size),
+    description.MeanEmbedding: lambda one, before: MeanEmbedding(one.vocabulary, one.size),
+    description.Positions: lambda one, before: Positions(*before),
+    description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
+    description.Residual: lambda one, before: Residual(one.layers, before),
+}
+"""What each layer is in Keras, given the shape before it."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")

@@ -7,9 +7,10 @@ device memory.
 torch traces nothing: its steps are in its loop.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
@@ -26,7 +27,6 @@ from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
-from raybench.training.steps import with_unfrozen
 from raybench.training.tensorflow.batches import (
     batches_of,
     gathered,
@@ -264,8 +264,6 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
 
 EVALUATION_BATCH = 1024
 """Samples per forward pass of an evaluation."""
-WARM_UP_STEPS = 2
-"""The first traces, the second runs as all later ones do."""
 
 
 class Trainer(base.Trainer):
@@ -322,23 +320,6 @@ class Trainer(base.Trainer):
             is_frozen: tf.function(self._steps.take, given) for is_frozen in (False, True)
         }
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
-
-    def warm_up(self, *steps: Step) -> None:
-        """Run training and evaluation code on noise, then restore every state."""
-        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
-        copies = self._copies()
-        saved = [values_of(variables) for variables in copies]
-        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
-        real = self._splits
-        self._splits = {name: part.noise(num_rows) for name, part in real.items()}
-        for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
-            for _ in range(WARM_UP_STEPS):
-                self.train([one])
-        self.evaluate("validation", slice(0, self._evaluation_batch))
-        self._splits = real
-        self._freeze(steps[0].is_frozen)
-        for variables, values in zip(copies, saved, strict=True):
-            set_values(variables, values)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
@@ -410,6 +391,14 @@ class Trainer(base.Trainer):
         del self._model, self._optimizer, self._averaging, self._steps
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
+        copies = self._copies()
+        saved = [values_of(variables) for variables in copies]
+        yield
+        for variables, values in zip(copies, saved, strict=True):
+            set_values(variables, values)
 
     def _freeze(self, is_on: bool) -> None:
         """Freeze the backbone or let it go, on all ranks at the same step."""

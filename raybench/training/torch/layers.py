@@ -15,7 +15,7 @@ Batch normalisation over the samples of all workers. Mirrors tensorflow/batch_no
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ NORM_EPSILON = 1e-5
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
     """Return one module a layer, for images (N, C, H, W), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
-    modules = [_module(layer, before) for layer, before in zip(layers, befores, strict=False)]
+    pairs = zip(layers, befores, strict=False)
+    modules = [_MODULES[type(layer)](layer, before) for layer, before in pairs]
     for index in range(1, len(modules)):
         module, before = modules[index], modules[index - 1]
         # The maximum of what is above 0 is what is above 0 of the maximum, gradients included:
@@ -144,41 +145,29 @@ class Residual(nn.Module):
         return inputs + outputs
 
 
-def _module(layer: Layer, before: Shape) -> nn.Module:
-    channels = before[-1]
-    match layer:
-        case description.Conv(filters, kernel, padding):
-            return nn.Conv2d(channels, filters, kernel, padding=padding)
-        case description.DepthwiseConv(multiplier, kernel, padding):
-            return DepthwiseConv2d(channels, multiplier, kernel, padding)
-        case description.MaxPool(size):
-            return nn.MaxPool2d(size)
-        case description.ReLU():
-            return nn.ReLU()
-        case description.Flatten():
-            return nn.Flatten()
-        case description.Dense(units):
-            return nn.Linear(channels, units)
-        case description.Dropout(rate):
-            return nn.Dropout(rate)
-        case description.GELU():
-            return nn.GELU()
-        case description.GroupNorm(groups):
-            return nn.GroupNorm(groups, channels, NORM_EPSILON)
-        case description.LayerNorm():
-            return nn.LayerNorm(channels, NORM_EPSILON)
-        case description.GlobalAveragePool():
-            return GlobalAveragePool(is_image=len(before) == 3)
-        case description.Embedding(vocabulary, size):
-            return nn.Embedding(vocabulary, size)
-        case description.MeanEmbedding(vocabulary, size):
-            return MeanEmbedding(vocabulary, size)
-        case description.Positions():
-            return Positions(*before)
-        case description.CausalAttention(heads):
-            return CausalAttention(channels, heads)
-        case description.Residual(layers):
-            return Residual(layers, before)
+_MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
+    description.Conv: lambda one, before: nn.Conv2d(
+        before[-1], one.filters, one.kernel, padding=one.padding
+    ),
+    description.DepthwiseConv: lambda one, before: DepthwiseConv2d(
+        before[-1], one.multiplier, one.kernel, one.padding
+    ),
+    description.MaxPool: lambda one, before: nn.MaxPool2d(one.size),
+    description.ReLU: lambda one, before: nn.ReLU(),
+    description.Flatten: lambda one, before: nn.Flatten(),
+    description.Dense: lambda one, before: nn.Linear(before[-1], one.units),
+    description.Dropout: lambda one, before: nn.Dropout(one.rate),
+    description.GELU: lambda one, before: nn.GELU(),
+    description.GroupNorm: lambda one, before: nn.GroupNorm(one.groups, before[-1], NORM_EPSILON),
+    description.LayerNorm: lambda one, before: nn.LayerNorm(before[-1], NORM_EPSILON),
+    description.GlobalAveragePool: lambda one, before: GlobalAveragePool(is_image=len(before) == 3),
+    description.Embedding: lambda one, before: nn.Embedding(one.vocabulary, one.size),
+    description.MeanEmbedding: lambda one, before: MeanEmbedding(one.vocabulary, one.size),
+    description.Positions: lambda one, before: Positions(*before),
+    description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
+    description.Residual: lambda one, before: Residual(one.layers, before),
+}
+"""What each layer is in torch, given the shape before it."""
 
 
 STATISTICS = ("running_mean", "running_var")

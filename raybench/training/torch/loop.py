@@ -3,9 +3,10 @@
 import contextlib
 import copy
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
-from raybench.training.steps import with_unfrozen
 from raybench.training.torch.batches import batches_of, room_for_data, training_batches
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import (
@@ -108,10 +108,6 @@ class StepRecorder:
         return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._events)]
 
 
-WARM_UP_STEPS = 2
-"""The first allocates and picks kernels, the second runs as all later ones do."""
-
-
 class Trainer(base.Trainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
@@ -158,28 +154,6 @@ class Trainer(base.Trainer):
         }
         if len(dataset.test):
             self._splits["test"] = batches_of(dataset.test, self._device, spec.prefetch, room)
-
-    def warm_up(self, *steps: Step) -> None:
-        """Run training and evaluation code on noise, then restore every state."""
-        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
-        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
-        optimizer = copy.deepcopy(self._optimizer.state_dict())
-        averages = copy.deepcopy(self._averaging.state())
-        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
-        real = self._splits
-        devices = self._devices if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            self._splits = {name: part.noise(num_rows) for name, part in real.items()}
-            for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
-                for _ in range(WARM_UP_STEPS):
-                    self.train([one])
-            self.evaluate("validation", slice(0, self._evaluation_batch))
-        self._splits = real
-        self._freeze(steps[0].is_frozen)
-        self._model.load_state_dict(weights)
-        self._optimizer = self._build_optimizer()
-        self._optimizer.load_state_dict(optimizer)
-        self._averaging.restore(averages)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
@@ -266,6 +240,19 @@ class Trainer(base.Trainer):
         del self._averaging
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
+        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
+        optimizer = copy.deepcopy(self._optimizer.state_dict())
+        averages = copy.deepcopy(self._averaging.state())
+        devices = self._devices if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            yield
+        self._model.load_state_dict(weights)
+        self._optimizer = self._build_optimizer()
+        self._optimizer.load_state_dict(optimizer)
+        self._averaging.restore(averages)
 
     def _into_training(self) -> None:
         self._parallel.train()
