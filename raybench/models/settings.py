@@ -4,12 +4,11 @@ A run spec has them under `model`, a space searches them there: `space: {model: 
 [64, 128]}}`. The constructor's signature says which there are.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 
 
 def known_settings(build: Callable[..., Any], taken: int = 0) -> dict[str, Any] | None:
@@ -33,9 +32,8 @@ def check_settings(known: Mapping[str, Any] | None, given: Mapping[str, Any], wh
         return
     for name, value in given.items():
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            there = ", ".join(known) or "none: its constructor takes nothing"
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {there}."
+            nothing = "" if known else "there are none: its constructor takes nothing."
+            hint = did_you_mean(name, known, nothing)
             raise UserError(f"model.{name}: {what} has no such setting; {hint}")
         if not _is_alike(known[name], value):
             raise UserError(

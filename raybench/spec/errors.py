@@ -48,11 +48,14 @@ class StudyError(Exception):
     """
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: the nearest known one, or all of them."""
-    known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}."
+def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of a sentence about an unknown name: the nearest known one, in whatever case;
+    if none is near `otherwise`, or all of them."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    if close:
+        return f"did you mean '{by_lower[close[0]]}'?"
+    return otherwise or f"there are {', '.join(by_lower.values())}."
 
 
 def _printable(character: str) -> str:

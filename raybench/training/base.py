@@ -154,13 +154,22 @@ class Trainer(Protocol):
         peak: int | None = self._recorder.memory_peak_bytes()
         return peak
 
+    _model: Any
+    _optimizer: Any
+    _averaging: Any
+    _save_weights: Any
+    _load_weights: Any
+
     def save(self) -> bytes:
-        """Return the weights in the framework's own format."""
-        ...
+        """Return the weights in the framework's own format: `torch.save`'s, or `.weights.h5`."""
+        with self._averaging.in_place(self._optimizer):
+            weights: bytes = self._save_weights(self._model)
+        return weights
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
-        ...
+        self._load_weights(self._model, weights)
+        self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:
         """Return all that training goes on from: model, optimizer, random states of all ranks.

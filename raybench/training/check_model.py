@@ -29,7 +29,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import find_metric
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
-from raybench.training.probe import Probed, needs_check, start_warnings
+from raybench.training.probe import Probed, check_start, needs_check, start_warnings
 
 SAMPLES = 8
 """Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
@@ -164,7 +164,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         warnings = [
             sentence
             for workload, one in zip(workloads, starts, strict=True)
-            for sentence in probe.check_start(workload, one)
+            for sentence in check_start(request["framework"], workload, one)
         ]
         inputs, labels = _of_sample(request["sample"])
         given = {"gpu": bool(spec.gpus_per_worker), "several": bool(request["several"])}

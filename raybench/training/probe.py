@@ -18,7 +18,7 @@ from raybench.models.named import NamedWorkload, size_warnings
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
-from raybench.training.base import World
+from raybench.training.base import World, find_part
 
 Array = npt.NDArray[Any]
 ALONE = 1e-2
@@ -293,6 +293,19 @@ def softmax_warning(workload: Workload, outputs: Array) -> list[str]:
 def needs_check(spec: RunSpec) -> bool:
     """Whether a model must be built to tell that it can begin as a spec says."""
     return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
+
+
+def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences of weights that were drawn anew, and others on how a model begins; UserError
+    for weights, a head, images and batch normalisation that cannot be."""
+    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
+        return []
+    model = find_part(framework, "model").build_model(workload, spec.seed)
+    warnings: list[str] = find_part(framework, "named").start_from(model, workload, spec.weights)
+    if spec.frozen_epochs:
+        find_part(framework, "state").Freezing(model, workload)
+    own: list[str] = find_part(framework, "probe").check_built(model, workload, spec)
+    return warnings + own
 
 
 def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:

@@ -269,6 +269,8 @@ EVALUATION_BATCH = 1024
 class Trainer(base.Trainer):
     """One Keras model in training on one worker, or on the replicas of one process."""
 
+    _save_weights, _load_weights = staticmethod(save_weights), staticmethod(load_weights)
+
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         replicas = world.strategy.num_replicas_in_sync
         assert replicas == spec.num_workers, (
@@ -356,16 +358,6 @@ class Trainer(base.Trainer):
                 loss += float(batch_loss)
                 value += float(batch_value)
         return Totals(loss=loss, value=value, samples=samples)
-
-    def save(self) -> bytes:
-        """Return the weights as Keras's `.weights.h5` file."""
-        with self._averaging.in_place(self._optimizer):
-            return save_weights(self._model)
-
-    def load(self, weights: bytes) -> None:
-        """Take weights that `save` returned."""
-        load_weights(self._model, weights)
-        self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:
         """Return all that training goes on from, as an `.npz` file; see Trainer."""

@@ -4,10 +4,10 @@ weights that they begin with. Mirrors torch's.
 The networks of both frameworks are torchvision's, layer by layer, drawn as in torch.
 """
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +38,7 @@ from raybench.models.networks import (
     Conv,
     initial_arrays,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.training.base import find_part
 from raybench.training.tensorflow.layers import BatchNorm
 
@@ -149,11 +149,9 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
     }
     if workload.model in known:
         return known[workload.model]
-    same = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(workload.model.lower(), same, n=1)
-    hint = f"did you mean '{same[close[0]]}'?" if close else f"there are {', '.join(known)}."
     raise UserError(
-        f"Workload {workload.name}: keras.applications has no model '{workload.model}'; {hint}"
+        f"Workload {workload.name}: keras.applications has no model '{workload.model}'; "
+        f"{did_you_mean(workload.model, known)}"
     )
 
 
@@ -266,22 +264,19 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
     UserError where anything but the head is missing or has another shape.
     """
     arrays = {_plain(name): array for name, array in arrays.items()}
-    for layer in model.backbone.layers:
-        for name, variable, to_keras in _variables(layer):
-            if name not in arrays or to_keras(arrays[name]).shape != variable.shape:
+    drawn: list[str] = []
+    for part in (model.backbone, model.head):
+        for name, variable, to_keras in chain.from_iterable(map(_variables, part.layers)):
+            if name in arrays and to_keras(arrays[name]).shape == variable.shape:
+                variable.assign(to_keras(arrays[name]))
+            elif part is model.head:
+                drawn.append(name)
+            else:
                 found = arrays[name].shape if name in arrays else "none there"
                 raise UserError(
                     f"weights {source}: are of another model ({name}: {found}); name the model "
                     "that they were trained with."
                 )
-            variable.assign(to_keras(arrays[name]))
-    drawn: list[str] = []
-    for layer in model.head.layers:
-        for name, variable, to_keras in _variables(layer):
-            if name in arrays and to_keras(arrays[name]).shape == variable.shape:
-                variable.assign(to_keras(arrays[name]))
-            else:
-                drawn.append(name)
     if not drawn:
         return []
     return [f"weights {source}: the head ({', '.join(drawn)}) is drawn anew for these data."]

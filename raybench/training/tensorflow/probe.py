@@ -8,11 +8,10 @@ import tensorflow as tf
 
 from raybench.data.inputs import Batch, each, shown
 from raybench.models.base import Workload, users_code
-from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
-from raybench.training.probe import Array, Probed, Trial, check_parameters, needs_check
+from raybench.training.probe import Array, Probed, Trial, check_parameters
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.model import (
     Inputs,
@@ -23,8 +22,6 @@ from raybench.training.tensorflow.model import (
     parameter_shapes,
     prepare_inputs,
 )
-from raybench.training.tensorflow.named import start_from
-from raybench.training.tensorflow.state import Freezing
 
 
 def probe_model(
@@ -113,23 +110,11 @@ FORGOTTEN = 5.0
 each of dozens of layers scales its outputs by what is left of them."""
 
 
-def check_start(workload: Workload, spec: RunSpec) -> list[str]:
-    """Return sentences of weights that were drawn anew; UserError for weights or a head that cannot
-    be."""
-    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
-        return []
-    model = build_model(workload, spec.seed)
-    warnings = start_from(model, workload, spec.weights)
-    if spec.frozen_epochs:
-        Freezing(model, workload)
-    return warnings if warnings or spec.weights != "none" else _slow_statistics(model, workload)
-
-
-def _slow_statistics(model: keras.Model, workload: Workload) -> list[str]:
+def check_built(model: keras.Model, workload: Workload, spec: RunSpec) -> list[str]:
     """Return a sentence where evaluations lag far behind training."""
     kinds = keras.layers.BatchNormalization
     slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
-    if slowest < SLOW:
+    if slowest < SLOW or spec.weights != "none":
         return []
     steps = round(FORGOTTEN / (1 - slowest))
     return [

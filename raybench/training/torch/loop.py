@@ -111,6 +111,8 @@ class StepRecorder:
 class Trainer(base.Trainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
+    _save_weights, _load_weights = staticmethod(save_weights), staticmethod(load_weights)
+
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
         set_arithmetic(spec.precision)
@@ -204,16 +206,6 @@ class Trainer(base.Trainer):
                 loss += losses.double().sum()
                 value += values.double().sum()
         return Totals(loss=float(loss), value=float(value), samples=samples)
-
-    def save(self) -> bytes:
-        """Return the state dict as `torch.save` writes it."""
-        with self._averaging.in_place(self._optimizer):
-            return save_weights(self._model)
-
-    def load(self, weights: bytes) -> None:
-        """Take weights that `save` returned."""
-        load_weights(self._model, weights)
-        self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""

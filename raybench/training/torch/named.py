@@ -5,7 +5,6 @@ A network of both frameworks is torchvision's, drawn as in Keras. Each library i
 is asked for: that takes seconds, and it need not be installed.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +26,7 @@ from raybench.models.named import (
 )
 from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
 from raybench.models.settings import check_settings
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 
 Tensors = dict[str, Tensor]
 PREFIX = "net."
@@ -218,8 +217,7 @@ def _of_images(
 
 def _unknown(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
     """Return the error of a name that the library has not."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else "see the library's list of models."
+    hint = did_you_mean(name, known, "see the library's list of models.")
     return UserError(
         f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
         f"{len(known)} models; {hint}"
@@ -306,8 +304,7 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
     try:
         return AutoConfig.from_pretrained(name, local_files_only=True), True
     except (OSError, ValueError) as error:
-        close = difflib.get_close_matches(name, list(CONFIG_MAPPING), n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "a type is such as distilbert or gpt2."
+        hint = did_you_mean(name, CONFIG_MAPPING, "a type is such as distilbert or gpt2.")
         raise UserError(
             f"Workload {workload.name}: '{name}' is no type of model that transformers "
             f"{transformers.__version__} knows, no folder with a config.json, and not in the "

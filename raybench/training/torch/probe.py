@@ -14,7 +14,7 @@ from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
-from raybench.training.probe import Array, Probed, Trial, check_parameters, needs_check
+from raybench.training.probe import Array, Probed, Trial, check_parameters
 from raybench.training.torch.layers import synchronise
 from raybench.training.torch.model import (
     Inputs,
@@ -26,8 +26,6 @@ from raybench.training.torch.model import (
     parameter_shapes,
     prepare_inputs,
 )
-from raybench.training.torch.named import start_from
-from raybench.training.torch.state import Freezing
 
 
 def probe_model(
@@ -103,20 +101,13 @@ SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
 """Pixels a side that are tried to find what a network takes."""
 
 
-def check_start(workload: Workload, spec: RunSpec) -> list[str]:
-    """Return sentences of weights that were drawn anew; UserError for weights, a head, images and
-    batch normalisation that cannot be."""
-    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
-        return []
-    model = build_model(workload, spec.seed)
-    warnings = start_from(model, workload, spec.weights)
-    if spec.frozen_epochs:
-        Freezing(model, workload)
+def check_built(model: nn.Module, workload: Workload, spec: RunSpec) -> list[str]:
+    """Raise UserError for images and batch normalisation that cannot be; there are no sentences."""
     if isinstance(workload, NamedWorkload):
         _check_size(model, workload)
     if spec.sync_batch_norm:
         synchronise(model)
-    return warnings
+    return []
 
 
 def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
