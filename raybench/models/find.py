@@ -21,13 +21,14 @@ from raybench.models.base import (
     LayerWorkload,
     Workload,
     as_tuples,
+    check_settings,
+    known_settings,
     missing_method,
     users_code,
 )
 from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
-from raybench.models.settings import check_settings, known_settings
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.dataset_spec import TASKS
 from raybench.spec.errors import UserError, did_you_mean

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from raybench.models.base import DataShape, Workload, users_code
+from raybench.models.base import DataShape, Workload, check_settings, users_code
 from raybench.models.networks import NETWORKS
-from raybench.models.settings import check_settings
 from raybench.spec.errors import UserError
 from raybench.spec.run import Task
 

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Batch
@@ -147,18 +148,12 @@ def _of_sample(sample: str) -> tuple[Batch, np.ndarray]:
     return inputs.get(ONE, inputs), labels
 
 
-def _shape_of(content: dict[str, Any]) -> DataShape:
-    """Return what JSON has made lists of as it was."""
-    own = content["input_shape"]
-    shape = {key: tuple(one) for key, one in own.items()} if isinstance(own, dict) else tuple(own)
-    return DataShape(**content | {"input_shape": shape})
-
-
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     """Try the model of a request, in this process."""
     spec = validate(RunSpec, request["spec"], "spec")
     try:
-        shape, probe = _shape_of(request["shape"]), find_part(request["framework"], "probe")
+        shape = TypeAdapter(DataShape).validate_python(request["shape"])
+        probe = find_part(request["framework"], "probe")
         starts = [spec, *(validate(RunSpec, one, "spec") for one in request["others"])]
         workloads = [find_workload(spec.workload, shape, one.model) for one in starts]
         warnings = [

@@ -6,6 +6,7 @@ process, so what it sees is asked of it in one of its own, which takes seconds: 
 raybench.training.machine torch`, JSON on stdout.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -369,10 +370,8 @@ def _too_new(own: dict[str, str], driver: dict[str, str]) -> str:
 def _versions() -> dict[str, str]:
     found = {}
     for name in DISTRIBUTIONS:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

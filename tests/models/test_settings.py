@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybench.models.settings import check_settings, known_settings
+from raybench.models.base import check_settings, known_settings
 from raybench.spec.errors import UserError
 
 

@@ -18,30 +18,21 @@ MODULE = """
     def _split(num_samples):
         return Split(np.zeros((num_samples, 3), np.float32), np.zeros(num_samples, np.int64))
 
-    class Set(Workload):
-        name = "set"
-        input_shape = (3,)
-        num_classes = 2
-
-        def __init__(self, width=4, dropout=0.0):
-            self.width, self.dropout = width, dropout
-
-        def build_torch(self):
-            return f"{self.width} {self.dropout}"
-
-        def load_dataset(self, spec):
-            return Dataset("own", 2, train=_split(8), validation=_split(4), test=_split(4))
-
     class Full(Workload):
-        name = "full"
-        input_shape = (3,)
-        num_classes = 2
+        name, input_shape, num_classes = "full", (3,), 2
 
         def build_torch(self):
             return "model"
 
         def load_dataset(self, spec):
             return Dataset("own", 2, train=_split(8), validation=_split(4), test=_split(4))
+
+    class Set(Full):
+        def __init__(self, width=4, dropout=0.0):
+            self.width, self.dropout = width, dropout
+
+        def build_torch(self):
+            return f"{self.width} {self.dropout}"
 
     class Layers(LayerWorkload):
         name, input_shape, num_classes, layers = "layers", (3,), 2, (Dense(2),)

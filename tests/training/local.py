@@ -1,6 +1,7 @@
 """Runs of the training loop in this process, without Ray."""
 
 import importlib.util
+import threading
 from typing import Any
 
 import pytest
@@ -30,6 +31,39 @@ def small_spec(framework: str, **changes: object) -> RunSpec:
     """Three epochs of 300 digits in batches of 64."""
     content = {"dataset": SMALL, "objective": FOR_EVER, "epochs": 3.0, "learning_rate": 3e-3}
     return RunSpec(**({"framework": framework} | content | changes))  # type: ignore[arg-type]
+
+
+class Place:
+    """Where a worker stands among others that are not there, and that nothing is asked of."""
+
+    def __init__(self, rank: int = 0, num_workers: int = 1) -> None:
+        self.rank, self.num_workers, self.device = rank, num_workers, "cpu"
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        raise AssertionError("every rank computes its steps without asking")
+
+
+class ThreadWorld(Place):
+    """One of some ranks of this process, each a thread."""
+
+    gpus: tuple[int, ...] = ()
+
+    def __init__(self, rank: int, rows: list[list[float]], barrier: threading.Barrier) -> None:
+        super().__init__(rank, len(rows))
+        self._rows, self._barrier = rows, barrier
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        self._rows[self.rank] = values
+        self._barrier.wait(timeout=600)
+        found = list(self._rows)
+        self._barrier.wait(timeout=600)
+        return found
+
+
+def thread_worlds(number: int) -> list[ThreadWorld]:
+    rows: list[list[float]] = [[] for _ in range(number)]
+    barrier = threading.Barrier(number)
+    return [ThreadWorld(rank, rows, barrier) for rank in range(number)]
 
 
 def alone(framework: str) -> World:

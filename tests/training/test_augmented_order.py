@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, new_trainer
+from local import FRAMEWORKS, Place, new_trainer
 from pydantic import TypeAdapter
 
 from raybench.data.augment import Augmenter
@@ -90,16 +90,6 @@ def keep(name: str, values: np.ndarray) -> None:
 
 def kept(name: str):
     return lambda tensor: keep(name, tensor.numpy())
-
-
-class Place:
-    """Where a worker stands among others that are not there."""
-
-    def __init__(self, rank: int, num_workers: int) -> None:
-        self.rank, self.num_workers, self.device = rank, num_workers, "cpu"
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        raise AssertionError("nothing is asked of the others")
 
 
 def data_of(kind: str) -> Dataset:

@@ -1,10 +1,11 @@
 """What stands on the clock of several workers: training, and not the skew between commands."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from local import ThreadWorld, thread_worlds
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.metric import ACCURACY
@@ -16,21 +17,6 @@ from raybench.training.run import run
 
 LATE_S = 0.2
 NUM_EVALUATIONS = 5
-
-
-class ThreadWorld:
-    """Two ranks of one process, as threads."""
-
-    def __init__(self, rank: int, rows: list[list[float]], barrier: threading.Barrier) -> None:
-        self.rank, self.num_workers, self.device = rank, 2, "cpu"
-        self._rows, self._barrier = rows, barrier
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        self._rows[self.rank] = values
-        self._barrier.wait(timeout=600)
-        found = list(self._rows)
-        self._barrier.wait(timeout=600)
-        return found
 
 
 class NoTraining:
@@ -66,21 +52,16 @@ def test_ranks_that_hear_go_on_at_different_moments() -> None:
         batch_size_per_worker=16,
         epochs=float(NUM_EVALUATIONS),
     )
-    rows: list[list[float]] = [[], []]
-    barrier = threading.Barrier(2)
+    worlds = thread_worlds(2)
     seconds: dict[int, float] = {}
 
     def work(rank: int) -> None:
-        world = ThreadWorld(rank, rows, barrier)
-        ledger = Ledger("setup")
+        world, ledger = worlds[rank], Ledger("setup")
         for evaluation in run(spec, dataset, NoTraining(world), world, ledger):  # type: ignore[arg-type]
             seconds[rank] = evaluation.train_s
             time.sleep(LATE_S * rank)  # rank 1 is told late
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=600)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, (0, 1)))
     assert seconds[0] == pytest.approx(seconds[1])
     assert seconds[0] < LATE_S / 4, "the other rank's delay is on the clock"

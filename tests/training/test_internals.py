@@ -14,8 +14,6 @@ torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-
 from raybench.models.base import DataShape  # noqa: E402
 from raybench.models.find import find_workload  # noqa: E402
 from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
@@ -60,15 +58,6 @@ def test_one_kernel_for_all_tensors_gives_what_one_tensor_at_a_time_gives(name):
 def test_the_installed_torch_has_the_fused_kernels():
     torch_internals.fused_kernels_work.cache_clear()
     assert torch_internals.fused_kernels_work("cpu")
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_gpu_takes_one_kernel_for_all_tensors_where_fused_ones_do_not_work(fused, monkeypatch):
-    monkeypatch.setattr(kernels, "fused_kernels_work", lambda device_type: fused)
-    with FakeTensorMode():
-        on_gpu = torch.empty(3, device="cuda")
-        assert kernels._best_path(on_gpu, [on_gpu], "fused") == ("fused" if fused else "foreach")
-        assert kernels._best_path(on_gpu, [on_gpu], "foreach") == "foreach"
 
 
 class Inside(keras.layers.Layer):

@@ -1,8 +1,9 @@
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from local import Place
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
@@ -18,20 +19,8 @@ from raybench.training.steps import (
 SIZES = [1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48]
 
 
-@dataclass
-class FakeWorld:
-    """One place among the workers; the helpers must not talk to the others."""
-
-    rank: int
-    num_workers: int
-    device: str = "cpu"
-
-    def gather(self, values):
-        raise AssertionError("every rank computes its steps without asking")
-
-
 def worlds(num_workers):
-    return [FakeWorld(rank, num_workers) for rank in range(num_workers)]
+    return [Place(rank, num_workers) for rank in range(num_workers)]
 
 
 def dataset(num_samples=100, repeat=1):
@@ -187,7 +176,7 @@ def test_the_rate_follows_the_samples_of_all_workers():
 
 
 def test_take_until_takes_whole_steps_and_goes_on_where_it_stopped():
-    steps = training_steps(RunSpec(batch_size_per_worker=16), dataset(40), FakeWorld(0, 1))
+    steps = training_steps(RunSpec(batch_size_per_worker=16), dataset(40), Place())
     sizes = []
     for wanted in (1, 17, 16, 40):
         chunk, seen = take_until(steps, wanted)
@@ -257,7 +246,7 @@ def test_each_replica_has_its_workers_samples(
 ) -> None:
     batch = np.arange(100, 100 + size)
     spec = replicas_spec(replicas, per_worker, accumulate)
-    step = make_step(spec, batch, FakeWorld(0, 1), lambda samples: samples, 40)
+    step = make_step(spec, batch, Place(), lambda samples: samples, 40)
     assert step.indices.shape == step.weights.shape
     assert step.weights.sum() == pytest.approx(1)
     assert step.indices.shape[1] <= replicas * per_worker
@@ -275,7 +264,7 @@ def test_data_parallel_cuts_a_pass_where_replicas_meet(size: int) -> None:
     """It scatters a batch as `chunk` does."""
     torch = pytest.importorskip("torch")
     batch = np.arange(100, 100 + size)
-    step = make_step(replicas_spec(4), batch, FakeWorld(0, 1), lambda _: 0.0, 0)
+    step = make_step(replicas_spec(4), batch, Place(), lambda _: 0.0, 0)
     for number, rows in enumerate(step.indices):
         chunks = torch.from_numpy(rows).chunk(4)
         expected = [part.indices[number] for part in parts_of(step, 4)]
@@ -284,4 +273,4 @@ def test_data_parallel_cuts_a_pass_where_replicas_meet(size: int) -> None:
 
 def test_the_warm_up_has_the_shape_of_a_full_step() -> None:
     spec = replicas_spec(2, per_worker=8, accumulate=2)
-    assert warm_up_step(spec, dataset(), FakeWorld(0, 1)).indices.shape == (2, 16)
+    assert warm_up_step(spec, dataset(), Place()).indices.shape == (2, 16)

@@ -42,12 +42,8 @@ def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:
     two, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0))
     assert one[0].train_loss == pytest.approx(two[0].train_loss, abs=1e-6)
     assert one[0].value == two[0].value
-
-
-def test_another_seed_is_another_run(framework: str) -> None:
-    one, _ = train(small_spec(framework, epochs=1.0))
-    two, _ = train(small_spec(framework, epochs=1.0, seed=1))
-    assert abs(one[0].train_loss - two[0].train_loss) > 1e-4
+    other, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0, seed=1))
+    assert abs(one[0].train_loss - other[0].train_loss) > 1e-4
 
 
 def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
@@ -85,14 +81,6 @@ def test_stops_at_the_target_and_holds_it(framework: str) -> None:
     assert min(curve[-1].value, curve[-2].value) >= 0.3
     assert curve[-1].time_to_target_s == curve[-2].train_s
     assert curve[-2].time_to_target_s is None
-
-
-def test_stops_when_the_seconds_are_used_up(framework: str) -> None:
-    objective = Objective(target=1.0, max_train_seconds=0.2)
-    curve, _ = train(small_spec(framework, objective=objective, epochs=1000.0))
-    assert curve[-1].stop == "max_train_seconds"
-    assert curve[-1].train_s >= 0.2
-    assert all(point.train_s < 0.2 for point in curve[:-1])
 
 
 @pytest.mark.parametrize("kind", ["time_to_target", "best_at_budget"])

@@ -1,10 +1,10 @@
 """Times of steps are those of whole global batches: the last of an epoch has what is left."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from threading import Barrier
+from dataclasses import dataclass
 
 import numpy as np
+from local import ThreadWorld, thread_worlds
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
@@ -13,30 +13,6 @@ from raybench.training.run import Recorded, Recording
 from raybench.training.steps import take_until, training_steps
 
 EPOCH, WORKERS = 50_000, 8
-
-
-@dataclass
-class Together:
-    """Workers that meet in `gather`."""
-
-    barrier: Barrier = field(default_factory=lambda: Barrier(WORKERS))
-    rows: dict[int, list[float]] = field(default_factory=dict)
-
-
-@dataclass
-class World:
-    """One of them."""
-
-    rank: int
-    all: Together
-    num_workers: int = WORKERS
-    device: str = "cpu"
-    gpus: tuple[int, ...] = ()
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        self.all.rows[self.rank] = values
-        self.all.barrier.wait(120)
-        return [self.all.rows[rank] for rank in range(WORKERS)]
 
 
 @dataclass
@@ -58,16 +34,14 @@ def recorded(batch_each: int, epochs: int) -> list[Recorded]:
     spec = RunSpec(num_workers=WORKERS, batch_size_per_worker=batch_each)
     split = Split(np.zeros((EPOCH, 1), np.float32), np.zeros(EPOCH, np.int64))
     dataset = Dataset("made up", 2, train=split, validation=split, test=split)
-    together = Together()
 
-    def of(rank: int) -> Recorded:
-        world = World(rank, together)
+    def of(world: ThreadWorld) -> Recorded:
         steps, _ = take_until(training_steps(spec, dataset, world), epochs * EPOCH)
         own = [1e-6 * np.count_nonzero(step.weights) for step in steps]
         return Recording(spec, Trainer(own), world).end(steps)  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        return list(pool.map(of, range(WORKERS)))
+        return list(pool.map(of, thread_worlds(WORKERS)))
 
 
 def test_a_short_step_is_not_timed_as_a_whole_one() -> None:
