@@ -7,8 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raybench.results.records import TORN, decoded, texts_of
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
+
+
+def read_lines(path: Path) -> list[Any]:
+    """What the JSON lines of a file hold, which somebody may be writing."""
+    texts = texts_of(path)
+    found = [decoded(text, is_last=text is texts[-1]) for text in texts]
+    return [line for line in found if line is not TORN]
 
 
 def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:

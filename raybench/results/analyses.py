@@ -194,16 +194,10 @@ def around_target(
         times = time_to_target(curves, metric, one, hold=hold, baseline_value=baseline_value)
         known = times.dropna(subset=["seconds"])
         first = known.nsmallest(1, "seconds")
-        rows.append(
-            {
-                "target": one,
-                "trial": first["trial"].iloc[0] if len(first) else None,
-                "seconds": first["seconds"].iloc[0] if len(first) else np.nan,
-                "reached": len(known),
-                "trials": len(times),
-            }
-        )
-    return pd.DataFrame(rows)
+        trial = first["trial"].iloc[0] if len(first) else None
+        seconds = first["seconds"].iloc[0] if len(first) else np.nan
+        rows.append((one, trial, seconds, len(known), len(times)))
+    return pd.DataFrame(rows, columns=["target", "trial", "seconds", "reached", "trials"])
 
 
 def _first_held(codes: np.ndarray, reached: np.ndarray, hold: int) -> np.ndarray:
@@ -218,14 +212,8 @@ def _first_held(codes: np.ndarray, reached: np.ndarray, hold: int) -> np.ndarray
 
 COSTS, RATIOS = ("seconds", "worker_seconds"), ("times_as_fast", "times_the_cost")
 WORKER_COLUMNS = (
-    "num_workers",
-    "tried",
-    "reached",
-    "trial",
-    "config",
-    "is_confirmed",
-    *COSTS,
-    *RATIOS,
+    *("num_workers", "tried", "reached", "trial", "config", "is_confirmed"),
+    *(*COSTS, *RATIOS),
 )
 
 
@@ -249,11 +237,7 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     for number, group in configurations.groupby("num_workers"):
         hit = group[group["time_to_target_s"].notna()]
         best = (hit if len(hit) else group).iloc[0]
-        row = {
-            "num_workers": number,
-            "tried": len(group),
-            "reached": int((group["hits"] > 0).sum()),
-        }
+        row = {"num_workers": number, "tried": len(group), "reached": sum(group["hits"] > 0)}
         row |= {name: best[name] for name in ("trial", "config", "is_confirmed")}
         row["seconds"] = float(best["time_to_target_s"])
         row["worker_seconds"] = float(best["worker_seconds_to_target"])
@@ -281,10 +265,9 @@ CUT_OFF = ("interrupted", "time_budget")
 def importance(trials: pd.DataFrame, keys: Sequence[str], metric: Metric) -> pd.DataFrame:
     """Return how much the score of the search's runs hangs on each of `keys`, most first.
 
-    Permutation importance (Breiman 2001, Random Forests; Fisher et al. 2019): a random forest
-    learns the score from the keys, on four fifths of the runs; of the last fifth, the values of one
-    key are shuffled, and what the forest is then more wrong by is what that key tells. Each fifth
-    is held out once.
+    Permutation importance (Breiman 2001; Fisher et al. 2019): a random forest learns the score from
+    the keys on four fifths of the runs; what it is more wrong by on the last fifth with the values
+    of one key shuffled is what that key tells. Each fifth is held out once.
 
     | column | holds |
     |---|---|
@@ -295,15 +278,13 @@ def importance(trials: pd.DataFrame, keys: Sequence[str], metric: Metric) -> pd.
     | runs | how many runs all of this stands on, at most MOST_RUNS |
 
     Empty where it would be noise: below LEAST_RUNS runs, or where the forest does not predict runs
-    that it has not seen. The score is what the search minimises (log seconds to the target, or
-    what is lacking to it); where `trials` has none, the metric's best value. Runs that a machine's
-    fault or the end of the study cut off are left out; those that broke (out of memory, NaN) have
-    the worst score.
+    that it has not seen. The score is what the search minimises; where `trials` has none, the
+    metric's best value. Runs that a machine's fault or the end of the study cut off are left out;
+    those that broke (out of memory, NaN) have the worst score.
 
-    It says what mattered *among the runs that were made*. A search that learns samples its best
-    region most, where a key that is decisive elsewhere differs little: such a key seems to matter
-    less than it would on a uniform sample, and keys that were moved together share what
-    either tells. Only a grid or random sampling is free of that.
+    It says what mattered *among the runs that were made*: a search that learns samples its best
+    region most, so a key that is decisive elsewhere seems to matter less than on a uniform sample,
+    and keys that were moved together share what either tells.
     """
     missing = [key for key in keys if key not in trials]
     if missing:
@@ -367,24 +348,22 @@ def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]
     """Return what a forest is more wrong by, (FOLDS, keys), and the variance it explains."""
     # Late: half a second, for this question alone.
     from sklearn.ensemble import RandomForestRegressor
+    from sklearn.inspection import permutation_importance
+    from sklearn.model_selection import KFold
 
-    random = np.random.default_rng(0)
-    fold = random.permutation(np.arange(len(score)) % FOLDS)
     worse, predicted = np.zeros((FOLDS, inputs.shape[1])), np.zeros(len(score))
-    for number in range(FOLDS):
-        held, known = fold == number, fold != number
-        forest = RandomForestRegressor(
-            TREES,
-            min_samples_leaf=2,
+    folds = KFold(FOLDS, shuffle=True, random_state=0).split(inputs)
+    for number, (known, held) in enumerate(folds):
+        forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=number)
+        predicted[held] = forest.fit(inputs[known], score[known]).predict(inputs[held])
+        worse[number] = permutation_importance(
+            forest,
+            inputs[held],
+            score[held],
+            scoring="neg_mean_squared_error",
+            n_repeats=SHUFFLES,
             random_state=number,
-        ).fit(inputs[known], score[known])
-        predicted[held] = forest.predict(inputs[held])
-        error = np.mean((predicted[held] - score[held]) ** 2)
-        for key in range(inputs.shape[1]):
-            copies = np.tile(inputs[held], (SHUFFLES, 1))
-            copies[:, key] = random.permutation(copies[:, key])
-            wrong = forest.predict(copies) - np.tile(score[held], SHUFFLES)
-            worse[number, key] = np.mean(wrong**2) - error
+        ).importances_mean
     explained = 1.0 - float(np.mean((predicted - score) ** 2) / score.var())
     return worse, explained
 

@@ -157,12 +157,11 @@ def owner_in(folder: Path) -> str | None:
 def _lives(pid: object) -> bool:
     if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # another user's
+    with suppress(PermissionError):  # another user's
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
     return True
 
 

@@ -74,11 +74,6 @@ def check_folder(wanted: Path) -> None:
         raise UserError(f"--out {wanted}: cannot be written ({there} is a file); name another.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"--out {wanted}: cannot be written (no permission in {there}).")
-    refuse_job_folder(wanted)
-
-
-def refuse_job_folder(wanted: Path) -> None:
-    """Raise UserError for a folder that Ray deletes some time after the job that writes it."""
     if JOB_FOLDER in Path(os.path.realpath(wanted)).parts[:-1]:
         raise UserError(
             f"--out {wanted}: lies in the temporary folder of this Ray job, which Ray deletes; "
@@ -104,12 +99,16 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     if not isinstance(before, dict):
         raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
     found, now = comparable(before, file, study)
-    if _differences(found, now):
-        changes = _differences(_as_written(found), _as_written(now)) or _differences(found, now)
-        raise UserError(
-            f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
-            f"to start beside it{_learning(place, changes)}, or --out for another place."
-        )
+    if not _differences(found, now):
+        return
+    changes = _differences(_as_written(found), _as_written(now)) or _differences(found, now)
+    learning = f" (with --seed-from {place} it learns from this one)"
+    if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
+        learning = ""  # scores of another task say nothing
+    raise UserError(
+        f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
+        f"to start beside it{learning}, or --out for another place."
+    )
 
 
 def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
@@ -164,13 +163,6 @@ def _shown(value: Any) -> str:
         return "not set"
     text = to_yaml({"x": value}, in_lines=False).strip()
     return shorten(text[len("{x: ") : -1], LONGEST_VALUE)
-
-
-def _learning(place: str, changes: list[str]) -> str:
-    """Say how the new study can learn from the old one, where both are of the same task."""
-    if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
-        return ""
-    return f" (with --seed-from {place} it learns from this one)"
 
 
 def _differences(

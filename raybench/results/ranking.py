@@ -124,17 +124,14 @@ def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
 
 def noise_of(found: dict[str, Repeated], results: Study) -> Noise:
     """Return the noise pooled over the runs by which configurations are compared."""
-    return pooled(_chosen(found).values(), is_timed=results.is_timed)
+    return pooled((one.chosen for one in found.values()), is_timed=results.is_timed)
 
 
 def noise_of_all(found: dict[str, Repeated], results: Study) -> Noise:
     """Return the noise pooled over these and, apart from them, those that ran alone."""
     alone = [one.printed for one in found.values() if one.printed != one.chosen and one.is_alone]
-    return pooled([*_chosen(found).values(), *alone], is_timed=results.is_timed)
-
-
-def _chosen(found: dict[str, Repeated]) -> dict[str, tuple[Replicate, ...]]:
-    return {trial: one.chosen for trial, one in found.items()}
+    chosen = [one.chosen for one in found.values()]
+    return pooled([*chosen, *alone], is_timed=results.is_timed)
 
 
 def _repeated(
@@ -160,26 +157,11 @@ def _repeated(
 
 
 CONFIRMED_COLUMNS = (
-    "trial",
-    "config",
-    "num_workers",
-    "runs",
-    "hits",
-    "expected_s",
-    "expected_low_s",
-    "expected_high_s",
-    "new_runs",
-    "new_hits",
-    "is_alone",
-    "median_s",
-    "low_s",
-    "high_s",
-    "interval_low_s",
-    "interval_high_s",
-    "printed_s",
-    "worker_seconds_to_target",
-    "search_s",
-    "is_interpolated",
+    *("trial", "config", "num_workers", "runs", "hits"),
+    *("expected_s", "expected_low_s", "expected_high_s"),
+    *("new_runs", "new_hits", "is_alone", "median_s", "low_s", "high_s"),
+    *("interval_low_s", "interval_high_s", "printed_s", "worker_seconds_to_target"),
+    *("search_s", "is_interpolated"),
 )
 """Columns of `confirmed` before those of the metric."""
 OF_METRIC = (
@@ -277,11 +259,9 @@ def confirmed(results: Study) -> pd.DataFrame:
         runs, origin = trials.loc[list(one.printed_runs)], trials.loc[trial]
         row = {"trial": trial, "config": origin["config"], "num_workers": one.num_workers}
         row |= {"runs": len(one.chosen), "hits": one.hits, "is_alone": one.is_alone}
-        row |= {"new_runs": len(one.printed)}
-        row |= {"new_hits": sum(repeat.is_hit for repeat in one.printed)}
-        row |= _values(results, one, runs, noise) | {
-            metric.test_column: runs[metric.test_column].mean()
-        }
+        row |= {"new_runs": len(one.printed), "new_hits": sum(run.is_hit for run in one.printed)}
+        row |= _values(results, one, runs, noise)
+        row[metric.test_column] = runs[metric.test_column].mean()
         row |= {f"test_{end}_{metric.name}": value for end, value in tested[trial].items()}
         row[f"search_{metric.name}"] = origin[metric.best_column]
         if results.is_timed:

@@ -35,18 +35,6 @@ TORN: Any = object()
 """What a line holds that is none."""
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the numbers and contents of a file's JSON lines; a torn last line is left out.
-
-    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers.
-    """
-    texts = texts_of(path)
-    for number, text in enumerate(texts, start=1):
-        content = decoded(text, is_last=number == len(texts))
-        if content is not TORN:
-            yield number, content
-
-
 def texts_of(path: Path) -> list[str]:
     """Return a file's lines; what is no UTF-8 is replaced."""
     if not path.is_file():
@@ -74,7 +62,8 @@ def left_out(bad: list[tuple[int, str]]) -> str | None:
 def decoded(text: str, *, is_last: bool) -> Any:
     """Return what a JSON line holds; TORN of an empty one, and of a last one that is torn.
 
-    ValueError where it is no JSON.
+    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers. ValueError
+    where it is no JSON.
     """
     if not text:
         return TORN
@@ -242,10 +231,8 @@ def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord)
     records.runs.pop(run.trial, None)  # the later record stands at its own place
     records.runs[run.trial] = run
     curve = pending.pop(run.trial, [])
-    if run.spec.objective.judged_by.is_share:
-        kept = [one for one in curve if not (one.value < 0 or one.value > 1)]  # NaN diverged
-    else:
-        kept = curve
+    is_share = run.spec.objective.judged_by.is_share  # NaN diverged
+    kept = [one for one in curve if not is_share or not (one.value < 0 or one.value > 1)]
     records.curves[run.trial] = kept
     return len(curve) - len(kept)
 

@@ -34,6 +34,7 @@ from raybench.results.staging import (
 )
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
 from raybench.spec.errors import StudyError, UserError
+from raybench.spec.text import counted
 
 
 def study_file(place: str) -> Path | None:
@@ -210,9 +211,7 @@ class Sync:
     def _left(self) -> str:
         num_records, num_files = self._upload.left()
         num_files += self._checkpoints.num_left()
-        records = "1 record" if num_records == 1 else f"{num_records} records"
-        files = "1 file" if num_files == 1 else f"{num_files} files"
-        return f"{records} and {files} are"
+        return f"{counted(num_records, 'record')} and {counted(num_files, 'file')} are"
 
     def _until_end(self, name: str, work: Callable[[], None], pause: float) -> None:
         try:
@@ -274,11 +273,6 @@ class StudyStorage:
         self.folder = folder
         """Where everything is written and read."""
         self._lock, self._sync = lock, sync
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the folder is the place itself."""
-        return self._sync is None
 
     def check(self) -> None:
         """Raise StudyError if another driver has taken the place over."""
@@ -374,15 +368,14 @@ def bring(
     there, cleared = fetch_logs(bucket, keys), cleared_mark(folder)
     follows = _whole_lines(folder / RECORDS_FILE).startswith(there.get(RECORDS_FILE, b""))
     is_ahead = last == own and (follows or cleared.exists())
+    why = ""
     if last is None and not there and any(_whole_lines(folder / name) for name in LOGS):
-        _put_aside(
-            folder,
-            f"{bucket.url}: holds no study any more; records of one are on this machine",
-            warn,
-        )
+        why = "holds no study any more; records of one are on this machine"
     elif not is_ahead and not all(_fits(folder / name, there.get(name, b"")) for name in LOGS):
-        what = "another driver went on where this machine's last one had records that were not"
-        _put_aside(folder, f"{bucket.url}: {what} uploaded", warn)
+        why = "another driver went on where this machine's last one had records that were not "
+        why += "uploaded"
+    if why:
+        _put_aside(folder, f"{bucket.url}: {why}", warn)
     if not is_ahead or not (folder / STUDY_FILE).is_file():
         fetch_checkpoints(bucket, keys, folder)
     for name, content in there.items():

@@ -27,6 +27,7 @@ import pandas as pd
 
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import describe, is_key, label_keys, short, value_of
+from raybench.spec.text import counted
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
 from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.stats.standing import interpolated_time
@@ -90,10 +91,7 @@ class TypicalNodes:
         if not layout.num_nodes or not layout.exchanges:
             return False
         before = self._num_nodes.get(layout.size)
-        if before is None:
-            best = layout.num_nodes
-        else:
-            best = (min, max)[layout.is_spread](before, layout.num_nodes)
+        best = (max if layout.is_spread else min)(before or layout.num_nodes, layout.num_nodes)
         self._num_nodes[layout.size] = best
         return best != before
 
@@ -106,7 +104,7 @@ class TypicalNodes:
         typical = self._num_nodes.get(layout.size, layout.num_nodes)
         if layout.num_nodes in (0, typical):
             return None
-        return f"on {_hosts(layout.num_nodes)}, others of its size on {typical}"
+        return f"on {counted(layout.num_nodes, 'host')}, others of its size on {typical}"
 
 
 def typical_of(
@@ -123,18 +121,8 @@ def typical_of(
     return typical
 
 
-def _hosts(number: int) -> str:
-    return f"{number} host{'s' if number != 1 else ''}"
-
-
-TEXT, COUNT, SOME_COUNT, NUMBER, TRUTH, TIME = (
-    "object",
-    "int64",
-    "Int64",
-    "float64",
-    "boolean",
-    "datetime64[us, UTC]",
-)
+TEXT, COUNT, SOME_COUNT, NUMBER = "object", "int64", "Int64", "float64"
+TRUTH, TIME = "boolean", "datetime64[us, UTC]"
 TRIAL_TYPES = {
     "trial": TEXT,
     "phase": TEXT,

@@ -11,7 +11,7 @@ from typing import Any
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
 from raybench.spec.run import MODEL, RESOURCES, Placement, RunSpec
-from raybench.spec.space import Cases, Choices, Dimension, Powers, Space, possible_values, values_of
+from raybench.spec.space import Cases, Choices, Powers, Space, possible_values, values_of
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
@@ -96,7 +96,10 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
         if key not in keys:
             sampled[key] = dimension
         elif GLOBAL_BATCH not in sampled and len(products) > 1:
-            sampled[GLOBAL_BATCH] = _batches(products)
+            powers = Powers(products[0], products[-1])
+            # As powers of two the sampler knows their order.
+            is_row = list(powers.values()) == products
+            sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
     if len(products) == 1:  # nothing to sample: every proposal has it
         sampled[GLOBAL_BATCH] = Choices((products[0],))
     return Factors(sampled, placements)
@@ -135,9 +138,3 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
                 depends = [name for name, _ in case.when if name in keys]
                 if depends:
                     yield f"space.{key} depends on {depends[0]}"
-
-
-def _batches(products: list[int]) -> Dimension:
-    powers = Powers(products[0], products[-1])
-    # As powers of two the sampler knows their order.
-    return powers if list(powers.values()) == products else Choices(tuple(products))

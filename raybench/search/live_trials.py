@@ -4,7 +4,8 @@ Every method may be called twice for the same event and by any hook of Ray Tune 
 an evaluation counts once, and so does an end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from raybench.cluster.protocol import fault_of
@@ -163,7 +164,9 @@ class LiveTrials:
         if (fault := fault_of(outcome.message)) is not None:
             self._deadline.ends_with(fault)
         if outcome.traceback:
-            outcome = replace(outcome, message=self._kept_error(name, outcome))
+            with self._writing():
+                kept = keep_error(self._store, name, outcome.message or "", outcome.traceback)
+                outcome = replace(outcome, message=kept)
         self._num_judged.pop(name, None)
         stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
@@ -197,23 +200,20 @@ class LiveTrials:
         self._lines[name].append(line)
         self._append(line)
 
-    def _kept_error(self, name: str, outcome: RunOutcome) -> str:
-        """Keep a traceback in a file of its own; return the message that names it."""
-        message = outcome.message or ""
-        try:
-            return keep_error(self._store, name, message, outcome.traceback)
-        except (OSError, StudyError) as error:
-            self._deadline.ends_with(error)
-            return message
-
     def _append(self, line: dict[str, object]) -> bool:
-        """Write a record; where that fails the study ends, and says why when it has."""
-        try:
+        """Write a record; return whether that worked."""
+        with self._writing():
             self._store.append(line)
+            return True
+        return False
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Where writing fails the study ends, and says why when it has."""
+        try:
+            yield
         except (OSError, StudyError) as error:
             self._deadline.ends_with(error)
-            return False
-        return True
 
 
 def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:

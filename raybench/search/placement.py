@@ -8,6 +8,7 @@ per sample; more workers add communication.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import nnls
@@ -42,8 +43,6 @@ class StepTime:
         self._batches: dict[Placement, set[int]] = {}
         self._fits: dict[str, Callable[[Setup], float]] = {}
         self._designs: dict[str, tuple[Row, np.ndarray, int]] = {}
-        self._known: dict[str, dict[Setup, float | None]] = {}
-        """What was asked of the present fits, by framework."""
 
     def observe(
         self, placement: Placement, optimizer: str, *, steps: float, seconds: float
@@ -57,7 +56,6 @@ class StepTime:
         total[0] += steps
         total[1] += seconds
         self._fits.pop(placement.framework, None)
-        self._known.pop(placement.framework, None)
 
     def batches(self, group: Placement) -> set[int]:
         """Return the batch sizes per worker at which a kind of worker group was measured."""
@@ -65,19 +63,12 @@ class StepTime:
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds of a step; None where such a group was never measured."""
-        framework, setup = placement.framework, (placement, optimizer)
-        known = self._known.setdefault(framework, {})
-        if setup not in known:
-            known[setup] = self._predicted(setup)
-        return known[setup]
-
-    def _predicted(self, setup: Setup) -> float | None:
-        framework = setup[0].framework
-        if not self.batches(setup[0]):
+        framework = placement.framework
+        if not self.batches(placement):
             return None
         if framework not in self._fits:
             self._fits[framework] = self._fit(framework)
-        return self._fits[framework](setup)
+        return self._fits[framework]((placement, optimizer))
 
     def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
         """Return what makes a row of a setup, the rows of those measured, and the optimizers.
@@ -122,7 +113,7 @@ class StepTime:
         pull[:, -num_optimizers:] = np.eye(num_optimizers) * PULL / np.median(seconds)
         rows = np.vstack([design * scale[:, None], pull]) / widths
         found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
-        return lambda setup: max(float(row(setup) @ found), 1e-9)
+        return lru_cache(maxsize=None)(lambda setup: max(float(row(setup) @ found), 1e-9))
 
 
 class Placer:

@@ -152,14 +152,12 @@ class Watched:
         document = self._document
         if SCALING in document:
             study = validate(ScalingStudy, document[SCALING], f"{STUDY_FILE}: {SCALING}")
-            specs = _repeats(study)
+            cells, repeats = study_cells(study), range(study.repeats)
+            specs = dict(cell.repeat(number) for cell in cells for number in repeats)
             return Plan({"scaling": len(specs)}, specs, concurrency=1, only="scaling"), Forecast()
         if document["study"].get("run"):
             return Plan({"train": 1}, concurrency=1, only="train"), Forecast()
-        try:
-            search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
-        except UserError:  # of a version that wrote other keys: its runs are shown without a plan
-            return Plan(), Forecast()
+        search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
         self.state.keys = label_keys(search.space)
         concurrency = document.get("concurrency")
         at_once = concurrency if isinstance(concurrency, int) else 1
@@ -179,13 +177,6 @@ class Watched:
     def _set_budget(self) -> None:
         if self._budget_s is not None and not self._document.get("continued"):
             self.state.ends_s = self.state.began_s + self._budget_s
-
-
-def _repeats(study: ScalingStudy) -> dict[str, RunSpec]:
-    """Return the runs of a scaling study by their names."""
-    return dict(
-        cell.repeat(number) for cell in study_cells(study) for number in range(study.repeats)
-    )
 
 
 def _num_workers(document: Mapping[str, Any]) -> int | None:

@@ -10,8 +10,9 @@ import pytest
 
 import raybench
 from raybench.cluster.ray_internals.local_ray import is_running
-from raybench.results.records import read_lines, read_records
+from raybench.results.records import read_records
 from raybench.results.verdict import judge
+from tests.factories import read_lines
 
 from .commands import start
 
@@ -43,7 +44,7 @@ def racing_run(folder: Path) -> str | None:
     """Return the run of the race that was evaluated last and goes on; None where none does."""
     if not (folder / "records.jsonl").is_file():
         return None
-    *_, (_, last) = [(0, {"kind": "", "trial": ""}), *read_lines(folder / "records.jsonl")]
+    *_, last = [{"kind": "", "trial": ""}, *read_lines(folder / "records.jsonl")]
     return last["trial"] if last["kind"] == "eval" and "-race" in last["trial"] else None
 
 
@@ -81,7 +82,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert len(trials) == num_trials
     assert list(trials["state"]) == ["complete"] * num_trials
     # By line: one that was disturbed runs again, and its last line knows no death.
-    lines = [line for _, line in read_lines(folder / "records.jsonl") if line["kind"] == "run"]
+    lines = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "run"]
     searched = [line for line in lines if line["phase"] == "search"]
     assert sum(line["restarts"] for line in searched) == len(DEATHS)
     assert all((line["ledger"]["lost"] > 0) == (line["restarts"] > 0) for line in searched)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.results.records import read_lines, read_records
+from raybench.results.records import read_records
 from raybench.results.verdict import judge
+from tests.factories import read_lines
 
 from .commands import start, until
 
@@ -39,7 +40,7 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     seeds = {name: run.spec.seed for name, run in runs.items() if run.role == "race"}
     assert seeds == {name: 3000 + int(name[-1]) for name in seeds}
     assert 2 <= len(seeds) <= 8
-    lines = [line for _, line in read_lines(records) if line["kind"] == "run"]
+    lines = [line for line in read_lines(records) if line["kind"] == "run"]
     # One that was disturbed runs again, and says so.
     ended = [(line["trial"], line["reruns"]) for line in lines if line["stop"] != "interrupted"]
     assert len(ended) == len(set(ended)), "none ran twice"

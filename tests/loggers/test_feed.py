@@ -13,12 +13,12 @@ from raybench.loggers.feed import Ledger
 from raybench.loggers.sink import WINNERS, curve_values, params_of, shown, winners_of
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
-from raybench.results.records import read_lines
 from raybench.results.store import RECORDS_FILE
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
+from tests.factories import read_lines
 from tests.made_results import POINT, run_line
 
 ACCURACY = "by_train_ms/validation_accuracy"
@@ -35,7 +35,7 @@ def curve(folder, trial, tag=ACCURACY):
 
 
 def test_a_recorded_study_comes_back_whole(study, tmp_path, session):
-    lines = [line for _, line in read_lines(study / RECORDS_FILE)]
+    lines = read_lines(study / RECORDS_FILE)
     results = load(study)
     assert session(*lines) == len(results.runs) == 33
     for trial, points in results.evaluations.items():

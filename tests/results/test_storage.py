@@ -151,7 +151,6 @@ def test_a_bad_url_is_the_users_mistake(out, sentence):
 def test_a_folder_is_itself(tmp_path, prefix):
     with open_storage(f"{prefix}{tmp_path}/study") as place:
         assert place.folder == tmp_path / "study"
-        assert place.is_local
         place.check()
     results_folder(tmp_path / "study", [run_line("0000", 1.0)])
     assert names(f"{prefix}{tmp_path}/study") == ["0000"]

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from raybench.report.show import show
 from raybench.report.study import load
-from raybench.results.records import read_lines, read_records
+from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, mend_last_line
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import StudyError, UserError
+from tests.factories import read_lines
 from tests.made_results import curve, results_folder, run_line
 
 LINES = [{"kind": "eval", "trial": "0000", "index": n} for n in range(3)]
@@ -27,7 +28,7 @@ def written(folder, lines=LINES):
 
 def read(folder):
     """What the file's lines hold, whatever it is."""
-    return [content for _, content in read_lines(folder / RECORDS_FILE)]
+    return read_lines(folder / RECORDS_FILE)
 
 
 def test_what_is_appended_is_read_in_order(tmp_path):

@@ -9,7 +9,6 @@ Configurations that would fail as others did are not tried again (`Infeasible`).
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import optuna
@@ -139,12 +138,6 @@ class Answer(NamedTuple):
     """Score by milliseconds, of a trial that was stopped."""
 
 
-@dataclass(frozen=True)
-class _Ended:
-    trial: optuna.Trial
-    record: RunRecord
-
-
 class Feedback:
     """Tells ends of trials, each at the time its score is known.
 
@@ -162,30 +155,29 @@ class Feedback:
         self._objective, self._keys = study.objective, label_keys(study.space)
         self._journal, self._infeasible, self._placer = journal, infeasible, placer
         self._is_pareto = len(journal.directions) > 1
-        self._waiting: list[_Ended] = []
+        self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
         self._courses: dict[int, dict[int, float]] = {}
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
         """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
-        self._waiting.append(_Ended(trial, record))
+        self._waiting.append((trial, record))
         self.report_known(is_early=is_early)
 
     def report_known(self, *, is_early: bool) -> None:
         """Tell the ends whose score is known by now."""
         waiting = []
-        for ended in self._waiting:
-            record = ended.record
+        for trial, record in self._waiting:
             is_known = self._placer is None or self._placer.is_known(record.spec)
             if is_early and record.time_to_target_s is not None and not is_known:
-                waiting.append(ended)
+                waiting.append((trial, record))
             else:
-                self._tell(ended.trial, record)
+                self._tell(trial, record)
         self._waiting = waiting
 
     def scores(self, trials: list[FrozenTrial]) -> dict[int, float]:
         """Return the score of every one of `trials` that ended, by number, told or not."""
         known = {one.number: score for one in trials if (score := reported_score(one)) is not None}
-        return known | {one.trial.number: one.record.score for one in self._waiting}
+        return known | {trial.number: record.score for trial, record in self._waiting}
 
     def report(self, trial: optuna.Trial, spec: RunSpec, *, score: float, train_s: float) -> None:
         """Note a running trial's score, at the time on its fastest placement.

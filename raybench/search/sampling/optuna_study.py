@@ -292,8 +292,12 @@ def restore(
     for name, trial in left_open.items():
         if name not in held:
             journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
-    # Last of all: a session that is killed before has lost nothing.
-    _close(journal, running)
+    # Last of all what was left open is closed: a session that is killed before has lost nothing.
+    if running:
+        earlier = journal.user_attrs.get(INTERRUPTED, [])
+        journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
+    for trial in running:
+        journal.tell(trial.number, state=TrialState.FAIL)
 
 
 def add_answer(
@@ -314,15 +318,6 @@ def add_answer(
             user_attrs=attributes,
         )
     )
-
-
-def _close(journal: optuna.Study, running: list[FrozenTrial]) -> None:
-    """Close what an earlier session has left open."""
-    if running:
-        earlier = journal.user_attrs.get(INTERRUPTED, [])
-        journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
-    for trial in running:
-        journal.tell(trial.number, state=TrialState.FAIL)
 
 
 def _kept(attributes: dict[str, Any]) -> dict[str, Any]:
