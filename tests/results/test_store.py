@@ -31,16 +31,11 @@ def read(folder):
     return read_lines(folder / RECORDS_FILE)
 
 
-def test_what_is_appended_is_read_in_order(tmp_path):
-    written(tmp_path / "a" / "b")
-    assert read(tmp_path / "a" / "b") == LINES
-
-
 def test_a_record_is_in_the_file_when_append_returns(tmp_path):
-    store = Store(tmp_path)
+    store = Store(tmp_path / "a" / "b")
     for number, line in enumerate(LINES, start=1):
         store.append(line)
-        assert read(tmp_path) == LINES[:number]
+        assert read(tmp_path / "a" / "b") == LINES[:number]
     store.close()
 
 
@@ -50,22 +45,17 @@ def test_a_reopened_folder_goes_on(tmp_path):
     assert read(tmp_path) == LINES
 
 
-@pytest.mark.parametrize("torn", ['{"kind": "ev', "{", '{"a": "ü', '{"a": 1,\x00\x00'])
+@pytest.mark.parametrize(
+    "torn", [b'{"kind": "ev', b"{", '{"a": "ü'.encode(), b'{"a": 1,\x00\x00', b"\xff\xfe\x80"]
+)
 def test_a_torn_last_line_is_left_out_and_mended_on_reopening(tmp_path, torn):
     path = written(tmp_path)
     with path.open("ab") as file:
-        file.write(torn.encode())
+        file.write(torn)
     assert read(tmp_path) == LINES
     written(tmp_path, [{"kind": "run"}])
     assert read(tmp_path) == [*LINES, {"kind": "run"}]
     assert all(json.loads(line) for line in path.read_text().splitlines())
-
-
-def test_a_file_of_one_torn_line_is_emptied(tmp_path):
-    (tmp_path / RECORDS_FILE).write_text('{"kind"')
-    assert read(tmp_path) == []
-    written(tmp_path, LINES[:1])
-    assert read(tmp_path) == LINES[:1]
 
 
 def test_every_place_of_a_tear_is_survived(tmp_path):
@@ -82,13 +72,6 @@ def test_reopening_loses_no_record_that_could_be_read(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])  # torn between the record and its newline
     assert read(tmp_path) == LINES
     written(tmp_path, [])
-    assert read(tmp_path) == LINES
-
-
-def test_bytes_that_are_no_text_are_a_torn_line_too(tmp_path):
-    path = written(tmp_path)
-    with path.open("ab") as file:
-        file.write(b"\xff\xfe\x80")
     assert read(tmp_path) == LINES
 
 
@@ -234,31 +217,21 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
         ({"message": 3}, "'message': input should be a valid string"),
         ({"role": "winner"}, "'role': input should be 'trial', 'placement_check', 'race'"),
         ({"source": 3}, "'source': input should be a valid string"),
+        ({"spec.num_workers": 0}, "'spec.num_workers': input should be greater than 0"),
+        ({"spec.num_workers": 10**30}, "'spec.num_workers': input should be a valid integer"),
+        ({"spec.batch_size_per_worker": 1.5}, "size_per_worker': input should be a valid integer"),
+        ({"spec.learning_rate": "fast"}, "'spec.learning_rate': input should be a valid number"),
+        ({"spec.optimizer": None}, "optimizer': input should be 'adam', 'radam', 'lars', 'lamb'"),
     ],
 )
 def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
     results_folder(tmp_path, [])
-    (tmp_path / RECORDS_FILE).write_text(json.dumps(run_line("0000", 1.0) | change) + "\n")
-    with pytest.raises(UserError, match=wrong):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "wrong"),
-    [
-        ("num_workers", 0, "input should be greater than 0"),
-        ("num_workers", 10**30, "input should be a valid integer"),
-        ("batch_size_per_worker", 1.5, "input should be a valid integer"),
-        ("learning_rate", "fast", "input should be a valid number"),
-        ("optimizer", None, "input should be 'adam', 'radam', 'lars', 'lamb', 'sgd'"),
-    ],
-)
-def test_a_spec_of_another_shape_is_refused(tmp_path, key, value, wrong):
-    results_folder(tmp_path, [])
     line = run_line("0000", 1.0)
-    line["spec"][key] = value
+    for key, value in change.items():
+        part, _, inner = key.partition(".")
+        line[part] = line[part] | {inner: value} if inner else value
     (tmp_path / RECORDS_FILE).write_text(json.dumps(line) + "\n")
-    with pytest.raises(UserError, match=f"'spec.{key}': {wrong}"):
+    with pytest.raises(UserError, match=wrong):
         load(tmp_path)
 
 

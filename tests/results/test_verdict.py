@@ -28,18 +28,9 @@ def again(trial, times, *, missed_s=60.0, **spec):
     """A trial of the search and its confirming runs; None misses the target after `missed_s`."""
     runs = [run_line(trial, 3.0, **spec)]
     for repeat, time in enumerate(times):
-        runs.append(
-            run_line(
-                f"{trial}-confirm{repeat}",
-                time,
-                role="confirm",
-                seed=1000 + repeat,
-                test_value=0.9 + 0.01 * repeat,
-                stop=None if time else "max_train_seconds",
-                train_s=time or missed_s,
-                **spec,
-            )
-        )
+        given = {"role": "confirm", "seed": 1000 + repeat, "test_value": 0.9 + 0.01 * repeat}
+        given |= {"stop": None if time else "max_train_seconds", "train_s": time or missed_s}
+        runs.append(run_line(f"{trial}-confirm{repeat}", time, **given, **spec))
     return runs
 
 
@@ -222,21 +213,13 @@ BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
 
 def at_budget(trial, searched, found):
     """A trial of the search and its confirming runs by accuracy; None is a run that failed."""
-    runs = [
-        run_line(trial, best_value=searched, stop="max_train_seconds", objective=BUDGET),
-    ]
+    runs = [run_line(trial, best_value=searched, stop="max_train_seconds", objective=BUDGET)]
     for repeat, accuracy in enumerate(found):
-        runs.append(
-            run_line(
-                f"{trial}-confirm{repeat}",
-                role="confirm",
-                best_value=accuracy or 0.99,
-                failure=None if accuracy else "nan",
-                stop=None if accuracy is None else "max_train_seconds",
-                test_value=None if accuracy is None else 0.8,
-                objective=BUDGET,
-            )
-        )
+        given = {"best_value": 0.99, "failure": "nan", "objective": BUDGET}
+        if accuracy is not None:
+            given |= {"best_value": accuracy, "failure": None, "test_value": 0.8}
+            given["stop"] = "max_train_seconds"
+        runs.append(run_line(f"{trial}-confirm{repeat}", role="confirm", **given))
     return runs
 
 

@@ -21,16 +21,11 @@ def test_the_first_at_a_rung_goes_on_and_worse_ones_stop() -> None:
     assert rungs.allows("d", 1.1, 0.6)
 
 
-def test_between_rungs_nothing_is_judged() -> None:
-    rungs = Rungs(first_s=1, last_s=16, factor=4)
-    rungs.allows("a", 1.0, 0.9)
-    assert rungs.allows("b", 0.9, 0.0)
-    assert rungs.allows("a", 3.9, 0.0)
-
-
-def test_a_trial_that_jumps_over_rungs_is_judged_at_the_highest() -> None:
+def test_between_rungs_nothing_is_judged_and_of_several_passed_the_highest_counts() -> None:
     rungs = Rungs(first_s=1, last_s=64, factor=4)
     rungs.allows("slow", 1.0, 0.9)
+    assert rungs.allows("early", 0.9, 0.0)
+    assert rungs.allows("slow", 3.9, 0.0)
     assert rungs.allows("jumps", 17.0, 0.1)  # first at the rung of 16 s
     assert not rungs.allows("next", 16.5, 0.05)
 
@@ -95,14 +90,6 @@ def test_of_many_finished_trials_the_best_decide() -> None:
     assert cap.allows(FOUR, 12.9)
     assert not cap.allows(FOUR, 13)
     assert not cap.allows(ONE, 32)
-
-
-def test_a_policy_says_what_is_compared_with() -> None:
-    cap = Cap(1.5, costs, SearchPolicy(compared_with=1))
-    for seconds in (4, 10, 10):
-        cap.reached(ONE, seconds)
-    assert cap.allows(ONE, 5.9)
-    assert not cap.allows(ONE, 6)
 
 
 @pytest.mark.parametrize(

@@ -165,14 +165,11 @@ def fitted(*setups: Setup, noise: float = 0.0, seed: int = 0) -> StepTime:
 
 
 def test_a_group_never_measured_has_no_prediction() -> None:
-    model = fitted(at("torch", 1, 64, "adam"))
+    setup = at("torch", 1, 64, "adam")
+    model = fitted(setup)
+    assert model.step_s(*setup) == pytest.approx(true_step(setup), rel=1e-6)
     assert model.step_s(*at("torch", 2, 64, "adam")) is None
     assert model.step_s(*at("tensorflow", 1, 64, "adam")) is None
-
-
-def test_what_was_measured_comes_back() -> None:
-    setup = at("torch", 1, 64, "adam")
-    assert fitted(setup).step_s(*setup) == pytest.approx(true_step(setup), rel=1e-6)
 
 
 def test_few_measurements_predict_the_other_batches_and_workers() -> None:
@@ -213,14 +210,10 @@ def test_an_optimizer_not_measured_there_costs_the_mean() -> None:
     assert found == pytest.approx(np.mean([time for time in known if time]), rel=1e-6)
 
 
-def test_more_measurements_of_one_setup_are_averaged() -> None:
-    model, setup = StepTime(), at("torch", 1, 64, "adam")
-    model.observe(*setup, steps=10, seconds=1.0)
-    model.observe(*setup, steps=30, seconds=5.0)
-    assert model.step_s(*setup) == pytest.approx(6 / 40)
-
-
-def test_no_steps_say_nothing() -> None:
+def test_more_measurements_of_one_setup_are_averaged_and_no_steps_say_nothing() -> None:
     model, setup = StepTime(), at("torch", 1, 64, "adam")
     model.observe(*setup, steps=0, seconds=0.0)
     assert model.step_s(*setup) is None
+    model.observe(*setup, steps=10, seconds=1.0)
+    model.observe(*setup, steps=30, seconds=5.0)
+    assert model.step_s(*setup) == pytest.approx(6 / 40)

@@ -6,7 +6,9 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,14 +130,21 @@ class World:
         return TRULY.get(source, 2.0) * (1 + 0.01 * (seed % 3))
 
 
+@pytest.fixture
+def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    return partial(World, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
+
+
 def named(runs: dict[str, RunRecord], role: str) -> list[str]:
     return sorted(name for name, run in runs.items() if run.role == role)
 
 
-def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World) -> None:
     runs = world.run()
     # 8 runs: four contenders once, two of them again; the first trial has no run that counts.
     first = [name for name in named(runs, "race") if name.endswith("-race0")]
@@ -152,9 +161,9 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(
 
 
 def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Callable[..., World],
 ) -> None:
-    world = World(tmp_path, monkeypatch, race=20)
+    world = make_world(race=20)
     runs = world.run()
     capped = [run for run in runs.values() if run.stop == "cap"]
     assert {run.source for run in capped} <= {"0004", "0000"}
@@ -162,18 +171,13 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
 
 
-def test_a_run_that_has_come_to_the_target_may_hold_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, monkeypatch, race=20)
+def test_a_run_that_has_come_to_the_target_may_hold_it(make_world: Callable[..., World]) -> None:
+    world = make_world(race=20)
     world.value = 0.9
     assert "cap" not in {run.stop for run in world.run().values()}
 
 
-def test_a_race_that_was_ended_goes_on_with_what_was_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_path: Path) -> None:
     world.ends_after = 3
     with pytest.raises(StudyError, match="the disk is full"):
         world.run()
@@ -189,9 +193,8 @@ def test_a_race_that_was_ended_goes_on_with_what_was_not_run(
 
 
 def test_a_candidate_whose_machines_break_twice_is_out_and_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path
 ) -> None:
-    world = World(tmp_path, monkeypatch)
     world.breaks.update({"0002-race0": 1, "0001-race0": 2})
     runs = world.run()
     assert runs["0002-race0"].failure is None, "tried again"
@@ -225,9 +228,9 @@ def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
 
 
 def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, monkeypatch, race=2)
+    world = make_world(race=2)
     monkeypatch.setitem(TRULY, "0003", 0.6)
     before = world.run()
     runs = world.run(more=6)
@@ -256,9 +259,8 @@ def test_more_runs_tell_who_is_cheapest_where_the_fastest_is_known(
 
 
 def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, monkeypatch)
     train = world.train
 
     def miss(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
@@ -277,10 +279,7 @@ def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
     assert f"{verdict.fastest}-confirm1" in alone
 
 
-def test_a_short_budget_leaves_fewer_runs_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_a_short_budget_leaves_fewer_runs_and_says_so(world: World) -> None:
     world.deadline = Deadline(6.0)
     runs = world.run()
     assert 1 <= len(named(runs, "confirm")) <= 2
@@ -290,9 +289,9 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
 
 
 def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Callable[..., World],
 ) -> None:
-    world = World(tmp_path, monkeypatch, race=2)
+    world = make_world(race=2)
     world.run()
     world.breaks.update({"0001-race0": 9})
     world.run(more=6)
@@ -302,9 +301,9 @@ def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_only_a_race_with_runs_left_was_ended_by_the_budget(
-    is_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Callable[..., World], is_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, monkeypatch, race=2 if is_last else 8)
+    world = make_world(race=2 if is_last else 8)
     world.deadline = Deadline(1000.0)
     train, ended = world.train, list[Any]()
 
@@ -322,9 +321,8 @@ def test_only_a_race_with_runs_left_was_ended_by_the_budget(
 
 
 def test_where_seconds_are_the_same_for_all_values_race(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, monkeypatch)
     objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
     world.study = world.study.model_copy(update={"objective": objective})
     content = {"study": world.study.document()}
@@ -348,9 +346,8 @@ def test_where_seconds_are_the_same_for_all_values_race(
 
 
 def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path
 ) -> None:
-    world = World(tmp_path, monkeypatch)
     objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
     world.study = world.study.model_copy(update={"objective": objective})
     spec = world.study.run_spec({"num_workers": 1})
@@ -368,10 +365,10 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
 
 
 def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Callable[..., World], tmp_path: Path
 ) -> None:
     """By its new runs as the verdict has it; before these by its own, once workers have started."""
-    world = World(tmp_path, monkeypatch, race=10)
+    world = make_world(race=10)
     world.study = world.study.model_copy(update={"price": 2.0})
     with Store(tmp_path) as store:
         for name, role, seconds in (("0002", "trial", 0.8), ("0003-race0", "race", 1.0)):
@@ -403,10 +400,7 @@ def test_a_race_counts_no_more_runs_than_there_are(
     assert all(int(done) <= int(total) for done, total in counts)
 
 
-def test_more_waits_for_the_end_of_the_race(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_more_waits_for_the_end_of_the_race(world: World, tmp_path: Path) -> None:
     world.ends_after = 2
     with pytest.raises(StudyError):
         world.run()
@@ -434,9 +428,9 @@ def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once(
 
 
 def test_the_note_counts_the_runs_that_there_are_candidates_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Callable[..., World],
 ) -> None:
-    world = World(tmp_path, monkeypatch, race=24)
+    world = make_world(race=24)
     world.deadline = Deadline(9.0)
     world.run()
     # Five contenders once, five again, and three twice more.

@@ -21,7 +21,6 @@ from raybench.search.reference import (
     earlier_settings,
     reference_spec,
     set_by_reference,
-    share_s,
 )
 from raybench.search.reference_settings import (
     Measured,
@@ -56,19 +55,6 @@ STUDY: dict[str, Any] = {
         ],
     },
 }
-
-
-def test_auto_is_a_flag_until_reference_runs_have_set_the_target() -> None:
-    study, _ = build_study(STUDY, "test")
-    assert study.needs_target
-    named, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
-    assert not named.needs_target
-
-
-def test_auto_is_for_time_to_accuracy() -> None:
-    objective = {"kind": "best_at_budget", "target": "auto"}
-    with pytest.raises(UserError, match="auto is for time_to_target"):
-        build_study(STUDY | {"objective": objective}, "test")
 
 
 def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_target() -> None:
@@ -129,7 +115,7 @@ def test_how_the_target_of_a_loss_was_set_is_told_with_the_chance() -> None:
 
 def test_a_study_that_goes_on_keeps_what_it_set() -> None:
     study, _ = build_study(STUDY, "test")
-    assert study.auto == ["target", "eval_every_samples"]
+    assert (study.auto, study.needs_target) == (["target", "eval_every_samples"], True)
     before = study.document() | {"is_set": True, "fixed": {"eval_every_samples": 345}}
     before["objective"]["target"] = 0.912
     found = earlier_settings(study, {"study": before})
@@ -164,13 +150,12 @@ def test_a_loss_of_zero_is_the_best_of_references_that_the_budget_ends() -> None
     assert {line["trial"] for line in lines} == {"reference1"}
 
 
-@pytest.mark.parametrize("kind", ["best_at_budget"])
-def test_seconds_and_target_are_auto_where_there_is_a_target(kind: str) -> None:
+def test_seconds_and_target_are_auto_where_there_is_a_target() -> None:
     both = {"target": "auto", "max_train_seconds": "auto"}
     study, _ = build_study(STUDY | {"objective": both}, "test")
     assert study.auto == ["target", "max_train_seconds", "eval_every_samples"]
     for key in both:
-        wrong = {"kind": kind, "target": None, key: "auto"}
+        wrong = {"kind": "best_at_budget", "target": None, key: "auto"}
         with pytest.raises(UserError, match=rf"objective\.{key}': auto is for time_to_target"):
             build_study(STUDY | {"objective": wrong}, "test")
 
@@ -213,17 +198,6 @@ def test_how_often_runs_are_evaluated(
     samples: float, evaluation_samples: float, most: int, eval_interval: int
 ) -> None:
     assert eval_interval_from(samples, evaluation_samples, most) == eval_interval
-
-
-def test_the_reference_takes_a_part_of_the_time_budget() -> None:
-    objective = {"target": 0.9, "max_train_seconds": 100}
-    settings = {"objective": objective, "search": {"time_budget_s": 120}}
-    study, space = build_study(STUDY | settings, "test")
-    spec = reference_spec(study, space)
-    assert spec.objective.target == 0.9
-    assert share_s(120.0, 100.0) == 24.0
-    assert share_s(120.0, 30.0) == 10.0, "where starting took most of it"
-    assert share_s(None, float("inf")) == float("inf")
 
 
 class Machine:

@@ -71,6 +71,11 @@ class Machine:
         return SingleRun(session, store, deadline, progress, self.saved, **options)
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
 @pytest.mark.parametrize("faults", [[], ["timeout"], ["nan"]])
 def test_a_run_is_tried_once_here_and_recorded(
     faults: list[str], monkeypatch: pytest.MonkeyPatch
@@ -85,10 +90,7 @@ def test_a_run_is_tried_once_here_and_recorded(
     assert machine.over == machine.refused == ["0001-confirm0"]
 
 
-def test_a_run_that_is_continued_has_its_curve_written_up_to_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(monkeypatch)
+def test_a_run_that_is_continued_has_its_curve_written_up_to_there(machine: Machine) -> None:
     machine.curve = [evaluation(), evaluation(2.0, index=1)]
     machine.single_run().train(SPEC, "a", "confirm")
     assert [line.get("index") for line in machine.lines] == [0, 1, 2, None]
@@ -98,9 +100,8 @@ def test_a_run_that_is_continued_has_its_curve_written_up_to_there(
     ("taken", "runs"), [([0.1], 1), ([0.5], 2), ([0.5] * 2, 3), ([0.5] * 9, 3)]
 )
 def test_a_disturbed_run_begins_again_twice_at_most(
-    taken: list[float], runs: int, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, taken: list[float], runs: int
 ) -> None:
-    machine = Machine(monkeypatch)
     machine.disturbed_s = list(taken)
     found = machine.single_run().train(SPEC, "0001-race0", "race", source="0001")
     assert len(machine.specs) == runs
@@ -109,10 +110,7 @@ def test_a_disturbed_run_begins_again_twice_at_most(
     assert ends == list(range(runs)), "the last of them counts"
 
 
-def test_a_disturbed_reference_of_a_time_budget_stands_marked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(monkeypatch)
+def test_a_disturbed_reference_of_a_time_budget_stands_marked(machine: Machine) -> None:
     machine.disturbed_s = [0.5] * 9
     found = machine.single_run(Deadline(1000.0)).train(SPEC, "reference0", "reference")
     assert (len(machine.specs), found.reruns, found.is_disturbed) == (1, 0, True)
@@ -140,17 +138,15 @@ def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it()
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_isolation_holds_for_these_runs_too(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
+def test_isolation_holds_for_these_runs_too(machine: Machine, keep: bool) -> None:
     machine.single_run(keep_groups=keep).train(SPEC, "a", "confirm")
     assert machine.keeps == [keep]
 
 
 @pytest.mark.parametrize("seed", [0, 1000, 2000, 2**32 - 1])
 def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, seed: int
 ) -> None:
-    machine = Machine(monkeypatch)
     spec = SPEC.model_copy(update={"seed": seed})
     run_alone(
         {"0001": spec, "0002": spec},
@@ -171,10 +167,7 @@ def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race
     assert not set(seeds) & ({seed} | others)
 
 
-def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(monkeypatch)
+def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(machine: Machine) -> None:
     machine.curve = [evaluation(), evaluation(2.0, index=1)]
     seen: list[float] = []
 
@@ -188,10 +181,9 @@ def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
 
 @pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
 def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then(
-    cap_s: float, reason: str, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, cap_s: float, reason: str
 ) -> None:
     """By all it has trained: it is cut off between two evaluations, the last at 3 s."""
-    machine = Machine(monkeypatch)
     machine.train_s = 4.0
     deadline = Deadline(1000.0)
 

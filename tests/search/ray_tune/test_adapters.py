@@ -169,27 +169,25 @@ def test_a_trial_that_cannot_win_is_stopped(stage: Stage) -> None:
     assert stage.released == [trial.config["trial"]]
 
 
-def test_a_trial_whose_actor_is_lost_has_failed(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("lost", "failure", "message"),
+    [
+        (ray.exceptions.ActorDiedError(), "worker_lost", "the trial's own process was lost"),
+        (None, "error", "ValueError: no such thing (traceback: errors/0000.txt)"),
+    ],
+)
+def test_a_trial_that_raises_is_no_lost_process(
+    lost: Any, failure: str, message: str, stage: Stage
+) -> None:
     controller = Tune(stage)
     trial = controller.start()
     controller.result(trial, FIRST)
-    trial.get_pickled_error = lambda: ray.exceptions.ActorDiedError()
-    controller.callback.on_trial_error(1, [], trial)
-    record = stage.record(trial.config["trial"])
-    assert (record.failure, record.samples) == ("worker_lost", 1000)
-    assert stage.released == [trial.config["trial"]]
-
-
-def test_a_trial_that_raises_is_no_lost_process(stage: Stage) -> None:
-    controller = Tune(stage)
-    trial = controller.start()
-    trial.get_pickled_error = lambda: None
+    trial.get_pickled_error = lambda: lost
     trial.get_error = lambda: "Traceback ...\n  in step\nValueError: no such thing\n"
     controller.callback.on_trial_error(1, [], trial)
     record = stage.record(trial.config["trial"])
-    assert record.failure == "error"
-    assert record.message is not None
-    assert record.message.startswith("ValueError: no such thing (traceback: errors/")
+    assert (record.failure, record.message, record.samples) == (failure, message, 1000)
+    assert stage.released == [trial.config["trial"]]
 
 
 @pytest.mark.parametrize("method", ["get_pickled_error", "get_error"])

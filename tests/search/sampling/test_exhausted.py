@@ -149,13 +149,6 @@ def test_near_is_a_small_share_of_the_range(rate: float, optimizer: str, near: b
     assert not index.holds({"rate": rate}, known)
 
 
-def test_what_has_no_range_is_near_where_it_is_equal() -> None:
-    index = NearIndex(SearchPolicy())
-    index.add({"optimizer": "adam"}, {"optimizer": CHOICES})
-    held = [index.holds({"optimizer": one}, {"optimizer": CHOICES}) for one in ("adam", "lars")]
-    assert held == [True, False]
-
-
 def test_the_resolution_is_the_policy_s() -> None:
     known = {"x": FloatDistribution(0.0, 1.0)}
     for resolution, near in ((0.2, True), (0.04, False)):

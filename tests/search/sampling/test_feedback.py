@@ -16,22 +16,18 @@ from tests.search.made_up import STUDY, journal_of, make_search, outcome, record
 from tests.search.step_times import seconds_on, trained
 
 
-@pytest.mark.parametrize("failure", ["timeout", "worker_lost"])
-def test_the_machine_s_fault_is_not_told_as_a_bad_configuration(
-    failure: Failure, tmp_path: Path
+@pytest.mark.parametrize(
+    ("failure", "is_own"),
+    [("timeout", False), ("worker_lost", False), ("oom", True), ("nan", True), ("error", True)],
+)
+def test_a_configuration_s_own_fault_scores_worst_and_the_machine_s_is_not_told(
+    failure: Failure, is_own: bool, tmp_path: Path
 ) -> None:
-    one = make_search(tmp_path)
-    run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
-    (trial,) = journal_of(one).get_trials()
-    assert (trial.state.name, trial.values) == ("FAIL", None)
-
-
-@pytest.mark.parametrize("failure", ["oom", "nan", "error"])
-def test_the_configuration_s_own_fault_scores_worst(failure: Failure, tmp_path: Path) -> None:
     one = make_search(tmp_path)
     (ended,) = run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
     (trial,) = journal_of(one).get_trials()
-    assert (trial.state.name, trial.value) == ("COMPLETE", worst_score(ended.spec.objective))
+    told = ("COMPLETE", [worst_score(ended.spec.objective)]) if is_own else ("FAIL", None)
+    assert (trial.state.name, trial.values) == told
 
 
 def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
@@ -130,11 +126,7 @@ def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:
     assert failures.is_feasible(spec(batch_size_per_worker=64))
     assert failures.is_feasible(spec(optimizer="sgd"))
     assert failures.is_feasible(spec(framework="tensorflow"))
-
-
-def test_more_workers_do_not_need_more_memory_each() -> None:
-    failures = Infeasible()
-    failures.add("oom", spec())
+    # More workers do not need more memory each.
     assert failures.is_feasible(spec(batch_size_per_worker=64, num_workers=4))
 
 
