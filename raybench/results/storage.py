@@ -240,7 +240,7 @@ class Sync:
             self._lease.beat()
 
     def _say(self, name: str, error: BucketError) -> None:
-        """Say a trouble once, not at each attempt nor of each thread: an id in it may differ."""
+        """Say a trouble once, not of each attempt and thread: an id in it may differ."""
         kind = _begin(error).partition("(")[0]
         with self._saying:
             is_new = kind not in self._troubles.values()

@@ -107,10 +107,10 @@ class Rungs:
         self._next: dict[str, int] = {}
 
     def allows(self, trial: str, seconds: float, value: float | None) -> bool:
-        """Take a trial's best value by `seconds` of training; return whether it may go on.
+        """Take a trial's best value by `seconds` of training (the more the better; None, where
+        nothing was measured, loses to whatever was); return whether it may go on.
 
-        The more the better: `Metric.sign` times the metric. None where nothing was measured: it
-        loses to whatever was. Of several rungs passed since the last call, the highest counts.
+        Of several rungs passed since the last call, the highest counts.
         """
         passed = sum(rung <= seconds for rung in self._seconds)
         if passed <= self._next.get(trial, 0):
@@ -161,11 +161,11 @@ class Cap:
         """Whether a trial may go on that will be at the target then at the soonest."""
         if not self._measured:
             return True
-        costs = [self._costs(*one) for one in self._measured]
         own = self._costs(spec, seconds)
-        place = min(self._policy.compared_with, len(costs)) - 1
-        references = [sorted(one[axis] for one in costs)[place] for axis in (0, 1)]
-        return any(own[axis] < self._beta * references[axis] for axis in (0, 1))
+        axes = zip(*(self._costs(*one) for one in self._measured), strict=True)
+        place = min(self._policy.compared_with, len(self._measured)) - 1
+        references = [sorted(costs)[place] for costs in axes]
+        return any(one < self._beta * best for one, best in zip(own, references, strict=True))
 
 
 class Plateau:
@@ -232,8 +232,8 @@ class EarlyStopping:
         is_grid = study.search.sampler == "grid"
         self._cap: Cap | None = None
         if beta is not None and self._target is not None:
-            place = 1 if is_grid else policy.compared_with
-            self._cap = Cap(beta, self._costs, replace(policy, compared_with=place))
+            compared = replace(policy, compared_with=1) if is_grid else policy
+            self._cap = Cap(beta, self._costs, compared)
         self._has_rungs = policy.rungs and not is_grid
         self._rungs: dict[int, Rungs] = {}
         self._plateau = Plateau(study, self._costs)

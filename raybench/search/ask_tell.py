@@ -39,9 +39,7 @@ class Search:
     """Proposes runs until the study has its number of trials, and learns from them.
 
     `factors` is the space taken apart, or None where it is not. `runs` and `curves` are what
-    earlier sessions of the study have recorded, by name. `has_room`: whether the cluster holds a
-    run's workers; of others none is proposed. `is_in_time`: whether this session has time to start
-    them; others are for a later one.
+    earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`.
     """
 
     def __init__(

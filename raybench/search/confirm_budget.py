@@ -156,11 +156,8 @@ class ConfirmBudget:
         return min(kinds, key=lambda one: one.fastest[0].rank, default=Candidates())
 
     def winners(self) -> list[Cost]:
-        """Return who is run alone, as far as is known: the fastest, then the cheapest.
-
-        Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
-        best by the metric alone. Of several models of GPU, the best on each besides.
-        """
+        """Return who is run alone, as far as is known: the fastest, the cheapest (or it would only
+        be asked of the fast), and of several models of GPU the best on each besides."""
         found = self.candidates()
         others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
         return [*found.first(1), *(one for one in others if one not in found.fastest)]
@@ -170,8 +167,9 @@ class ConfirmBudget:
         if record.failure is not None:
             return True
         layout, cost = layout_of(record), self._costs.get(record.source or "")
-        same = cost is not None and cost.layout.accelerators == layout.accelerators
-        return same and self._typical.objection(layout) is None
+        if cost is None or cost.layout.accelerators != layout.accelerators:
+            return False
+        return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
         """Return the seconds to expect of a run alone, with room for bad luck."""
@@ -240,10 +238,8 @@ class ConfirmBudget:
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return how many of the winners can be run alone, and how often, within `left_s`.
-
-        `answered` are runs alone of an earlier session.
-        """
+        """Return how many of the winners can be run alone, and how often, within `left_s`;
+        `answered` are runs alone of an earlier session."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)

@@ -67,10 +67,8 @@ class LiveTrials:
         return {}
 
     def next(self) -> tuple[str, RunSpec] | None:
-        """Return the next trial; None once the search is over.
-
-        One that was cut off goes on from its checkpoint; its curve is written anew up to there.
-        """
+        """Return the next trial; None once the search is over. One that was cut off goes on from
+        its checkpoint, its curve written anew up to there."""
         self.ended_by = self.ended_by or self._deadline.reason()
         asked = None if self.ended_by else self._next()
         if asked is not None:
@@ -146,10 +144,8 @@ class LiveTrials:
         return self._reasons.get(name) is not None
 
     def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
-        """Write the record of a trial that ends, by itself or from outside, and learn from it.
-
-        `is_lost`: its own process has died; `error`: the traceback of what went wrong in it.
-        """
+        """Write the record of a trial that ends, by itself or from outside, and learn from it;
+        `is_lost`: its own process has died, `error`: the traceback of what went wrong in it."""
         spec = self._specs.pop(name, None)
         if spec is None:
             return

@@ -7,7 +7,7 @@ comparison. What `benchmarks/search/race.py` has shown stands in its results.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -154,7 +154,7 @@ def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
 class Races:
     """Several races at once: a run that more than one of them asks for is run once."""
 
-    def __init__(self, races: Sequence[Race]) -> None:
+    def __init__(self, races: Iterable[Race]) -> None:
         self._races = list(races)
 
     def due(self) -> list[Run]:

@@ -126,10 +126,8 @@ class LiveRace:
         self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
-        """Run `number` more of who is still undecided; return how many it took.
-
-        First to find the fastest, then the cheapest.
-        """
+        """Run `number` more of who is undecided, first to find the fastest, then the cheapest;
+        return how many it took."""
         num_run, due = 0, list[Run]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
@@ -152,26 +150,17 @@ class LiveRace:
         return bool(broken)
 
     def _more(self, number: int) -> list[Run]:
+        given: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
         for axis, candidates in self._fields().items():
-            due = more(
-                candidates,
-                self._learned,
-                number,
-                axis=axis,
-                is_timed=self._is_timed,
-                alone=self._alone,
-            )
-            if due:
+            if due := more(candidates, self._learned, number, axis=axis, **given):
                 return due
         return []
 
     def _races(self, stages: Stages) -> Races:
-        fields = self._fields()
-        races = [
+        found = Races(
             Race(candidates, stages, axis=axis, is_timed=self._is_timed)
-            for axis, candidates in fields.items()
-        ]
-        found = Races(races)
+            for axis, candidates in self._fields().items()
+        )
         for (name, number), learned in self._learned.items():
             found.learn(Run(name, number), learned)
         return found
@@ -362,9 +351,7 @@ class Confirmation:
 
     def _run_alone(self, *, is_first: bool) -> bool:
         """Run those alone that will be named, as often as there is time for; return if any did.
-
-        Where that overrules the race another is named then, which is run alone in the next turn.
-        """
+        Where that overrules the race, another is named and is run alone in the next turn."""
         single_run = self.single_run
         single_run.store.check()
         records, (winners, caps_s) = self._records(), self._winners()
@@ -405,14 +392,12 @@ class Confirmation:
             found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
         if not results.is_timed:
             return list(dict.fromkeys(found)), {}
-        noise = noise_of(repeated(results), results)
-        known = {
-            trial: repeated(results)[trial].chosen
-            if trial in repeated(results)
-            else [repeat(results, trial)]
-            for trial in found
-        }
-        return list(known), {trial: cap_of(runs, noise) for trial, runs in known.items()}
+        again, caps_s = repeated(results), dict[str, float]()
+        noise = noise_of(again, results)
+        for trial in found:
+            runs = again[trial].chosen if trial in again else [repeat(results, trial)]
+            caps_s[trial] = cap_of(runs, noise)
+        return list(caps_s), caps_s
 
     def _records(self) -> Records:
         return read_records(self.single_run.store.folder)

@@ -34,7 +34,6 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
 
 NUM_FASTEST = 3
 """Configurations whose fastest placement is run."""
-SHORT = {"tensorflow": "tf"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Way:
     @property
     def name(self) -> str:
         """Name of its run: that of the trial, with framework and workers."""
-        short = SHORT.get(self.spec.framework, self.spec.framework)
+        short = self.spec.framework.replace("tensorflow", "tf")
         return f"{self.prediction.trial}.{short}{self.spec.num_workers}"
 
 
@@ -88,7 +87,9 @@ def choose(every: list[Way]) -> list[Way]:
     for way in every:
         fastest.setdefault(way.prediction.trial, way)
     chosen = list(fastest.values())[:NUM_FASTEST]
-    chosen += sorted(every, key=_cost)[:1]
+    # Of equal worker-seconds those on fewer workers.
+    costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
+    chosen += [every[costs.index(min(costs))]] if every else []
     for framework in sorted({way.spec.framework for way in every}):
         chosen += [way for way in every if way.spec.framework == framework][:1]
     return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
@@ -122,8 +123,3 @@ def run_placement_checks(results: Study, placer: Placer, single_run: SingleRun) 
         if single_run.deadline.over:
             return
         single_run.train(way.spec, way.name, "placement_check", source=way.prediction.trial)
-
-
-def _cost(way: Way) -> tuple[float, int]:
-    """Order by worker-seconds; equal ones by workers."""
-    return way.prediction.worker_seconds, way.prediction.num_workers
