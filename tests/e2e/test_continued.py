@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from raybench.results.records import read_lines, read_records
+from raybench.results.records import read_records
 from raybench.stats.record import Evaluation
+from tests.factories import read_lines
 
 from .commands import raybench as run
 from .commands import start, until
@@ -34,14 +35,14 @@ def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path:
     until(lambda: has_checkpoint(folder / "checkpoints" / "0000"), process, log)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=600)
-    first = [line for _, line in read_lines(folder / "records.jsonl")]
+    first = read_lines(folder / "records.jsonl")
     run("tune", "file.yaml", "--out", folder, cwd=tmp_path)
     whole, killed = read_records(tmp_path / "whole"), read_records(folder)
     assert whole.runs.keys() == killed.runs.keys()
     for name, record in killed.runs.items():
         assert (record.state, record.restarts) == ("complete", 0)
         assert facts(killed.curves[name]) == facts(whole.curves[name])
-    lines = [line for _, line in read_lines(folder / "records.jsonl") if line["trial"] == "0000"]
+    lines = [line for line in read_lines(folder / "records.jsonl") if line["trial"] == "0000"]
     # Up to its first end: one that a busy machine disturbed runs again, from its beginning.
     end = [line["kind"] for line in lines].index("run")
     # What a run that goes on has behind it is recorded once more.
