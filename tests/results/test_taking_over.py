@@ -82,15 +82,20 @@ FAULTS = [
 ]
 
 
+@pytest.mark.parametrize("has_more", [True, False])
 @pytest.mark.parametrize(("at", "fault", "is_killed"), FAULTS)
-def test_an_interrupted_start_deletes_nothing_of_another_driver(
-    bucket, on, monkeypatch, at, fault, is_killed
+def test_an_interrupted_start_deletes_nothing_there_and_brings_nothing_old_back(
+    bucket, on, monkeypatch, at, fault, is_killed, has_more
 ):
     on("host B")
-    folder = write(["b"])
+    folder = write(["b"], checkpoint=1)
     on("host A")
-    write(["a"], checkpoint=2)
-    append(folder, "not uploaded")
+    with opened() as place:
+        append(place.folder, "a")
+        (place.folder / STUDY_FILE).write_text("study: {new: true}\n")
+        write_checkpoint(place.folder, "0000/000003", 3)
+    if has_more:
+        append(folder, "not uploaded")
     on("host B")
     interrupt_a_start(monkeypatch, at, fault, is_killed=is_killed)
     assert json.loads(bucket.objects[LEASE_KEY])["released"] is not is_killed
@@ -98,30 +103,12 @@ def test_an_interrupted_start_deletes_nothing_of_another_driver(
     with opened(said) as place:
         append(place.folder, "more")
     assert there(bucket) == ["b", "a", "more"]
-    assert whole(bucket) == {"0000/000002": "2"}
-    aside = folder.with_name("study-not-uploaded-1")
-    assert "not uploaded" in (aside / RECORDS_FILE).read_text()
-    assert not said or str(aside) in said[0]
-
-
-@pytest.mark.parametrize(("at", "fault", "is_killed"), FAULTS)
-def test_an_interrupted_start_brings_no_old_checkpoint_back(
-    bucket, on, monkeypatch, at, fault, is_killed
-):
-    on("host B")
-    write(["b"], checkpoint=1)
-    on("host A")
-    with opened() as place:
-        append(place.folder, "a")
-        (place.folder / STUDY_FILE).write_text("study: {new: true}\n")
-        write_checkpoint(place.folder, "0000/000003", 3)
-    on("host B")
-    interrupt_a_start(monkeypatch, at, fault, is_killed=is_killed)
-    with opened():
-        pass
     assert whole(bucket) == {"0000/000001": "1", "0000/000003": "3"}
     assert bucket.objects[STUDY_FILE] == b"study: {new: true}\n"
-    assert there(bucket) == ["b", "a"]
+    aside = folder.with_name("study-not-uploaded-1")
+    assert not said or str(aside) in said[0]
+    assert aside.exists() == has_more
+    assert not has_more or "not uploaded" in (aside / RECORDS_FILE).read_text()
 
 
 def test_records_there_are_right_where_the_lease_is_not(bucket, on):

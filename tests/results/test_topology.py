@@ -107,16 +107,6 @@ def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tm
     assert {"hosts", "waited for"} <= set(of_runs(apart.trials, apart.trials))
 
 
-def test_records_of_earlier_versions_are_ranked(tmp_path):
-    bare = {
-        key: value
-        for key, value in OLD.items()
-        if key not in ("workers_per_node", "accelerators", "waited_for")
-    }
-    results = results_folder(tmp_path, [bare, PACKED])
-    assert list(ranked(results.trials)["trial"]) == ["0000", "0004"]
-
-
 def budget_of(*records: RunRecord) -> list[str]:
     content = {"objective": {"target": 0.9}, "confirm": {"race": 1}, "space": {"num_workers": [1]}}
     budget = ConfirmBudget(build_study(content, "test")[0])
