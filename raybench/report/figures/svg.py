@@ -4,11 +4,10 @@ What matplotlib writes is a whole document whose numbers have six decimals, whos
 meant for all of it and whose ids are those of every other figure: in a page all of that is wrong.
 """
 
-import html
 import io
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -30,22 +29,12 @@ THEMED = {
     "#cc79a7": "var(--purple,#cc79a7)",
 }
 """Colours of a figure that a page's theme decides."""
-DARK = {"--blue": "#4aa8e0", "--vermillion": "#f0803c", "--green": "#2fc298"}
-DARK |= {"--purple": "#dd92bb"}
-"""What data's darker colours may be on a dark page, where they are hard to see; without, they stay
-as they are."""
-NOT_PART: tuple[str, ...] = (
-    r"<\?xml.*?\?>",
-    r"<!DOCTYPE.*?>",
-    r"<!--.*?-->",
-    r"<metadata>.*?</metadata>",
-)
-NOT_PART += (r"<style\b.*?</style>", r"<defs>\s*</defs>")
-"""What belongs to a document of its own. Text cannot match: `<` is escaped in it."""
+SVG, LINK = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
 """What holds in all of a figure: matplotlib leaves out the fill of what is black."""
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 NUMBERS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
+NO_TURN = re.compile(r"rotate\(-?0(?: [^)]*)?\)")
 GID = "artist-"
 
 
@@ -55,53 +44,27 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
     It has no size of its own: `viewBox` and the class `figure` let a style sheet give it one. To a
     screen reader it is one image called `title`. What stands for a trial has `data-trial`.
     """
-    with _numbered(figure) as gids:
-        text = _written(figure, prefix)
-    for pattern in NOT_PART:
-        text = re.sub(pattern, "", text, flags=re.DOTALL)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-
-    def tag(match: re.Match[str]) -> str:
-        return _tag(match[0], prefix, used, gids)
-
-    text = re.sub(r"<[^>]*>", tag, text)
-    text = re.sub(r">\s+<", "><", text.strip())
-    return _with_root(_flat(text), clean(title))
-
-
-def _flat(text: str) -> str:
-    """Take away groups that say nothing, and make one of a group that holds but another."""
-    inside = r"((?:<(?!/?g\b)[^>]*>[^<]*)*)"
-    before = ""
-    while before != text:  # innermost first
-        before, text = text, re.sub(rf"<g>{inside}</g>", r"\1", text)
-    return re.sub(rf"<g( data-[^>]*)><g( [^>]*)>{inside}</g></g>", r"<g\1\2>\3</g>", text)
-
-
-def _written(figure: Figure, prefix: str) -> str:
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with (
-        _laid_out(figure),
-        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
-    ):
-        figure.savefig(buffer, format="svg", metadata=nothing, facecolor="none")
-    return buffer.getvalue()
-
-
-@contextmanager
-def _laid_out(figure: Figure) -> Iterator[None]:
-    """Place everything now: `savefig` draws a figure twice that has a layout engine."""
-    engine = figure.get_layout_engine()
-    if engine is None:
-        yield
-        return
-    engine.execute(figure)
-    figure.set_layout_engine("none")
+    # Names of trials are text from outside: among the ids of a page they could be any.
+    artists = [one for one in _artists(figure) if one.get_gid() is not None]
+    gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
     try:
-        yield
+        for name, one in zip(gids, artists, strict=True):
+            one.set_gid(name)
+        text = _written(figure, prefix)
     finally:
-        figure.set_layout_engine(engine)
+        for gid, one in zip(gids.values(), artists, strict=True):
+            one.set_gid(gid)
+    root = ElementTree.fromstring(text)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    _tidy(root, prefix, used, gids)
+    box = root.attrib["viewBox"]
+    root.attrib = {"xmlns": SVG, "viewBox": box, "class": "figure", "role": "img", "style": ROOT}
+    if title:
+        root.set("aria-label", clean(title))
+        head = ElementTree.Element("title")
+        head.text = clean(title)
+        root.insert(0, head)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
@@ -112,76 +75,71 @@ def _artists(parent: Artist) -> Iterator[Artist]:
             yield from _artists(child)
 
 
-@contextmanager
-def _numbered(figure: Figure) -> Iterator[dict[str, str]]:
-    """Call the artists that have a name of ours `artist-0`, ...; yield what each stands for.
-
-    Names of trials are text from outside: among the ids of a page they could be any.
-    """
-    artists = [one for one in _artists(figure) if one.get_gid() is not None]
-    gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
+def _written(figure: Figure, prefix: str) -> str:
+    """Return what matplotlib writes, laid out before: `savefig` draws a figure twice that has a
+    layout engine."""
+    buffer, engine = io.StringIO(), figure.get_layout_engine()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
     try:
-        for name, one in zip(gids, artists, strict=True):
-            one.set_gid(name)
-        yield gids
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+            figure.savefig(buffer, format="svg", metadata=nothing, facecolor="none")
     finally:
-        for gid, one in zip(gids.values(), artists, strict=True):
-            one.set_gid(gid)
+        figure.set_layout_engine(engine)
+    return buffer.getvalue()
 
 
-def _tag(text: str, prefix: str, used: set[str], gids: dict[str, str]) -> str:
-    """Return a tag as a page has it."""
-    if text.startswith("</"):
-        return text
-    found = re.search(r'\bid="([^"]*)"', text)
-    if found is not None:
-        name = found[1]
-        if name in gids:
-            kind = "mark" if gids[name] in MARKS else "trial"
-            words = f'data-{kind}="{html.escape(clean(gids[name]))}"'
-        else:
-            words = f'id="{prefix}-{name}"' if name in used else ""
-        text = text[: found.start()] + words + text[found.end() :]
-        text = text.replace(" >", ">")
-        if name in gids:
-            return text
-    text = re.sub(r'xlink:href="#', f'href="#{prefix}-', text)
-    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
-    if text.startswith("<use"):  # the marker itself has its stroke
-        text = re.sub(r"stroke(?:-[a-z]+)?: [^;\"]*;?\s*", "", text).replace(' style=""', "")
-    text = re.sub(r'style="[^"]*"', _style, text)
-    text = NUMBERS.sub(_rounded, text)
-    text = re.sub(r'\bd="([^"]*)"', _path, text)
-    return re.sub(r' transform="rotate\(-?0(?: [^)]*)?\)"', "", text)
+def _tidy(
+    parent: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[str, str]
+) -> None:
+    """Make a page's of an element and all in it; leave out what is of a document of its own, and
+    groups that say nothing."""
+    parent.tag = parent.tag.removeprefix(f"{{{SVG}}}")
+    _name(parent, prefix, used, gids)
+    kept: list[ElementTree.Element] = []
+    for child in parent:
+        _tidy(child, prefix, used, gids)
+        child.tail = None
+        if child.tag in ("metadata", "style") or (child.tag == "defs" and not len(child)):
+            continue
+        kept += list(child) if child.tag == "g" and not child.attrib else [child]
+    parent[:] = kept
+    if parent.tag != "text":
+        parent.text = None
 
 
-def _style(match: re.Match[str]) -> str:
-    text = re.sub(r"font-family: [^;\"]*;?\s*", "", match[0])
-    # The short form names the font last.
-    text = re.sub(r"font: (\d+|bold) ([\d.]+px) [^;\"]*", r"font-weight:\1;font-size:\2", text)
-    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size:\1", text)
-    text = COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)
-    return re.sub(r"([:;])\s+", r"\1", text).replace(';"', '"')
+def _name(one: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[str, str]) -> None:
+    """Give an element the attributes that it has in a page."""
+    name, link = one.attrib.pop("id", ""), one.attrib.pop(LINK, None)
+    if name in gids:
+        one.set("data-mark" if gids[name] in MARKS else "data-trial", clean(gids[name]))
+    elif name in used:
+        one.set("id", f"{prefix}-{name}")
+    if link is not None:
+        one.set("href", link.replace("#", f"#{prefix}-", 1))
+    for key in set(one.attrib) - {"id", "href", "data-mark", "data-trial"}:
+        value = one.attrib[key].replace("url(#", f"url(#{prefix}-")
+        if key == "style":
+            value = _style(value, is_marker=one.tag == "use")
+        value = NUMBERS.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+        one.set(key, " ".join(value.split()))
+        if not value or (key == "transform" and NO_TURN.fullmatch(value)):
+            del one.attrib[key]
+    if "d" in one.attrib:
+        one.set("d", re.sub(r" ?([A-Za-z]) ?", r"\1", one.attrib["d"]))
 
 
-def _rounded(match: re.Match[str]) -> str:
-    text = f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
-
-
-def _path(match: re.Match[str]) -> str:
-    steps = re.sub(r"\s+", " ", match[1].strip())
-    steps = re.sub(r" ?([A-Za-z]) ?", r"\1", steps)
-    return f'd="{steps}"'
-
-
-def _with_root(text: str, title: str) -> str:
-    box = re.search(r'viewBox="([^"]*)"', text)
-    assert box is not None, "matplotlib writes one"
-    name = html.escape(title)
-    label = f' aria-label="{name}"' if title else ""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box[1]}" class="figure" role="img"'
-        f'{label} style="{ROOT}">' + (f"<title>{name}</title>" if title else "")
-    )
-    return head + text[text.index(">") + 1 :]
+def _style(style: str, *, is_marker: bool) -> str:
+    """Return a style with colours of the theme, without the font's family."""
+    found = dict(re.findall(r"([\w-]+): ?([^;]*)", style))
+    found.pop("font-family", None)
+    font = found.pop("font", "")  # the short form of weight, size and family
+    for key, form in (("font-weight", r"^(\d+|bold) "), ("font-size", r"([\d.]+px)")):
+        if part := re.search(form, font):
+            found[key] = part[1]
+    if is_marker:  # the marker itself has its stroke
+        found = {key: value for key, value in found.items() if not key.startswith("stroke")}
+    text = ";".join(f"{key}:{value}" for key, value in found.items())
+    return COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from raybench.report.answer import between, in_words, tried_words, verdict_lines
 from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.report.live.replay import driver_of, owner_of
-from raybench.report.page.html import own, trial_link
+from raybench.report.page.tables import own, trial_link
 from raybench.report.remarks import (
     disturbed_line,
     edge_lines,

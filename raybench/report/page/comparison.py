@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.figures.svg import svg
-from raybench.report.page.html import Table, table_of
+from raybench.report.page.tables import Table, table_of
 from raybench.report.words import duration, target_in_words
 from raybench.results.analyses import best_at_every_budget
 from raybench.results.study import Study
@@ -226,14 +226,13 @@ def _overlays(named: Named) -> list[Picture]:
         metric = group[0][1].metric
         title = OVERLAY if len(groups) == 1 else f"{OVERLAY}: {metric.words}"
         lines = {name: _envelope(one) for name, one in group}
-        drawing = svg(_overlay(group[0][1], lines), f"overlay{number}", title)
+        drawing = Markup(svg(_overlay(group[0][1], lines), f"overlay{number}", title))
         every = pd.concat([table.assign(study=name) for name, table in lines.items()])
-        every = every[["study", "train_s", metric.name, "trial"]].rename(
-            columns={"train_s": "seconds of training", metric.name: f"best {metric.words} so far"}
-        )
+        columns = {"study": "study", "train_s": "seconds of training"}
+        columns |= {metric.name: f"best {metric.words} so far", "trial": "trial"}
+        table = table_of(every[[*columns]].rename(columns=columns), title)
         reading = READING.format("higher" if metric.direction == "max" else "lower")
-        safe = Markup(drawing)
-        found.append(Picture("", title, reading, safe, table_of(every, title)))
+        found.append(Picture("", title, reading, drawing, table))
     return found
 
 
@@ -246,16 +245,16 @@ def _overlay(results: Study, lines: Mapping[str, pd.DataFrame]) -> Figure:
     if every.empty:
         return parts.say(figure, axes, "no run has been evaluated")
     metric_axis(axes, replace(results, curves=every))
-    end, keys = float(every["train_s"].max()), []
+    keys = []
     for number, (name, table) in enumerate(lines.items()):
         if table.empty:
             continue
-        kept = table.iloc[parts.spread(list(range(len(table))), STEPS)]
+        kept = parts.some(table, STEPS)
         values = drawn(metric, kept[metric.name])
         style: dict[str, Any] = {"color": parts.colour(number), "lw": 2}
         style["linestyle"] = ("-", "--", "-.", ":")[number % 4]
         # To the longest study's end: there the best stays what it is.
-        x, y = [*kept["train_s"], end], [*values, values.iloc[-1]]
+        x, y = [*kept["train_s"], every["train_s"].max()], [*values, values.iloc[-1]]
         axes.plot(x, y, drawstyle="steps-post", **style)
         keys.append(parts.key(parts.plain(shorten(name, LONGEST)), **style))
     axes.set_xlim(left=0)

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -23,8 +23,7 @@ from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.page.answer import Answer, answer_of
 from raybench.report.page.comparison import Picture, compared, study_names, words
-from raybench.report.page.html import Table, own, table_of
-from raybench.report.page.trials import TrialTable, trials_of
+from raybench.report.page.tables import Table, TrialTable, own, table_of, trials_of
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, ledger_totals, predictions
 from raybench.results.place import shown
@@ -73,61 +72,61 @@ class StudyPart:
     parts: Sequence[Part]
 
 
-def study_part(results: Study, study: str, name: str, extras: Sequence[Extra] = ()) -> StudyPart:
-    """Return what the page shows of a study; parts without anything are left out."""
-    parts = [] if results.trials.empty else list(_parts(results, study, extras))
-    provenance = Part(f"{study}-provenance", "Provenance", pairs=_provenance(results))
-    return StudyPart(study, name, answer_of(results, study), [*parts, provenance])
-
-
-def _parts(results: Study, study: str, extras: Sequence[Extra]) -> list[Part]:
-    predicted = table_of(_predicted(results), PREDICTED)
-    rough = results.trials["batch_statistics"].eq(True).any()
-    broken = failures(results.trials)
-    failed = [table_of(broken, FAILED, rest="trials.csv")] if len(broken) else []
-    parts = [
-        Part("figures", "Pictures", pictures=_pictures(results, study)),
-        *_scaling_parts(results),
-        *(
-            Part(
-                f"extra-{number}",
-                one.title,
-                (),
-                one.lines,
-                [table_of(table, of) for of, table in one.tables],
-            )
-            for number, one in enumerate(extras)
-        ),
-        Part(
-            "trials", "Runs" if results.is_scaling else "Trials", trials=trials_of(results, study)
-        ),
-        Part(
-            "predicted",
-            "Not run: predicted",
-            lines=[BATCH_STATISTICS] if rough and predicted.rows else (),
-            tables=[predicted] if predicted.rows else (),
-        ),
-        Part("seconds", "Where the seconds went", tables=[_seconds(results)]),
-        Part(
-            "failures",
-            "Failures by cause",
-            lines=() if failed else ["No run failed."],
-            tables=failed,
-        ),
-    ]
-    return [
-        Part(**vars(one) | {"name": f"{study}-{one.name}"})
-        for one in parts
-        if one.pictures or one.lines or one.tables or one.trials
-    ]
-
-
 PREDICTED = (
     "Predicted (~), not run: from a trial's learning curve and the measured step times. Never "
     "mixed with what was measured."
 )
 SECONDS = "Seconds of all runs together; only train counts for the target"
 FAILED = "Failed runs by cause, the most frequent first"
+
+
+def study_part(results: Study, study: str, name: str, extras: Sequence[Extra] = ()) -> StudyPart:
+    """Return what the page shows of a study; parts without anything are left out."""
+    parts = {} if results.trials.empty else _parts(results, study, extras)
+    parts["provenance"] = ("Provenance", {"pairs": _provenance(results)})
+    shown = [
+        Part(f"{study}-{part}", title, **what)
+        for part, (title, what) in parts.items()
+        if any(what.values())
+    ]
+    return StudyPart(study, name, answer_of(results, study), shown)
+
+
+def _parts(
+    results: Study, study: str, extras: Sequence[Extra]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the parts by name, in the order of the page: titles, and what `Part` holds."""
+    is_scaling, trials = results.is_scaling, results.trials
+    parts: dict[str, tuple[str, dict[str, Any]]] = {}
+    parts["figures"] = ("Pictures", {"pictures": _pictures(results, study)})
+    for scaling, title in TITLES.items() if is_scaling else ():
+        rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
+        if len(rows):
+            cells = printed_cells(rows, metric=results.metric)
+            table = table_of(cells, BELOW, rest="scaling.csv")
+            parts[f"cells-{scaling}"] = (title, {"tables": [table]})
+    for number, one in enumerate(extras):
+        tables = [table_of(table, caption) for caption, table in one.tables]
+        parts[f"extra-{number}"] = (one.title, {"lines": one.lines, "tables": tables})
+    words = "Runs" if is_scaling else "Trials"
+    parts["trials"] = (words, {"trials": trials_of(results, study)})
+    predicted = pd.DataFrame() if is_scaling else predictions(results)
+    if len(predicted):
+        rough = trials["batch_statistics"].eq(True).any()
+        table = table_of(predicted.rename(columns={"trial": "curve of trial"}), PREDICTED)
+        what = {"lines": [BATCH_STATISTICS] if rough else (), "tables": [table]}
+        parts["predicted"] = ("Not run: predicted", what)
+    totals = ledger_totals(trials)
+    totals["share"] = (100 * totals["share"]).round(1)
+    totals = totals.rename(columns={"seconds": "seconds [s]", "share": "share [%]"})
+    parts["seconds"] = ("Where the seconds went", {"tables": [table_of(totals, SECONDS)]})
+    failed = failures(trials)
+    what = {"tables": [table_of(failed, FAILED, rest="trials.csv")]}
+    parts["failures"] = (
+        "Failures by cause",
+        what if len(failed) else {"lines": ["No run failed."]},
+    )
+    return parts
 
 
 def _pictures(results: Study, study: str) -> list[Picture]:
@@ -142,31 +141,6 @@ def _pictures(results: Study, study: str) -> list[Picture]:
         for name, kind in kinds_of(results).items()
         if kind.applies(results)
     ]
-
-
-def _scaling_parts(results: Study) -> list[Part]:
-    """Return the tables of a scaling study's cells."""
-    found = []
-    for scaling, title in TITLES.items() if results.is_scaling else ():
-        rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
-        if len(rows):
-            cells = printed_cells(rows, metric=results.metric)
-            table = table_of(cells, BELOW, rest="scaling.csv")
-            found.append(Part(f"cells-{scaling}", title, tables=[table]))
-    return found
-
-
-def _predicted(results: Study) -> pd.DataFrame:
-    if results.is_scaling or results.predictions.empty:
-        return pd.DataFrame()
-    return predictions(results).rename(columns={"trial": "curve of trial"})
-
-
-def _seconds(results: Study) -> Table:
-    totals = ledger_totals(results.trials)
-    totals["share"] = (100 * totals["share"]).round(1)
-    names = {"seconds": "seconds [s]", "share": "share [%]"}
-    return table_of(totals.rename(columns=names), SECONDS)
 
 
 MOST_NAMED = 20
@@ -228,9 +202,8 @@ def _environment() -> Environment:
         "separators": (",", ":"),
         "allow_nan": False,
     }
-    for name in ("script", "style"):
-        file = HERE / f"page.{'js' if name == 'script' else 'css'}"
-        made.globals[name] = Markup(file.read_text(encoding="utf-8"))
+    for name, file in (("script", "page.js"), ("style", "page.css")):
+        made.globals[name] = Markup((HERE / file).read_text(encoding="utf-8"))
     made.globals["glossary"] = glossary()
     return made
 
@@ -251,51 +224,30 @@ def page_text(studies: Sequence[Study], extras: Sequence[Extra] = ()) -> str:
             study_part(one, f"s{number}", name, extras)
             for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
         ]
-        return _single(shown[0]) if len(studies) == 1 else _several(studies, shown)
-
-
-def _single(shown: StudyPart) -> str:
-    return _rendered(
-        [shown],
-        title=f"{shown.name}: {shown.answer.headline}",
-        headline=shown.answer.headline,
-        kind=f"Study {shown.name}",
-        links=[(part.name, part.title) for part in shown.parts],
-    )
-
-
-def _several(studies: Sequence[Study], shown: Sequence[StudyPart]) -> str:
-    comparison = compared(list(zip([one.name for one in shown], studies, strict=True)))
-    parts = [
-        Part("winners", "Winners", tables=[comparison.winners]),
-        *(
-            Part(f"overlay-{number}", one.title, [one])
-            for number, one in enumerate(comparison.overlays)
-        ),
-    ]
-    return _rendered(
-        shown,
-        title=comparison.headline,
-        headline=comparison.headline,
-        kind=f"{len(studies)} studies side by side",
-        links=[("winners", "Winners"), *((one.id, one.name) for one in shown)],
-        comparison={"mind": comparison.mind, "parts": parts},
-    )
-
-
-def _rendered(
-    shown: Sequence[StudyPart],
-    *,
-    links: Sequence[tuple[str, str]],
-    comparison: Mapping[str, Any] | None = None,
-    **texts: str,
-) -> str:
-    trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
-    data = [(f"{one.study}-rows", one.rows) for one in trials]
-    data += [(f"{one.study}-details", one.details) for one in trials]
-    links = [*links, ("glossary", "Words")]
-    page = _environment().get_template("page.html")
-    return page.render(studies=shown, links=links, comparison=comparison, data=data, **texts)
+        (first, *others), comparison = shown, None
+        headline = first.answer.headline
+        title, kind = f"{first.name}: {headline}", f"Study {first.name}"
+        links = [(part.name, part.title) for part in first.parts]
+        if others:
+            comparison = compared(list(zip(names, studies, strict=True)))
+            title = headline = comparison.headline
+            kind = f"{len(studies)} studies side by side"
+            links = [("winners", "Winners"), *((one.id, one.name) for one in shown)]
+        trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
+        return (
+            _environment()
+            .get_template("page.html")
+            .render(
+                studies=shown,
+                title=title,
+                headline=headline,
+                kind=kind,
+                links=[*links, ("glossary", "Words")],
+                comparison=comparison,
+                data=[(f"{one.study}-rows", one.rows) for one in trials]
+                + [(f"{one.study}-details", one.details) for one in trials],
+            )
+        )
 
 
 PAGE_FILE = "report.html"

@@ -16,8 +16,15 @@ from raybench.report.page import document, page_text, try_page
 from raybench.report.page.answer import answer_of
 from raybench.report.page.comparison import differing, study_names, winner_sentence
 from raybench.report.page.document import glossary
-from raybench.report.page.html import own, table_of
-from raybench.report.page.trials import POINTS, columns_of, details_of, order_of, settings_of
+from raybench.report.page.tables import (
+    POINTS,
+    columns_of,
+    details_of,
+    order_of,
+    own,
+    settings_of,
+    table_of,
+)
 from raybench.results.lock import OWNER_FILE
 from raybench.spec.documents import apply_settings, validate
 from raybench.spec.errors import UserError

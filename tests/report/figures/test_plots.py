@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from looks import look_at, words
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -30,7 +31,7 @@ from raybench.spec.objective import Objective
 from raybench.stats.clock import PHASES
 from tests.made_results import curve, results_folder, run_line
 
-STUDY = Path(__file__).parents[1] / "fixtures" / "digits_study"
+STUDY = Path(__file__).parents[2] / "fixtures" / "digits_study"
 
 
 def drawn_of(results: StudyResults) -> dict[str, Figure]:
@@ -61,16 +62,6 @@ def part_of_study(tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], bool]]
 def line_of(axes: Axes, gid: str) -> Line2D:
     (found,) = [line for line in axes.lines if line.get_gid() == gid]
     return found
-
-
-def words(figure: Figure) -> str:
-    """All text of a figure, its legends included."""
-    figure.draw_without_rendering()
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
-    texts = [text for legend in legends if legend for text in legend.get_texts()]
-    texts += [text for axes in figure.axes for text in axes.texts]
-    heads = [axes.get_title(place) for axes in figure.axes for place in ("left", "center")]
-    return "\n".join([*(text.get_text() for text in texts), *heads])
 
 
 def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -> None:
@@ -232,20 +223,6 @@ print(sorted({{"matplotlib.pyplot", "ray", "torch", "tensorflow"}} & set(sys.mod
     assert done.stdout.strip() == "[]"
 
 
-def boxes(figure: Figure) -> dict[str, Any]:
-    """Where every visible text of a figure lies, in pixels."""
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    ticks = [label for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels("both")]
-    texts = [*ticks, axes.xaxis.label, axes.yaxis.label, *axes.texts]
-    texts += [text for legend in figure.legends for text in legend.get_texts()]
-    return {
-        f"{number}: {text.get_text()}": text.get_window_extent()
-        for number, text in enumerate(texts)
-        if text.get_text() and text.get_visible()
-    }
-
-
 def many_workers(folder: Path) -> StudyResults:
     """A study of 1 to 64 workers with long configurations, one of them confirmed by 2 of 3."""
     lines = []
@@ -284,21 +261,10 @@ def drawn(request: pytest.FixtureRequest, part_of_study: Any, tmp_path: Path) ->
     return many_workers(tmp_path) if keep is None else part_of_study(keep)
 
 
-def test_no_text_of_the_pareto_figure_lies_over_another(drawn: StudyResults) -> None:
-    found = list(boxes(pareto_figure(drawn)).items())
-    for number, (name, box) in enumerate(found):
-        for other, other_box in found[number + 1 :]:
-            assert not box.overlaps(other_box), (name, other)
-
-
-def test_the_pareto_figure_is_filled_and_inside_its_frame(drawn: StudyResults) -> None:
+def test_the_pareto_figure_is_filled_and_no_text_lies_over_another(drawn: StudyResults) -> None:
     figure = pareto_figure(drawn)
-    figure.draw_without_rendering()
+    look_at("pareto", figure)
     (axes,) = figure.axes
-    for name, box in boxes(figure).items():
-        assert box.x0 >= 0, name
-        assert box.x1 <= figure.bbox.x1, name
-        assert box.y1 <= figure.bbox.y1, name
     names = set(drawn.trials["trial"])
     points = [line for line in axes.lines if line.get_gid() in names]
     inside = [

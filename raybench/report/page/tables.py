@@ -1,4 +1,5 @@
-"""The table of trials: its best rows as they are, all of them as data for the script."""
+"""What the page's template takes: texts of anybody, links to trials, tables of DataFrames, and the
+table of trials: its best rows as they are, all of them as data for the script."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 
-from raybench.report.page.html import LONGEST, MISSING, Table, number
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.trials import searched_columns
@@ -17,6 +18,84 @@ from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import RunRecord
+
+MISSING = "-"
+DIGITS = 4
+"""Of a number."""
+LONGEST = 400
+"""Characters of a cell; the files hold the whole text."""
+
+
+def own(content: object) -> Markup:
+    """Return any text, escaped; one whose letters may run from right to left disturbs none around
+    it. What is Markup stays as it is."""
+    if isinstance(content, Markup):
+        return content
+    safe = escape(clean(str(content)))
+    return safe if safe.isascii() else Markup("<bdi>{}</bdi>").format(safe)
+
+
+def trial_link(results: Study, trial: str, study: str, words: str = "trial ") -> Markup:
+    """Return a link to a trial; `study` begins the ids of its study."""
+    link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}{}</a>')
+    place = list(results.runs).index(trial)
+    return link.format(study, place, study, clean(trial), words, own(trial))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts."""
+
+    caption: str
+    heads: Sequence[tuple[str, bool]]
+    """Titles, and whether a column is of numbers."""
+    rows: Sequence[Sequence[str]]
+    ids: Sequence[str] = ()
+    """Of the rows, where they can be jumped to."""
+
+
+def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> Table:
+    """Return the first `most` rows; the caption says how many there are, `rest` where."""
+    first = frame.head(most)
+    if len(frame) > most:
+        where = f"; {rest} holds all" if rest else ""
+        caption = f"{caption}: the first {most:,} of {len(frame):,} rows{where}"
+    heads = [(str(name), pd.api.types.is_numeric_dtype(frame[name])) for name in frame.columns]
+    columns = [_texts(first[name]) for name in first.columns]
+    return Table(caption, heads, list(zip(*columns, strict=True)))
+
+
+def _texts(column: pd.Series) -> list[str]:
+    """Return a column's cells; its numbers have as many decimals as the largest needs."""
+    if pd.api.types.is_float_dtype(column):
+        sizes = column.abs()[np.isfinite(column) & (column != 0)]
+        if len(sizes) and sizes.max() < 1e7 and sizes.min() >= sizes.max() / 1e5:
+            decimals = min(max(DIGITS - 1 - math.floor(math.log10(sizes.max())), 0), 5)
+            # A zero added: what rounds to nothing has no sign.
+            rounded = column.round(decimals) + 0.0
+            return [f"{one:,.{decimals}f}" if math.isfinite(one) else MISSING for one in rounded]
+    return [_cell(value) for value in column]
+
+
+def _cell(value: Any) -> str:
+    """Return a single value: four digits of a number, a dash where nothing is known."""
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        return MISSING
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, float | np.floating):
+        return number(float(value))
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    return shorten(clean(str(value)), LONGEST)
+
+
+def number(value: float) -> str:
+    """Return four digits of a number, whole ones from a thousand on; a dash of infinity."""
+    if not math.isfinite(value):
+        return MISSING
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{DIGITS}g}"
+
 
 ROLES = {
     "trial": "search",
@@ -149,7 +228,7 @@ def rows_of(results: Study, columns: Sequence[Column], order: Sequence[int]) -> 
     marks = _marks(results)
     return {
         "columns": heads,
-        "rows": [[_cell(one.cells[place], one.kind) for one in columns] for place in order],
+        "rows": [[_plain(one.cells[place], one.kind) for one in columns] for place in order],
         "ids": list(order),
         "interpolated": [row for row, place in enumerate(order) if marks[place]],
     }
@@ -160,12 +239,11 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
 
     Lists in the order of the rows. A setting is a number in `settings`.
     """
-    every, metric = list(results.runs.values()), results.metric
-    runs, trials = [every[place] for place in order], results.trials
+    every, metric, trials = list(results.runs.values()), results.metric, results.trials
+    runs = [every[place] for place in order]
     distinct: dict[Setting, int] = {}
     phases = (*PHASES, OTHER)
     curves, marks = _curves(results), _marks(results)
-    labels, unranked = trials["config"].tolist(), trials["unranked"].tolist()
     return {
         "metric": metric.words,
         "axis": metric.axis_words,
@@ -179,13 +257,16 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
         "settings": list(distinct),
         "ledgers": [[_rounded(run.ledger.get(phase, 0.0)) for phase in phases] for run in runs],
         "walls": [_rounded(run.wall_s) for run in runs],
-        "labels": [clean(labels[place]) for place in order],
-        "notes": [_notes(every[place], unranked[place], marks[place]) for place in order],
+        "labels": [clean(label) for label in trials["config"].iloc[list(order)]],
+        "notes": [
+            _notes(every[place], trials["unranked"].iloc[place], marks[place]) for place in order
+        ],
         "curves": [curves.get(run.trial, [[], []]) for run in runs],
     }
 
 
-def _cell(value: Any, kind: str) -> Any:
+def _plain(value: Any, kind: str) -> Any:
+    """Return a cell as JSON has it."""
     if value is None or value is pd.NA:
         return None
     if kind == "text":
@@ -201,16 +282,13 @@ def _rounded(value: float) -> float | None:
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
     """Return seconds and values of each run's curve, thinned; its best point stays."""
     metric, found = results.metric, {}
-    seconds = results.curves["train_s"].to_numpy(dtype=float)
-    values = results.curves[metric.name].to_numpy(dtype=float)
-    for trial, places in results.curves.groupby("trial", sort=False).indices.items():
-        kept = np.asarray(places)
+    for trial, curve in results.curves.groupby("trial", sort=False):
+        kept = curve[["train_s", metric.name]].astype(float)
         if len(kept) > POINTS:
+            gains = (metric.sign * kept[metric.name]).fillna(-np.inf)
             even = np.linspace(0, len(kept) - 1, POINTS - 1).round().astype(int)
-            gains = metric.sign * values[kept]
-            best = [] if np.isnan(gains).all() else [int(np.nanargmax(gains))]
-            kept = kept[np.unique([*even, *best])]
-        found[str(trial)] = [[_rounded(one) for one in every[kept]] for every in (seconds, values)]
+            kept = kept.iloc[np.unique([*even, gains.argmax()])]
+        found[str(trial)] = [[_rounded(one) for one in kept[name]] for name in kept]
     return found
 
 
@@ -241,6 +319,8 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 
 MOST = 50
 """Rows that stand there without a script."""
+FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
+"""Of a number in a cell, by its kind, as the script writes it (`written` in page.js)."""
 
 
 @dataclass(frozen=True)
@@ -268,12 +348,10 @@ def trials_of(results: Study, study: str) -> TrialTable:
 
 
 def _shown(value: Any, kind: str) -> str:
-    """Return a cell as the script writes it (`written` in page.js)."""
     if value is None or pd.isna(value):
         return MISSING
     if kind == "text":
         return clean(str(value))
-    forms = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
-    if kind not in forms:
+    if kind not in FORMS:
         return number(float(value))
-    return forms[kind].format(value).replace("%", " %")
+    return FORMS[kind].format(value).replace("%", " %")
