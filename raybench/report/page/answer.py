@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 from markupsafe import Markup
 
+from raybench.report.answer import answer_of as sentences
 from raybench.report.answer import between, in_words, tried_words, verdict_lines
 from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.report.live.replay import driver_of, owner_of
@@ -71,7 +72,6 @@ def answer_of(results: Study, study: str) -> Answer:
 def _search_answer(results: Study, study: str) -> Answer:
     verdict = judge(results)
     known = None if verdict is None else facts_of(results, verdict)
-    warning = target_warning(results)
     facts = [] if known is None else _winners(results, known, study)
     facts.append(("Target", target_sentence(results)))
     facts.append(("What the study took", effort_words(results)))
@@ -80,7 +80,7 @@ def _search_answer(results: Study, study: str) -> Answer:
         *disturbed_line(results),
         *unranked_lines(results),
         *edge_lines(results, verdict),
-        *([warning] if warning else []),
+        *filter(None, [target_warning(results)]),
         *map(str, results.study.get("notes", [])),
     ]
     if results.trials.empty:
@@ -149,12 +149,8 @@ def _how_sure(results: Study, facts: VerdictFacts, study: str) -> str:
     if not facts.is_confirmed:
         return "Not confirmed: every configuration ran once, and the best may be a lucky run."
     one = facts.fastest
-    how = "each alone on the machine" if one.how_run == "run alone" else "beside other runs"
-    seeds = f"{counted(one.runs, 'run')} with {'a new seed' if one.runs == 1 else 'new seeds'}"
-    words = f"Confirmed by {seeds}, {how}."
-    if results.is_timed:
-        words = f"Confirmed: {one.hits} of {seeds} reached the target, {how}."
-    found = own(words)
+    hits = f"{one.hits} of " if results.is_timed else ""
+    found = own(f"Confirmed by {hits}{one.seeds}, {one.how_run}.")
     if ties := facts.tied:
         more = len(ties) - MOST_NAMED
         links = [trial_link(results, trial, study, "") for trial in ties[:MOST_NAMED]]
@@ -216,35 +212,21 @@ def _single_answer(results: Study) -> Answer:
     mind = unfinished(results)
     if not results.runs:
         return Answer(NOTHING.format("The run has not ended"), (), mind)
-    run = next(reversed(results.runs.values()))
-    is_timed, aim = results.is_timed, target_in_words(results)
+    run = next(iter(results.runs.values()))
     best, trained = value_words(results, run.best_value), duration(run.ledger["train"])
-    if run.failure is not None:
-        headline = f"The run failed ({run.failure}): {run.message or 'no message'}"
-    elif run.time_to_target_s is not None and is_timed:
-        after = duration(run.time_to_target_s)
-        headline = f"The run reached {aim} after {after} of training."
-    elif is_timed:
-        missed = f"The run did not reach {aim} within {trained} of training"
-        headline = f"{missed}: its best was {best}."
-    else:
-        headline = f"The run reached {best} within {trained} of training."
     tested = run.test_value
     test = "" if tested is None else f", {results.metric.shown(tested)} on the test set"
     cost = run.spec.num_workers * run.ledger["train"]
-    price = price_of(results, cost, run.trial)
-    took = (
-        f"{trained} of training, {cost:.3g} worker-seconds{price}; {duration(run.wall_s)} in all."
-    )
+    costs = f"{cost:.3g} worker-seconds{price_of(results, cost, run.trial)}"
     facts = [
         ("Configuration", f"{in_words(results, run.spec)}, seed {run.spec.seed}"),
-        ("Reached", f"{best}{' at best' if is_timed else ''}{test}."),
+        ("Reached", f"{best}{' at best' if results.is_timed else ''}{test}."),
         ("Target", target_sentence(results)),
-        ("What it took", took),
+        ("What it took", f"{trained} of training, {costs}; {duration(run.wall_s)} in all."),
     ]
     if run.stop is not None:
         facts.append(("Ended as", f"{ENDED.get(run.stop, run.stop)}."))
-    return Answer(headline, facts, mind)
+    return Answer(sentences(results)[0], facts, mind)
 
 
 KINDS = {
@@ -268,16 +250,11 @@ def _scaling_answer(results: Study) -> Answer:
     if len(gains):
         facts = [*_scaling_facts(gains), effort]
         return Answer(scaling_headline(cells), facts, mind, answer_lines(cells))
+    headline, number = sentences(results)[0], len(results.trials)
     if ended.empty:
-        number = len(results.trials)
         headline = f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
     else:
-        row = ended.nlargest(1, "samples_per_s").to_dict("records")[0]
-        where = f"{row['series']} on {counted(int(row['num_workers']), 'worker')}"
-        headline = (
-            f"{where} trains {row['samples_per_s']:,.0f} samples a second; how it scales is not "
-            "known, for that takes one worker and several."
-        )
+        headline += " How it scales is not known: that takes one worker and several."
     return Answer(headline, [effort], mind)
 
 

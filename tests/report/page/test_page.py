@@ -170,7 +170,7 @@ def test_a_single_run_explains_itself(tmp_path):
     single = results_folder(tmp_path, [run_line("0000", 2.0, test_value=0.91)])
     single.study["study"]["run"] = True
     found = answer_of(single, "s1")
-    assert found.headline == "The run reached 90 % accuracy after 2.00 s of training."
+    assert found.headline.endswith("reaches 90 % after 2.00 s (best accuracy 92.0 %).")
     assert "91.0 % on the test set" in dict(found.facts)["Reached"]
 
 
