@@ -155,6 +155,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
             words += f"{hits_of}\nreached it"  # narrow: a neighbour is a factor of two beside it
             lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
             style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "ha": "center"}
+            style |= {"va": "bottom"}
             axes.annotate(words, (count * high, high), lift, textcoords="offset points", **style)
             num_above += 1
         else:

@@ -54,13 +54,20 @@ class Comparison:
     """A figure for every metric that a search of them is judged by."""
 
 
-def compared(studies: Named) -> Comparison:
+def compared(named: Named) -> Comparison:
     """Return the comparison."""
-    machines = {conditions(one)["machine"] for _, one in studies}
+    studies = [one for _, one in named]
+    headline = f"{len(named)} studies side by side"
+    apart = [] if any(one.is_scaling for one in studies) else differing(studies)
+    if apart:
+        unlike = f"{len(named)} studies with different {' and '.join(apart)}"
+        headline = f"{unlike}: none is named the best of them"
+    elif not any(one.is_scaling for one in studies):
+        headline = winner_sentence(named)
     others = "They ran on different machines, so their seconds differ by that too."
-    table = table_of(winners_table(studies), "The winner of each study")
-    mind = [others] if len(machines) > 1 else []
-    return Comparison(_headline(studies), mind, table, _overlays(studies))
+    mind = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
+    table = table_of(winners_table(named), "The winner of each study")
+    return Comparison(headline, mind, table, _overlays(named))
 
 
 def words(value: Any) -> str:
@@ -186,15 +193,6 @@ def study_names(studies: Sequence[Study]) -> list[str]:
         name if not again else f"{name} ({again + 1})"
         for name, again in zip(names, before, strict=True)
     ]
-
-
-def _headline(named: Named) -> str:
-    if any(one.is_scaling for _, one in named):
-        return f"{len(named)} studies side by side"
-    if apart := differing([one for _, one in named]):
-        unlike = f"{len(named)} studies with different {' and '.join(apart)}"
-        return f"{unlike}: none is named the best of them"
-    return winner_sentence(named)
 
 
 LONGEST = 40
