@@ -149,7 +149,9 @@ def read_rows(path: Path, model: type[Row]) -> dict[int, Row]:
             rows[number] = model.model_validate(texts)
         except ValidationError as error:
             detail = error.errors()[0]
-            column = "".join(f"{name} {texts.get(str(name), '')[:40]!r} " for name in detail["loc"])
+            column = "".join(
+                f"{name} {texts.get(str(name), '')[:40]!r}: " for name in detail["loc"]
+            )
             raise UserError(f"{where}: {column}{problem_of(detail)}.") from None
     return rows
 

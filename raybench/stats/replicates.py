@@ -96,10 +96,8 @@ def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> N
     squares = freedom * PRIOR_SIGMA**2
     for group in groups:
         found = measures(group, is_timed=is_timed)
-        if len(found) > 1:
-            mean = fmean(found)
-            squares += sum((one - mean) ** 2 for one in found)
-            freedom += len(found) - 1
+        squares += _squares(found)
+        freedom += max(len(found) - 1, 0)
     sigma = math.sqrt(squares / freedom) if freedom else math.inf
     return Noise(sigma, freedom, is_timed)
 
@@ -108,6 +106,11 @@ def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[flo
     """Return the log seconds, or the values, of the hits."""
     hits = [repeat.seconds for repeat in repeats if repeat.is_hit]
     return [math.log(seconds) for seconds in hits] if is_timed else hits
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values) if values else 0.0
+    return sum((one - mean) ** 2 for one in values)
 
 
 def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
@@ -241,9 +244,7 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
     own = len(found) - 1
     if own < 1 or not noise.freedom or math.isinf(noise.sigma):
         return noise
-    mean = fmean(found)
-    variance = sum((one - mean) ** 2 for one in found) / own
-    if variance <= noise.sigma**2 * _most_ratio(own, noise.freedom):
+    if _squares(found) / own <= noise.sigma**2 * _most_ratio(own, noise.freedom):
         return noise
     return _own_noise(repeats, noise, most=WIDER_FREEDOM)
 
@@ -264,7 +265,5 @@ def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_
     freedom = weight + max(len(found) - 1, 0)
     if not freedom:
         return noise
-    squares = weight * noise.sigma**2 if weight else 0.0
-    mean = fmean(found) if found else 0.0
-    squares += sum((one - mean) ** 2 for one in found)
+    squares = _squares(found) + (weight * noise.sigma**2 if weight else 0.0)
     return Noise(math.sqrt(squares / freedom), freedom, noise.is_timed)

@@ -48,19 +48,6 @@ def test_the_sizes_of_an_uneven_last_batch_matter() -> None:
     assert even > 3 * TRACE
 
 
-@pytest.mark.parametrize(
-    ("step", "sizes"),
-    [
-        ((1.0, 1.0), (8,)),
-        ((1.0, 1.0), (8, 0)),
-        ((math.inf, 1.0), (8, 8)),
-        ((1.0, math.nan), (8, 8)),
-    ],
-)
-def test_a_step_may_tell_nothing(step, sizes) -> None:
-    assert noise_terms(*step, sizes) is None
-
-
 def of_steps(steps, sizes, each=1):
     """The noise scales of evaluations after so many steps."""
     terms = [noise_terms(*step, sizes) for step in steps]
