@@ -112,6 +112,12 @@ class Race:
         new = self._learned.get(name, {})
         return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
 
+    def is_behind(
+        self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
+    ) -> bool:
+        """Whether one is too far behind a stage's leader to run again; benchmarks vary it."""
+        return is_apart(best, other, noise, errors=DROP)
+
     def _missing(self) -> list[Run]:
         first = sum(runs for _, runs in self.stages[: self._stage])
         rounds = range(first, first + self.stages[self._stage][1])
@@ -135,7 +141,7 @@ class Race:
         noise = pooled(raced, is_timed=self.is_timed)
         order = ranked(groups, noise)
         for name in order[1:]:
-            if is_apart(groups[order[0]], groups[name], noise, errors=DROP):
+            if self.is_behind(groups[order[0]], groups[name], noise):
                 self.dropped[name] = self._stage
         order = [name for name in order if name not in self.dropped]
         self._stage += 1
