@@ -22,7 +22,7 @@ from raybench.spec.run import Task
 class NamedWorkload(Workload):
     """A library's model whose head and input size come from the data.
 
-    Its build methods are not asked: `backends/*/named` builds it.
+    Its build methods are not asked: `training/*/named` builds it.
     """
 
     name: str

@@ -96,7 +96,7 @@ def test_initial_weights_are_a_function_of_the_seed():
 
 @pytest.mark.parametrize("layers", [(Dense(4), ReLU(), Dense(2)), (Flatten(), Dense(4))])
 def test_weights_over_a_vector_are_turned_and_no_more(layers):
-    """Those over images are held to torch's by tests/backends/test_models.py: equal logits."""
+    """Those over images are held to torch's by tests/training/test_layers_agree.py."""
     weights = initial_weights(layers, (7,), seed=0)
     for before, after in zip(weights, to_keras_layout(layers, (7,), weights), strict=True):
         np.testing.assert_array_equal(before.T, after)

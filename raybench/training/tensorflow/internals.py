@@ -7,7 +7,7 @@
 | `gradient_registry._registry`  | every traced sum over workers leaves  | it stays there: memory  |
 |                                | its graph there (about 6 MB a run)    | grows with every run    |
 
-tests/backends/test_internals.py says when the libraries have changed them.
+tests/training/test_internals.py says when the libraries have changed them.
 """
 
 import contextlib

@@ -1,6 +1,5 @@
-"""A workload's layers as Keras layers. Mirrors torch/layers.py.
-
-Batch normalisation in Keras as torch computes it. Mirrors torch/sync_batch_norm.py.
+"""A workload's layers as Keras layers, and batch normalisation as torch computes it. Mirrors
+torch/layers.py.
 """
 
 from collections.abc import Callable, Sequence

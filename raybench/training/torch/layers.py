@@ -11,7 +11,7 @@
 No form changes the model: parameters, their names and their order are those of torch's own
 modules.
 
-Batch normalisation over the samples of all workers. Mirrors tensorflow/batch_norm.py.
+Batch normalisation over the samples of all workers. Mirrors tensorflow/layers.py.
 """
 
 import itertools
