@@ -1,7 +1,6 @@
 """Folders of images as users have them: by class, with splits or without, or with metadata.csv."""
 
 import collections
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from PIL import Image
 from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
 from raybench.data.sources.cut import mixed_order
-from raybench.data.store import build as store
+from raybench.data.store.entries import store_folder
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -82,7 +81,7 @@ def test_one_folder_is_cut_by_seed_with_every_class_by_its_share(folder):
     assert values(other.test) != values(found.test)
     smaller = load(folder, validation_size=10, test_size=20)
     assert values(smaller.test) == values(found.test), "the test split moves with another's size"
-    assert len(list(Path(store.make_store_folder()).glob("*/about.json"))) == 2
+    assert len(list(store_folder().glob("*/about.json"))) == 2
     few = load(folder, limit=20)
     assert np.bincount(few.train.labels)[:3].tolist() == pytest.approx([10, 5, 5], abs=1)
 
