@@ -139,10 +139,7 @@ class Cap:
     """
 
     def __init__(
-        self,
-        beta: float,
-        costs: Callable[[RunSpec, float], Costs],
-        policy: SearchPolicy = DEFAULT,
+        self, beta: float, costs: Callable[[RunSpec, float], Costs], policy: SearchPolicy = DEFAULT
     ) -> None:
         self._beta, self._costs, self._policy = beta, costs, policy
         self._measured: list[tuple[RunSpec, float]] = []

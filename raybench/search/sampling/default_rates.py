@@ -136,10 +136,7 @@ def check_grid(study: StudySpec, space: Space) -> None:
 
 
 def grid(
-    study: StudySpec,
-    space: Space,
-    factors: Factors | None = None,
-    policy: SearchPolicy = DEFAULT,
+    study: StudySpec, space: Space, factors: Factors | None = None, policy: SearchPolicy = DEFAULT
 ) -> list[dict[str, Any]]:
     """Return every combination, those first that need few workers; else drawn by the seed.
 

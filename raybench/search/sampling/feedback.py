@@ -146,11 +146,7 @@ class Feedback:
     """
 
     def __init__(
-        self,
-        study: StudySpec,
-        journal: optuna.Study,
-        infeasible: Infeasible,
-        placer: Placer | None,
+        self, study: StudySpec, journal: optuna.Study, infeasible: Infeasible, placer: Placer | None
     ) -> None:
         self._objective, self._keys = study.objective, label_keys(study.space)
         self._journal, self._infeasible, self._placer = journal, infeasible, placer

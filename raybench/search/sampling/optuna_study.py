@@ -108,10 +108,7 @@ class Journal(JournalStorage):
         return is_set
 
     def get_all_trials(
-        self,
-        study_id: int,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """Return the trials in those states by number, or all."""
         for number, trial_id in self._open.items():

@@ -82,11 +82,7 @@ def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
 
 
 def tell_earlier(
-    journal: optuna.Study,
-    earlier: Study,
-    study: StudySpec,
-    space: Space,
-    feedback: Feedback,
+    journal: optuna.Study, earlier: Study, study: StudySpec, space: Space, feedback: Feedback
 ) -> str | None:
     """Add the earlier trials to Optuna's study, whose `space` is taken apart or not; say so.
 

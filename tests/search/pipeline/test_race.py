@@ -130,13 +130,16 @@ class World:
         return TRULY.get(source, 2.0) * (1 + 0.01 * (seed % 3))
 
 
+Make = Callable[..., World]
+
+
 @pytest.fixture
-def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return partial(World, tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def world(make_world: Callable[..., World]) -> World:
+def world(make_world: Make) -> World:
     return make_world()
 
 
@@ -160,9 +163,7 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World)
     assert (world.run(), world.notes) == ({}, []), "all of it is recorded"
 
 
-def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
-    make_world: Callable[..., World],
-) -> None:
+def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) -> None:
     world = make_world(race=20)
     runs = world.run()
     capped = [run for run in runs.values() if run.stop == "cap"]
@@ -171,7 +172,7 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
 
 
-def test_a_run_that_has_come_to_the_target_may_hold_it(make_world: Callable[..., World]) -> None:
+def test_a_run_that_has_come_to_the_target_may_hold_it(make_world: Make) -> None:
     world = make_world(race=20)
     world.value = 0.9
     assert "cap" not in {run.stop for run in world.run().values()}
@@ -228,7 +229,7 @@ def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
 
 
 def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
-    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(race=2)
     monkeypatch.setitem(TRULY, "0003", 0.6)
@@ -288,9 +289,7 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(world: World) -> None:
     assert world.notes[0].endswith("of the 8 runs of the race.")
 
 
-def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(
-    make_world: Callable[..., World],
-) -> None:
+def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(make_world: Make) -> None:
     world = make_world(race=2)
     world.run()
     world.breaks.update({"0001-race0": 9})
@@ -301,7 +300,7 @@ def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_only_a_race_with_runs_left_was_ended_by_the_budget(
-    make_world: Callable[..., World], is_last: bool, monkeypatch: pytest.MonkeyPatch
+    make_world: Make, is_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(race=2 if is_last else 8)
     world.deadline = Deadline(1000.0)
@@ -365,7 +364,7 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
 
 
 def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
-    make_world: Callable[..., World], tmp_path: Path
+    make_world: Make, tmp_path: Path
 ) -> None:
     """By its new runs as the verdict has it; before these by its own, once workers have started."""
     world = make_world(race=10)
@@ -427,9 +426,7 @@ def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once(
     assert more_until(asked, held, raced) == until
 
 
-def test_the_note_counts_the_runs_that_there_are_candidates_for(
-    make_world: Callable[..., World],
-) -> None:
+def test_the_note_counts_the_runs_that_there_are_candidates_for(make_world: Make) -> None:
     world = make_world(race=24)
     world.deadline = Deadline(9.0)
     world.run()
