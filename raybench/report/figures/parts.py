@@ -230,7 +230,7 @@ def plain_ticks(axes: Axes, which: str, *, is_narrow: bool = False) -> None:
         steps = (1.0,)
     if is_narrow:
         steps = (1.0, 3.0) if high < 90 * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=steps, numticks=5 if is_narrow else None))
+    axis.set_major_locator(LogLocator(subs=steps, numticks=4 if is_narrow else None))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.set_minor_formatter(NullFormatter())
 

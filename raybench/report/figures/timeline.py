@@ -125,7 +125,7 @@ ROLE_STYLE = {
 """Colour and words of what a run is for."""
 MOST_BARS, MOST_DOTS = 250, 250
 """Runs up to which each is a bar of its own; dots of the upper panel."""
-MOST_MERGED = 700
+MOST_MERGED = 350
 """Bars of more runs; those that follow each other are one where they are narrower than this."""
 MOST_LANES = 24
 UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
