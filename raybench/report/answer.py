@@ -164,7 +164,8 @@ def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
         after = f"{duration(one.search_s)} of training in the search"
         return f"reached {aim} after {after}, but with none of {one.seeds}, {one.how_run}"
     if one.every_hit < one.every_run:
-        rate = f" in {one.every_hit} of {one.every_run} runs, misses counted,"
+        rate = f" in {one.every_hit} of {one.every_run} runs"
+        rate += ", misses counted," if one.hits < one.runs else ", and of its runs alone"
     ends = f"90 % interval: {' to '.join(map(digits, one.ends_s))} s{one.mark}"
     within = "; ".join(filter(None, [ends, by_the_wall(results, one.trial, one.seconds)]))
     return (
@@ -264,9 +265,24 @@ def _nearest(results: Study, trial: str) -> str:
     if refuted := refuted_words(results, trial):
         return f"No run with a new seed reached the target. The nearest: {name} {refuted}."
     return (
-        f"No run reached the target. The nearest, one run, not confirmed: {name}, {metric.words} "
+        f"{_missed(results)}. The nearest, one run, not confirmed: {name}, {metric.words} "
         f"{metric.shown(run.best_value)} after {duration(run.ledger['train'])} of training."
     )
+
+
+def _missed(results: Study) -> str:
+    """Say that no trial reached the target, and what was there all the same."""
+    metric, target = results.metric, results.target
+    trials = results.trials[results.trials["role"] == "trial"]
+    if results.trials["crossed_s"].notna().any():
+        return "No trial reached the target, but a reference run did"
+    if target is not None and any(
+        metric.reaches(value, target) for value in trials[metric.best_column].dropna()
+    ):
+        return "No run reached the target in time and held it"
+    if _cut_by_budget(results):
+        return "No run reached the target before the time budget ended"
+    return "No run reached the target"
 
 
 def guessing_lines(results: Study) -> list[str]:
