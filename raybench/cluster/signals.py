@@ -20,7 +20,12 @@ class Interrupt:
         self.is_set = False
         self.can_continue = False
         """Whether a results folder holds something that the same command goes on with."""
-        self._is_immediate = False
+        self._is_immediate = self._has_raised = False
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the user asked to stop before `defer`: nothing has been started."""
+        return self.is_set and self._is_immediate
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
@@ -83,7 +88,8 @@ class Interrupt:
         if number == signal.SIGHUP:
             _leave_terminal()
         self.is_set = True
-        if self._is_immediate:
+        if self._is_immediate and not self._has_raised:
+            self._has_raised = True
             raise KeyboardInterrupt
 
     def _read(self, numbers: int) -> None:

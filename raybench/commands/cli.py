@@ -172,8 +172,17 @@ def run_interruptible(
     Signals are taken before anything that takes long is imported: `command` imports it.
     """
     interrupt = Interrupt()
+
+    def interruptible(options: argparse.Namespace) -> Ended:
+        try:
+            return command(options, interrupt)
+        except Exception:
+            if interrupt.is_early:  # a library took it for a failure of its own import
+                raise KeyboardInterrupt from None
+            raise
+
     with interrupt.listening():
-        return parser.run(arguments, lambda options: command(options, interrupt))
+        return parser.run(arguments, interruptible)
 
 
 def leave(code: int) -> NoReturn:

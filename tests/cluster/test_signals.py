@@ -50,6 +50,20 @@ with interrupt.listening():
     assert run(body, number) == (130, "", "raybench: interrupted.\n")
 
 
+def test_a_library_that_takes_a_signal_for_its_own_failure_ends_no_otherwise() -> None:
+    body = """
+from raybench.commands import cli
+def command(options, interrupt):
+    try:
+        print("ready", flush=True)
+        time.sleep(20)
+    except KeyboardInterrupt:
+        raise ImportError("of an extension") from None
+cli.leave(cli.run_interruptible(cli.Parser(prog="raybench tune"), [], command))
+"""
+    assert run(body, signal.SIGTERM) == (130, "", "raybench: interrupted.\n")
+
+
 @pytest.mark.parametrize("number", ALL)
 def test_later_the_first_is_remembered(number: int) -> None:
     body = """
