@@ -1,0 +1,152 @@
+"""Claim: what else the machine does changes neither the winner of a study nor its seconds.
+
+The same study (a grid of batch sizes and rates; the same seeds in each run of it) three times:
+undisturbed, with a busy loop per core that is switched on for the middle third of the seconds that
+the first took, and undisturbed again. Compared are the configuration of `best.yaml` and the
+seconds of its runs alone; both are printed with how many runs were disturbed and ran again. The
+third says what the machine does to a study by itself. Batch sizes lie a factor of eight apart: of
+factors of two (`--batches 8,16,32,64,128,256`) 16 and 32 are tied, and name each other's winner.
+
+    python benchmarks/reliability/busy_machine.py [--rounds 3] [--batches 4,32,256,2048]
+        [--tree BEFORE ...]
+
+Bar, for the last `--tree`: in every round the same winner, its seconds within 10 % of each other.
+Nothing else may run on the machine. About 5 minutes a round and tree on two cores. Writes
+results/busy_machine.md; exit 1 above the bar.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import trees
+
+import raybench
+from raybench.results.store import machine, versions
+
+BAR = 0.10
+LIMIT_S = 1800.0
+RESULTS = Path(__file__).parents[1] / "results" / "busy_machine.md"
+BATCHES, RATES = "4,32,256,2048", [3e-4, 1e-3, 3e-3]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a study said."""
+
+    winner: str
+    seconds: float
+    """Of the winner's runs alone."""
+    wall_s: float
+    disturbed: int
+    """Runs that stayed disturbed."""
+    again: int
+    """Runs that ran again."""
+    runs: int
+
+
+def space(batches: list[int]) -> dict[str, object]:
+    """A grid of so many batch sizes, each with every rate."""
+    return {
+        "workload": "mnist_small",
+        "dataset": {"name": "digits", "image_size": 28},
+        "objective": {"target": 0.95, "hold": 2, "max_train_seconds": 60},
+        "search": {"trials": len(batches) * len(RATES), "sampler": "grid", "seed": 0},
+        "confirm": {"race": 8, "fresh": 5},
+        "space": {"batch_size_per_worker": batches, "learning_rate": RATES},
+        "fixed": {"framework": "torch", "optimizer": "adam", "num_workers": 1},
+    }
+
+
+def busy_loops(on: threading.Event, off: threading.Event, begin_s: float, end_s: float) -> None:
+    """Keep every core busy from `begin_s` to `end_s`, or until `off`."""
+    if off.wait(begin_s):
+        return
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while 1: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    on.set()
+    off.wait(end_s - begin_s)
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+def run(tree: Path, batches: list[int], busy: tuple[float, float] | None) -> Found:
+    """Run the study, beside busy loops from `busy[0]` to `busy[1]` seconds if those are given."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "space.yaml").write_text(json.dumps(space(batches)))  # JSON is YAML
+        on, off = threading.Event(), threading.Event()
+        thread = threading.Thread(target=busy_loops, args=(on, off, *(busy or (LIMIT_S, LIMIT_S))))
+        thread.start()
+        try:
+            done = trees.raybench(
+                tree, "tune", "space.yaml", "--out", "out", cwd=folder, limit_s=LIMIT_S
+            )
+        finally:
+            off.set()
+            thread.join()
+        assert done.code == 0, done.printed[-3000:]
+        assert on.is_set() == (busy is not None), "it ended before its middle third"
+        lines = trees.runs(folder / "out")
+        first = raybench.load(folder / "out").configurations.iloc[0]
+        last = {line["trial"]: line for line in lines}.values()
+        stays = sum(
+            line["ledger"].get("disturbed", 0.0) > max(0.25 * line["ledger"]["train"], 0.05)
+            for line in last
+        )
+        return Found(
+            winner=str(first["config"]),
+            seconds=float(first["time_to_target_s"]),
+            wall_s=done.wall_s,
+            disturbed=stays,
+            again=sum(line.get("reruns", 0) > 0 for line in last),
+            runs=len(last),
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", default=BATCHES)
+    trees.add_tree_option(parser)
+    options = parser.parse_args()
+    names, batches = trees.trees(options), [int(one) for one in options.batches.split(",")]
+    lines = [
+        "| round | tree | study | winner | seconds | wall s | disturbed | ran again | runs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    is_met = True
+    for number in range(options.rounds):
+        for name, tree in names.items():
+            quiet = run(tree, batches, None)
+            busy = run(tree, batches, (quiet.wall_s / 3, 2 * quiet.wall_s / 3))
+            again = run(tree, batches, None)
+            kinds = ("undisturbed", "busy middle third", "undisturbed again")
+            for kind, one in zip(kinds, (quiet, busy, again), strict=True):
+                cells = f"{one.winner} | {one.seconds:.3f} | {one.wall_s:.0f} | {one.disturbed}"
+                lines.append(f"| {number} | {name} | {kind} | {cells} | {one.again} | {one.runs} |")
+                print(lines[-1], flush=True)
+            if name == list(names)[-1]:
+                is_met &= quiet.winner == busy.winner
+                is_met &= abs(busy.seconds / quiet.seconds - 1) <= BAR
+    lines += [
+        "",
+        f"bar {'met' if is_met else 'NOT MET'} (last tree): the same winner, seconds within "
+        f"{BAR:.0%}; {machine()['processor']}, {machine()['cores']} cores, {versions()}",
+    ]
+    print(lines[-1])
+    RESULTS.write_text("\n".join(lines) + "\n")
+    return 0 if is_met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
