@@ -157,6 +157,8 @@ class Watched:
             return Plan({"scaling": len(specs)}, specs, concurrency=1, only="scaling"), Forecast()
         if document["study"].get("run"):
             return Plan({"train": 1}, concurrency=1, only="train"), Forecast()
+        if "space" not in document["study"]:  # a comparison, a diagnosis: runs without a plan
+            return Plan(), Forecast()
         search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
         self.state.keys = label_keys(search.space)
         concurrency = document.get("concurrency")
