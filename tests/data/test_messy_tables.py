@@ -33,6 +33,20 @@ def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
     np.testing.assert_array_equal(one.train.array, other.train.array)
 
 
+@pytest.mark.parametrize("cell", [" NA", "? ", "\t", " " * 9, "NA"])
+def test_what_is_missing_may_have_blanks_around_it(tmp_path, cell):
+    def lines(missing):
+        return [
+            f"{row % 7},{missing if row % 6 == 3 else row * 0.5},{'ab'[row % 2]}"
+            for row in range(60)
+        ]
+
+    found = load(write(tmp_path / "blank.csv", "x,total,kind", lines(cell)), label="kind")
+    plain = load(write(tmp_path / "gone.csv", "x,total,kind", lines("")), label="kind")
+    assert [one["kind"] for one in found.encoding["columns"]] == ["number", "number"]
+    np.testing.assert_array_equal(found.train.array, plain.train.array)
+
+
 def test_lines_may_end_as_an_old_mac_ends_them(tmp_path):
     lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS)]
     found = load(write(tmp_path / "mac.csv", "x,kind", lines, end="\r"), label="kind")

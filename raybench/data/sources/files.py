@@ -1,5 +1,6 @@
 """Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
+import contextlib
 import csv
 import io
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -106,8 +108,7 @@ HEAD_BYTES = 2**20
 """What is read of a file to tell how it is written."""
 MEMORY_FACTOR = 3
 """Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
-BLANKS = tuple(" " * number for number in range(9))
-MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+MISSING = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
 """What a cell of a column of numbers says that has none."""
 DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
 DECIMAL_POINT = re.compile(DECIMAL_COMMA.pattern.replace(",\\d", r"\.\d"))
@@ -159,7 +160,7 @@ class CsvTable(Table):
         is_comma = self._delimiter != "," and DECIMAL_COMMA.search(head)
         point = "," if is_comma and not DECIMAL_POINT.search(head) else "."
         try:
-            return pa.csv.read_csv(
+            table = pa.csv.read_csv(
                 str(self._path),
                 parse_options=pa.csv.ParseOptions(
                     delimiter=self._delimiter, newlines_in_values=True
@@ -170,6 +171,11 @@ class CsvTable(Table):
             )
         except pa.ArrowInvalid as error:
             raise self._not_a_table(str(error)) from error
+        for number, field in enumerate(table.schema):
+            if pa.types.is_string(field.type):
+                column = _without_blanks(table.column(number), point)
+                table = table.set_column(number, field.name, column)
+        return table
 
     def _not_a_table(self, problem: str) -> UserError:
         """Return the error for what pyarrow cannot read: the first line that is not as the rest."""
@@ -216,6 +222,24 @@ def _names(path: Path, head: str, delimiter: str) -> list[str]:
     names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
     require_once(names, str(path))
     return names
+
+
+def _without_blanks(texts: Any, point: str) -> Any:
+    """Return a column of texts as numbers if it holds these, and blanks where one is missing.
+
+    pyarrow takes no cell with spaces around it for a missing number, and all others for texts then.
+    """
+    trimmed = pc.utf8_trim_whitespace(texts)
+    is_missing = pc.is_in(trimmed, value_set=pa.array(MISSING))
+    if not pc.any(pc.and_(is_missing, pc.not_equal(trimmed, texts))).as_py():
+        return texts
+    known = pc.if_else(is_missing, pa.scalar(None, pa.string()), trimmed)
+    if known.null_count == len(known):
+        return texts
+    for kind in (pa.int64(), pa.float64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return pc.replace_substring(known, point, ".").cast(kind)
+    return texts
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
