@@ -59,6 +59,19 @@ def test_an_empty_line_of_names_is_no_row(tmp_path):
         load(write(tmp_path / "excel.csv", ",", lines), label="kind")
 
 
+def test_a_replacement_character_is_a_name_as_any_other(tmp_path):
+    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS)]
+    found = load(write(tmp_path / "odd.csv", "gr\ufffd\ufffde,kind", lines), label="kind")
+    assert [one["name"] for one in found.encoding["columns"]] == ["gr\ufffd\ufffde"]
+
+
+def test_pandas_own_names_of_columns_are_names(tmp_path):
+    table = pd.DataFrame({0: np.arange(ROWS) % 7, 1: np.arange(ROWS) % 5, 2: np.arange(ROWS) % 2})
+    table.to_csv(tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().startswith(",0,1,2\n")
+    assert load(tmp_path / "t.csv", label="2").input_shape == (2,)
+
+
 def test_saved_row_numbers_are_no_input(tmp_path, capsys):
     sorted_rows = pd.DataFrame({"x": np.arange(ROWS) % 7, "kind": np.arange(ROWS) // 30})
     mixed = sorted_rows.sample(frac=1, random_state=0)

@@ -1,5 +1,6 @@
 """Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
+import codecs
 import contextlib
 import csv
 import io
@@ -100,8 +101,7 @@ def require_once(names: Sequence[str], source: str) -> None:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""What bytes are decoded to that are not UTF-8."""
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SHOWN = 20
 """Bytes before and after one that is not UTF-8 that a sentence shows."""
 HEAD_BYTES = 2**20
@@ -124,16 +124,8 @@ class CsvTable(Table):
         """UserError, with its line, for what is no table."""
         self.source, self.folder, self._path = str(path), str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
-        try:
-            with pa.input_stream(str(path)) as stream:
-                head = stream.read(HEAD_BYTES).decode("utf-8-sig", errors="replace")
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path} cannot be read ({error}).") from error
-        line = next((line for line in head.splitlines() if line.strip()), None)
-        if line is None:
-            raise UserError(f"{path} is empty; give it a line of names, and rows.")
-        if UNREADABLE in line:
-            raise not_utf8(path)
+        head = _head(path)
+        line = next(line for line in head.splitlines() if line.strip())
         self._delimiter = max(
             DELIMITERS, key=lambda one: len(next(csv.reader([line], delimiter=one)))
         )
@@ -191,6 +183,27 @@ class CsvTable(Table):
         return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
 
 
+def _head(path: Path) -> str:
+    """Return the begin of a file; UserError if it is empty, or in no encoding that is read."""
+    try:
+        with pa.input_stream(str(path)) as stream:
+            head: bytes = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path} cannot be read ({error}).") from error
+    if head.startswith(UTF16_MARKS):
+        raise UserError(f"{path} is UTF-16; save it as UTF-8: iconv -f utf-16 -t utf-8.")
+    if b"\0" in head:
+        raise UserError(f"{path} is not text (it holds a zero byte); give the path of a CSV file.")
+    text = head.decode(errors="replace")
+    if not text.strip():
+        raise UserError(f"{path} is empty; give it a line of names, and rows.")
+    try:
+        next(line for line in head.splitlines() if line.strip()).decode()
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
+    return text
+
+
 def not_utf8(path: Path) -> UserError:
     """Return the error for a file of text that is not UTF-8, with its first such line."""
     number, shown = 0, ""
@@ -212,7 +225,8 @@ def _names(path: Path, head: str, delimiter: str) -> list[str]:
     """Return the names of the columns; UserError where one stands twice, or there are none."""
     reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
     given = [name.strip() for name in next(cells for cells in reader if cells)]
-    if all(is_number(name) for name in given if name):
+    # Numbers beside an empty name are names: pandas writes those of columns that have none.
+    if not any(given) or all(map(is_number, given)):
         raise UserError(
             f"{path}: line {reader.line_num} must name the columns, and holds "
             f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of names "
