@@ -8,7 +8,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from raybench.commands import cli
+from raybench.commands import cli, watch
+from raybench.report.live.replay import FolderSource
+from raybench.results.store import RECORDS_FILE
+from raybench.search.watched import Watched
+from raybench.spec.objective import Objective
+from tests.made_results import results_folder, run_line
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "docs/answer.schema.json").read_text())
@@ -57,6 +62,57 @@ def test_of_a_scaling_study_it_has_the_cells(
     assert all(cell["samples_per_s"] > 0 for cell in cells)
 
 
+MISSED = {"role": "race", "stop": "max_train_seconds"}
+
+
+def test_what_no_new_seed_reached_is_not_confirmed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results_folder(tmp_path, [run_line("0000", 2.0), run_line("0000-race0", **MISSED)])
+    for row in asked(capsys, "report", tmp_path)["configurations"]:
+        assert (row["is_confirmed"], row["runs"], row["hits"]) == (False, 1, 0)
+
+
+def test_of_a_budget_it_has_the_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
+    results_folder(tmp_path, [run_line("0000", objective=budget)], objective=budget)
+    best = asked(capsys, "report", tmp_path)["configurations"][0]
+    assert (best["value"], best["seconds"], best["is_confirmed"]) == (0.8, None, False)
+
+
+def test_what_has_no_answer_yet_is_a_document(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results_folder(tmp_path / "none", [])
+    assert asked(capsys, "report", tmp_path / "none")["answer"] == ["No run has finished."]
+    results_folder(tmp_path / "failed", [run_line("0000", failure="oom")])
+    found = asked(capsys, "report", tmp_path / "failed")
+    assert (found["details"]["failed"], found["configurations"]) == (1, [])
+
+
+def test_a_diagnosis_is_read_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    results_folder(tmp_path, [run_line("as_it_is-0", role="scaling")])
+    (tmp_path / "diagnosis.yaml").write_text("{sentence: It computes., verdict: compute}")
+    found = asked(capsys, "report", tmp_path)
+    assert (found["answer"], found["details"]["verdict"]) == (["It computes."], "compute")
+
+
+def test_watching_ends_once_runs_alone_have_confirmed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A driver that is there, and goes on racing."""
+    lines = [run_line("0000", 2.0), run_line("0000-race0", 2.1, role="race")]
+    results_folder(tmp_path, lines)
+    running = Watched(FolderSource(str(tmp_path)), 0.0)
+    running.look(1e9)
+    confirmed = watch.Confirmed(str(tmp_path), running)
+    assert not confirmed()
+    with (tmp_path / RECORDS_FILE).open("a") as file:
+        file.write(json.dumps(run_line("0000-confirm0", 2.2, role="confirm")) + "\n")
+    running.look(1e9)
+    assert confirmed()
+
+
 @pytest.mark.parametrize(
     ("words", "key"),
     [
@@ -91,6 +147,7 @@ def test_data_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (("report", "nowhere"), "nowhere"),
         (("train", "--set", "learnin_rate=1"), "learning_rate"),
         (("scale", "--frobnicate"), "--frobnicate"),
+        (("tunes",), "did you mean 'tune'"),
     ],
     ids=lambda one: one[0],
 )

@@ -6,9 +6,9 @@ from typing import Any
 from noisy import Leader
 from recorded import Config, Point, Space
 
-from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise, placed
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord

@@ -15,7 +15,7 @@ from contestant import space_of
 from peer import Peer
 from recorded import Config, Point, Space
 
-from raybench.search.asha import DEFAULT
+from raybench.search.policy import DEFAULT
 from raybench.search.sampling.default_rates import priors
 from raybench.spec.study import build_study
 

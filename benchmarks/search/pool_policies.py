@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from pool_worlds import Draws, Pool, Run
 
-from raybench.search.asha import DEFAULT, SearchPolicy
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.race import Race
 from raybench.spec.study import SearchSpec
 from raybench.stats.replicates import Replicate

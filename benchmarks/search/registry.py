@@ -7,7 +7,7 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.asha import SearchPolicy
+from raybench.search.policy import SearchPolicy
 
 LUCKIEST = SearchPolicy(compared_with=1)
 OURS, RACED = "raybench", "raybench, then its race"

@@ -19,7 +19,7 @@ from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
-from raybench.spec.errors import Ended, StudyError, UserError
+from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean
 from raybench.spec.text import clean, redact_text, shorten
 
 COMMANDS = {
@@ -128,7 +128,11 @@ def run_command(command: Callable[[], Ended], *, json_of: str | None = None) -> 
 def _print_document(command: str, ended: Ended) -> None:
     from raybench.report.as_json import document_of  # late: pandas takes long
 
-    print(document_of(command, ended).model_dump_json(indent=1))
+    try:
+        document = document_of(command, ended)
+    except (UserError, StudyError) as error:  # of the results, which could not be read again
+        document = document_of(command, Ended(ended.code, error=("study", _shown(error))))
+    print(document.model_dump_json(indent=1))
 
 
 def _ended(command: Callable[[], Ended]) -> Ended:
@@ -220,6 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     if given[0] not in COMMANDS:
         print(f"raybench: unknown command '{given[0]}'; there are:\n{overview}", file=sys.stderr)
+        if "--json" in given:
+            sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
+            _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
         return WRONG_INPUT
     module = importlib.import_module(f"raybench.commands.{given[0]}")
     code: int = module.main(given[1:])

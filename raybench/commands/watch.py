@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from rich.console import Console, Group
 
@@ -17,7 +16,7 @@ from raybench.report.show import show
 from raybench.results.bucket import BucketError
 from raybench.results.place import is_url
 from raybench.results.study import load
-from raybench.results.verdict import judge
+from raybench.results.verdict import ALONE, facts_of, judge
 from raybench.search.watched import Watched
 from raybench.spec.errors import Ended, UserError
 from raybench.stats.clock import unix_seconds
@@ -76,16 +75,31 @@ def watch(
         raise UserError(str(error)) from None
     if once and not is_over:
         console.print(_screen(console, watched, height=WHOLE))
-        return Ended(cli.DONE, place)
+        return _ended(watched, place)
     if not is_over:
-        _follow(console, watched, interval_s, partial(_is_there, place, until))
+        is_there = Confirmed(place, watched) if until == "confirmed" else lambda: False
+        _follow(console, watched, interval_s, is_there)
     return _print_end(console, watched, place)
 
 
-def _is_there(place: str, until: str) -> bool:
-    """Whether what was asked for is so before the study has ended."""
-    verdict = judge(load(place)) if until == "confirmed" else None
-    return verdict is not None and verdict.is_confirmed
+class Confirmed:
+    """Asked after every look: whether runs alone have confirmed the winner by now."""
+
+    def __init__(self, place: str, watched: Watched) -> None:
+        self._place, self._watched = place, watched
+        self._num_done = 0
+
+    def __call__(self) -> bool:
+        """Read the study again where a run has ended since."""
+        if len(self._watched.replay.records) == self._num_done:
+            return False
+        self._num_done = len(self._watched.replay.records)
+        results = load(self._place)
+        verdict = judge(results)
+        if verdict is None:
+            return False
+        fastest = facts_of(results, verdict).fastest
+        return fastest.hits > 0 and fastest.how_run == ALONE
 
 
 def _follow(
@@ -112,7 +126,7 @@ def _follow(
             try:
                 is_over = watched.look(unix_seconds()) or is_there()
                 trouble.clear()
-            except BucketError as error:
+            except (BucketError, UserError) as error:
                 trouble[:] = [f"{error} It is tried again."]
             if view is None:
                 lines.status(unix_seconds())
@@ -150,4 +164,12 @@ def _print_end(console: Console, watched: Watched, place: str) -> Ended:
             show(console, results)
     for note in watched.notes():
         say(console, note)
-    return Ended(cli.FAILED if watched.driver == "died" else cli.DONE, place)
+    return _ended(watched, place)
+
+
+def _ended(watched: Watched, place: str) -> Ended:
+    """Say how the driver is; a study that has written nothing yet has no results."""
+    has_begun = watched.replay.last_s is not None
+    is_running = watched.driver not in ("ended", "died")
+    code = cli.FAILED if watched.driver == "died" else cli.DONE
+    return Ended(code, place if has_begun else None, details={"is_running": is_running})

@@ -16,7 +16,6 @@ from raybench.data.image_changes import (
     mix,
     mixup_shares,
     sample_keys,
-    shares_below,
     whole,
 )
 from raybench.data.inputs import Array, Batch, Rows, each, parts
@@ -66,7 +65,6 @@ class Augmenter:
             mixup = augmentations[self._mixup_at]
             assert isinstance(mixup, Mixup)
             self._alpha, self._num_rows = mixup.alpha, len(split)
-            shares_below(mixup.alpha)  # kept from here on: the first batch waits for no import
             self._before, self._after = placed[: where[0]], placed[where[0] + 1 :]
 
     def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:

@@ -284,8 +284,7 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
 
 
 @lru_cache
-def shares_below(alpha: float) -> npt.NDArray[np.float64]:
-    """Return where one share ends and the next begins, (256,); the first call imports scipy."""
+def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
     from scipy.special import betainc  # not with the package: it must import fast
 
     below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(ONE) + 0.5) / ONE)
@@ -295,7 +294,7 @@ def shares_below(alpha: float) -> npt.NDArray[np.float64]:
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
     """Return each sample's own share, (n,) from 0 to 256: of the Beta(alpha, alpha) distribution,
     by its inverse."""
-    return np.searchsorted(shares_below(alpha), draws(0), side="right").astype(np.uint16)
+    return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
 def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:

@@ -29,6 +29,7 @@ from raybench.results.place import shown
 from raybench.results.ranking import configurations, kinds, nearest, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import (
+    ALONE,
     Verdict,
     VerdictFacts,
     Winner,
@@ -144,6 +145,8 @@ def _as_good(tied: Sequence[str], once: Sequence[str], like: str) -> str:
 
 def _saved(facts: VerdictFacts) -> str:
     """Say what the cheapest saves, beside the fastest; "" where that is next to nothing."""
+    if facts.is_confirmed and not (facts.fastest.hits and facts.cheapest.hits):
+        return ""  # seconds of the search beside those of new seeds
     share = facts.cheapest.cost / facts.fastest.cost
     longer = facts.cheapest.seconds / facts.fastest.seconds
     if share > 1 - ALIKE or longer < 1 + ALIKE:
@@ -231,7 +234,8 @@ def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
     if not as_billed(results):
         costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
         is_turned = is_turned or costs[0] < costs[1]
-    if results.is_timed and is_turned:
+    are_alone = fast.hits and cheap.hits and fast.how_run == cheap.how_run == ALONE
+    if results.is_timed and are_alone and is_turned:
         lines.append(
             "Fastest and cheapest were chosen by the race; that their runs alone, which chose "
             "nothing, came out the other way round is chance."
@@ -274,7 +278,8 @@ def _missed(results: Study) -> str:
     """Say that no trial reached the target, and what was there all the same."""
     metric, target = results.metric, results.target
     trials = results.trials[results.trials["role"] == "trial"]
-    if results.trials["crossed_s"].notna().any():
+    references = results.trials[results.trials["role"] == "reference"]
+    if references["crossed_s"].notna().any():
         return "No trial reached the target, but a reference run did"
     if target is not None and any(
         metric.reaches(value, target) for value in trials[metric.best_column].dropna()
@@ -366,6 +371,8 @@ def _nothing(results: Study) -> str:
     who, own = f"No run reached the target of {aim}", trials[trials["role"] == "trial"]
     by_reference = trials["crossed_s"][trials["role"] == "reference"].min()
     if not math.isnan(by_reference):
+        best = metric.best(own[metric.best_column])
+        reached = f"the best of the trials was {'none' if best is None else metric.shown(best)}"
         who = f"No trial reached the target of {aim}, a reference run did, after "
         who += f"{by_reference:.3g} s of training"
     if ended := _cut_by_budget(results):

@@ -14,8 +14,11 @@ from raybench.report.answer import answer_of
 from raybench.report.how_sure import next_steps
 from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
-from raybench.results.verdict import Verdict, judge, winner_of
+from raybench.results.place import is_url
+from raybench.results.store import DIAGNOSIS, WINNERS
+from raybench.results.verdict import Verdict, judge, judge_each, winner_of
 from raybench.scaling.cells import scaling_cells
+from raybench.spec.documents import read_mapping
 from raybench.spec.errors import Ended
 
 
@@ -38,6 +41,7 @@ class Configuration(_Part):
     role: Literal["fastest", "cheapest", "tied"] = Field(
         description="tied: statistically tied with the fastest"
     )
+    gpu: str | None = Field(description="model of GPU that it is of, where runs were on several")
     trial: str
     configuration: str = Field(description="in one line")
     spec: dict[str, Any] = Field(description="the run spec, as best.yaml has it")
@@ -48,7 +52,9 @@ class Configuration(_Part):
     low_s: float | None = Field(description="90 % interval of seconds")
     high_s: float | None
     worker_seconds: float | None
-    value: float | None = Field(description="median of the metric over the new runs")
+    value: float | None = Field(description="median of the metric over the new runs, or of its one")
+    value_low: float | None = Field(description="90 % interval of it")
+    value_high: float | None
     test_value: float | None = Field(description="mean of the metric on the test split")
 
 
@@ -79,7 +85,7 @@ def document_of(command: str, ended: Ended) -> Document:
     error = None if ended.error is None else Error(kind=ended.error[0], message=ended.error[1])
     found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
     if ended.place is not None:
-        results = StudyResults.load(ended.place)
+        results = StudyResults.load(ended.place, WINNERS)
         found |= of_results(results)
         found["answer"] = list(ended.answer) or found["answer"]
         found["details"] |= ended.details
@@ -96,13 +102,18 @@ def of_results(results: StudyResults) -> dict[str, Any]:
         "details": {
             "runs": len(trials),
             "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),
-            "is_running": bool(results.owner),
+            "is_running": None if is_url(results.place) else bool(results.owner),
         },
     }
-    if trials.empty:
-        return found
     if (pairs := comparison_of(results)) is not None:
         found["details"] |= documents(pairs)
+        return found
+    if (file := results.folder / DIAGNOSIS).is_file():
+        diagnosis = read_mapping(file)
+        found["details"] |= diagnosis
+        found["answer"] = [str(diagnosis["sentence"])]
+        return found
+    if trials.empty:
         return found
     if results.is_scaling:
         found["details"]["cells"] = scaling_cells(results).to_dict("records")
@@ -118,13 +129,15 @@ def of_results(results: StudyResults) -> dict[str, Any]:
             "seconds": dict(run.ledger),
         }
         return found
-    if (verdict := judge(results)) is not None:
-        found["configurations"] = configurations_of(results, verdict)
-    found["next"] = [{"what": one.what, "do": one.do} for one in next_steps(results, verdict)]
+    found["configurations"] = [
+        row for gpu, one in judge_each(results).items() for row in _named(results, one, gpu)
+    ]
+    steps = next_steps(results, judge(results))
+    found["next"] = [{"what": one.what, "do": one.do} for one in steps]
     return found
 
 
-def configurations_of(results: StudyResults, verdict: Verdict) -> list[dict[str, Any]]:
+def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
     """Return what a verdict names: the fastest, the cheapest, and what is tied with the former."""
     named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     named += [("tied", trial) for trial in verdict.others()]
@@ -132,20 +145,24 @@ def configurations_of(results: StudyResults, verdict: Verdict) -> list[dict[str,
     for role, trial in named:
         one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
         is_timed = results.is_timed
+        value = one.value if one.runs else results.runs[trial].best_value
         rows.append(
             {
                 "role": role,
+                "gpu": gpu or None,
                 "trial": trial,
                 "configuration": one.label,
                 "spec": one.spec.document(),
-                "is_confirmed": verdict.is_confirmed,
+                "is_confirmed": verdict.is_confirmed and one.hits > 0,
                 "runs": one.runs,
                 "hits": one.hits,
                 "seconds": one.seconds if is_timed else None,
                 "low_s": one.ends_s[0] if is_timed else None,
                 "high_s": one.ends_s[1] if is_timed else None,
                 "worker_seconds": one.cost if is_timed else None,
-                "value": one.value,
+                "value": value,
+                "value_low": one.ends[0] if one.ends else None,
+                "value_high": one.ends[1] if one.ends else None,
                 "test_value": one.test_value,
             }
         )

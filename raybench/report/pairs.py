@@ -184,7 +184,7 @@ def documents(pairs: Pairs) -> dict[str, Any]:
     """Return sides and comparisons as plain data; effect and ends are shares, above 0 is better."""
 
     def share(value: float | None) -> float | None:
-        return None if value is None else _percent(pairs, value) / 100
+        return None if value is None or math.isinf(value) else _percent(pairs, value) / 100
 
     return {
         "smallest": pairs.smallest,

@@ -20,6 +20,7 @@ from raybench.spec.errors import StudyError, UserError
 from raybench.spec.text import clean, clean_lines, program, redact, redact_text
 
 ERRORS_FOLDER = "errors"
+DIAGNOSIS = "diagnosis.yaml"
 WINNERS = ("best.yaml", "cheapest.yaml")
 
 

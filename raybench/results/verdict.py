@@ -209,6 +209,9 @@ def _tied(results: Study, groups: Mapping[str, Sequence[Replicate]], kind: str, 
     return tied(groups, noise_of(repeated(results), results))
 
 
+ALONE = "run alone"
+
+
 @dataclass(frozen=True)
 class Winner:
     """The numbers of a named configuration."""
@@ -326,7 +329,7 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
         single,
         runs=int(found["new_runs"]),
         hits=int(found["new_hits"]),
-        how_run="run alone" if found["is_alone"] else "run beside others",
+        how_run=ALONE if found["is_alone"] else "run beside others",
         printed_s=float(found["printed_s"]),
         ends_s=ends("interval_", "s"),
         mark=", interpolated" if results.is_timed and found["is_interpolated"] else "",

@@ -17,7 +17,7 @@ from raybench.report.export import export
 from raybench.report.tables import print_frame
 from raybench.results.place import shown
 from raybench.results.storage import open_storage
-from raybench.results.store import Store, keep_error
+from raybench.results.store import DIAGNOSIS, Store, keep_error
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
 from raybench.runs.train import (
@@ -166,9 +166,6 @@ class ProbeRuns:
         return curve
 
 
-VERDICT_FILE = "diagnosis.yaml"
-
-
 def verdict_document(verdict: Verdict, runs: ProbeRuns) -> dict[str, object]:
     """Return what `diagnosis.yaml` holds: the verdict, and what it was read from."""
     times = {name: runs.times[probe] for probe, name in runs.probes.names.items()}
@@ -250,16 +247,12 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
                 say(console, f"Interrupted before {FEWEST_ROUNDS} rounds: there is no verdict.")
             else:
                 verdict = runs.verdict()
-                store.write_yaml(VERDICT_FILE, verdict_document(verdict, runs), comment=VERDICT)
+                store.write_yaml(DIAGNOSIS, verdict_document(verdict, runs), comment=VERDICT)
                 print_verdict(console, verdict, runs)
         say(console, f"results: {shown(storage.place, folder)}")
     if runs.num_rounds < FEWEST_ROUNDS:
-        return Ended(INTERRUPTED if interrupt.is_set else FAILED, details={"results": place})
-    return Ended(
-        INTERRUPTED if interrupt.is_set else DONE,
-        answer=[verdict.sentence],
-        details=verdict_document(verdict, runs) | {"results": place},
-    )
+        return Ended(INTERRUPTED if interrupt.is_set else FAILED, place)
+    return Ended(INTERRUPTED if interrupt.is_set else DONE, place)
 
 
 VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of each round below."

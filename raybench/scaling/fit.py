@@ -22,6 +22,7 @@ from raybench.scaling.throughput import (
     left_out,
     probable_levels,
     robust_weights,
+    variance,
     whitening,
 )
 
@@ -183,7 +184,7 @@ class ThroughputModel:
         gain = cross @ whiten.T @ whiten
         left = self.observed.log_seconds - here.step(self.draws)
         centre = there.step(self.draws) + left @ gain.T
-        unknown = np.diag(covariance(self.levels, asked, asked)) - np.sum(gain * cross, axis=1)
+        unknown = variance(self.levels, asked) - np.sum(gain * cross, axis=1)
         doubt = np.maximum(unknown, 0.0) + self.levels.own**2 + self.observed.noise
         # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)

@@ -211,6 +211,13 @@ def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
     return np.asarray(sum(total))
 
 
+def variance(levels: Levels, here: Sites) -> Floats:
+    """Return the diagonal of the covariance of cells with themselves: they may be many."""
+    doublings = np.log2(here.layout.workers), np.log2(here.layout.nodes)
+    walked = levels.walk**2 * doublings[0] + levels.walk_nodes**2 * doublings[1]
+    return np.asarray((levels.jump * here.compute_share) ** 2 + here.walk_weight**2 * walked)
+
+
 MAX_ROUNDS = 15
 DEGREES = 4.0
 """Of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from raybench.results.study import Study
-from raybench.search.asha import DEFAULT, EarlyStopping, SearchPolicy
+from raybench.search.asha import EarlyStopping
 from raybench.search.factorisation import Factors
 from raybench.search.placement import Placer
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_study import (

@@ -20,13 +20,17 @@ CYCLE_START = 1 / 25
 
 
 def scaled_rate(spec: RunSpec) -> float:
-    """Peak learning rate after the scaling rule over workers.
+    """Peak learning rate after the scaling rule over workers."""
+    return spec.learning_rate * scaling_factor(spec.num_workers, spec.learning_rate_scaling)
+
+
+def scaling_factor(num_workers: int, rule: str) -> float:
+    """What a `learning_rate_scaling` multiplies the rate by.
 
     linear: Goyal et al. 2017 (arXiv 1706.02677), section 2.1; sqrt: Krizhevsky 2014
     (arXiv 1404.5997), typical for Adam-like optimizers.
     """
-    factors = {"none": 1.0, "linear": float(spec.num_workers), "sqrt": spec.num_workers**0.5}
-    return float(spec.learning_rate * factors[spec.learning_rate_scaling])
+    return float(num_workers ** {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[rule])
 
 
 def warmup_start(spec: RunSpec) -> float:
@@ -35,7 +39,7 @@ def warmup_start(spec: RunSpec) -> float:
 
 
 def ramp_decay(epoch: float, *, peak: float) -> float:
-    """Return the rate of study 2 at a whole epoch: 5 epochs of ramp, then decay by 0.8.
+    """Return the second published study's rate at a whole epoch: a ramp, then decay by 0.8.
 
     The study's peak is 5e-5 x workers: `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
     """

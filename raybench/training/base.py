@@ -92,7 +92,7 @@ class World(Protocol):
 
 
 class Trainer(Protocol):
-    """One model in training on one worker; made by a backend's `build_trainer`."""
+    """One model in training on one worker; each backend has its class of that name."""
 
     metric: Metric
     """What the run is judged by."""

@@ -21,7 +21,6 @@ from raybench.data.image_changes import (
     random_crop,
     random_resized_crop,
     sample_keys,
-    shares_below,
     whole,
 )
 from raybench.spec.dataset_spec import (
@@ -140,15 +139,6 @@ def test_mixup_mixes_with_samples_that_are_changed_alike():
     assert same.any()
     assert ((after.inputs == 0) | same).all()
     assert not same.all()
-
-
-def test_shares_of_a_mixup_are_ready_before_the_first_batch():
-    split, rows = split_of(), np.arange(50)
-    shares_below.cache_clear()
-    augmenter = Augmenter(augmentations({"mixup": {"alpha": 0.3}}), split, 0)
-    assert shares_below.cache_info().currsize == 1
-    augmenter(split.read(rows), rows, np.zeros(50, np.int64))
-    assert shares_below.cache_info().misses == 1
 
 
 def test_inputs_by_name_change_alike_and_tokens_stay():

@@ -135,18 +135,6 @@ BROKEN = {
         lambda folder: table(folder, ROWS, names="größe,colour,kind", encoding="latin-1"),
         r"t\.csv: line 1 is not UTF-8 .'größe,colour,kind'",
     ),
-    "utf-16": (
-        lambda folder: table(folder, ROWS, encoding="utf-16"),
-        r"t\.csv is UTF-16; save it as UTF-8: iconv -f utf-16 -t utf-8",
-    ),
-    "utf-16 without a mark": (
-        lambda folder: table(folder, ROWS, encoding="utf-16-le"),
-        r"t\.csv is not text .it holds a zero byte.; give the path of a CSV file",
-    ),
-    "a zero byte": (
-        lambda folder: table(folder, with_row(7, "7,re\0d,a")),
-        r"t\.csv is not text .it holds a zero byte.",
-    ),
     "huge image": (huge_image, r"p/dog/huge\.png .*huge"),
     "zero bytes": (zero_bytes, r"t\.csv is empty"),
     "image of zero bytes": (image_of_zero_bytes, r"p/cat/00\.png "),

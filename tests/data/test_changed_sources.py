@@ -10,7 +10,6 @@ from PIL import Image
 
 from raybench.commands.init import main
 from raybench.data.load import build_dataset
-from raybench.data.sources.encode import rows_as_inputs
 from raybench.data.store import build
 from raybench.data.store.build import pinning
 from raybench.data.store.entries import remove_entry, store_folder
@@ -60,27 +59,6 @@ def test_a_session_goes_on_with_the_data_that_it_began_with(tmp_path):
         assert remove_entry(entry)
     with pytest.raises(UserError, match=r"d\.npz has changed since this command began"):
         seen()
-
-
-def test_what_another_version_stored_is_read_anew(tmp_path, monkeypatch, capsys):
-    (tmp_path / "t.csv").write_text(
-        "size,kind\n" + "\n".join(f"{row},a\n{row},b" for row in "1234")
-    )
-    with monkeypatch.context() as before:
-        before.setattr(build, "LAYOUT", 4)  # its encoders had other fields
-        load(tmp_path / "t.csv", "csv", label="kind")
-    capsys.readouterr()
-    load(tmp_path / "t.csv", "csv", label="kind")
-    said = " ".join(capsys.readouterr().err.split())
-    assert "t.csv was stored by another version, so it is read anew." in said
-
-
-def test_a_table_model_of_another_version_says_so():
-    column = {"kind": "number", "name": "size", "mean": 0.0, "offset": 0.0, "scale": 1.0}
-    rows = {"size": [1.0, 2.0]}
-    assert rows_as_inputs(rows, [column | {"missing": 0.0}]).shape == (2, 1)
-    with pytest.raises(UserError, match=r"'size' .* saved by an older version; train it again"):
-        rows_as_inputs(rows, [column | {"has_missing": False}])
 
 
 def test_files_of_one_name_size_and_time_are_two(tmp_path):

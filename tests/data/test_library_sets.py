@@ -147,28 +147,6 @@ def test_arrays_of_a_user(tmp_path):
     assert found.train.weights.mean() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("kind", [">i4", ">f8", "longdouble", ">U8"])
-def test_labels_may_have_any_type_of_numpy(tmp_path, kind):
-    labels = (np.arange(20) % 2 + 3).astype(kind)
-    found = build_dataset(
-        DatasetSpec(**npz(tmp_path, x=pixels(20, 4), y=labels), task="classification")
-    )
-    assert found.class_names == ("3", "4")
-
-
-def test_labels_may_be_bytes(tmp_path):
-    labels = np.array(["größe".encode(), "größe".encode("latin-1")] * 10)
-    found = build_dataset(DatasetSpec(**npz(tmp_path, x=pixels(20, 4), y=labels)))
-    assert found.class_names == ("größe", "gr\ufffd\ufffde")
-
-
-def test_few_samples_may_be_of_many_classes(tmp_path):
-    labels = np.array([0, 1, 2, 3, 4, 5, 0, 1, 2, 3])
-    keys = npz(tmp_path, x=pixels(10, 4), y=labels)
-    found = build_dataset(DatasetSpec(**keys, validation_size=2, test_size=2))
-    assert found.num_classes == 6
-
-
 X, Y = pixels(6, 2), digits(6, 2)
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}

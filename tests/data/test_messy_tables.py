@@ -33,20 +33,6 @@ def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
     np.testing.assert_array_equal(one.train.array, other.train.array)
 
 
-@pytest.mark.parametrize("cell", [" NA", "? ", "\t", " " * 9, "NA"])
-def test_what_is_missing_may_have_blanks_around_it(tmp_path, cell):
-    def lines(missing):
-        return [
-            f"{row % 7},{missing if row % 6 == 3 else row * 0.5},{'ab'[row % 2]}"
-            for row in range(60)
-        ]
-
-    found = load(write(tmp_path / "blank.csv", "x,total,kind", lines(cell)), label="kind")
-    plain = load(write(tmp_path / "gone.csv", "x,total,kind", lines("")), label="kind")
-    assert [one["kind"] for one in found.encoding["columns"]] == ["number", "number"]
-    np.testing.assert_array_equal(found.train.array, plain.train.array)
-
-
 def test_lines_may_end_as_an_old_mac_ends_them(tmp_path):
     lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS)]
     found = load(write(tmp_path / "mac.csv", "x,kind", lines, end="\r"), label="kind")
@@ -57,19 +43,6 @@ def test_an_empty_line_of_names_is_no_row(tmp_path):
     lines = ["x,kind", *(f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS))]
     with pytest.raises(UserError, match="line 1 must name the columns, and holds nothing"):
         load(write(tmp_path / "excel.csv", ",", lines), label="kind")
-
-
-def test_a_replacement_character_is_a_name_as_any_other(tmp_path):
-    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS)]
-    found = load(write(tmp_path / "odd.csv", "gr\ufffd\ufffde,kind", lines), label="kind")
-    assert [one["name"] for one in found.encoding["columns"]] == ["gr\ufffd\ufffde"]
-
-
-def test_pandas_own_names_of_columns_are_names(tmp_path):
-    table = pd.DataFrame({0: np.arange(ROWS) % 7, 1: np.arange(ROWS) % 5, 2: np.arange(ROWS) % 2})
-    table.to_csv(tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text().startswith(",0,1,2\n")
-    assert load(tmp_path / "t.csv", label="2").input_shape == (2,)
 
 
 def test_saved_row_numbers_are_no_input(tmp_path, capsys):

@@ -13,10 +13,10 @@ from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
 from raybench.runs.deadline import Deadline
-from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.live_trials import LiveTrials
+from raybench.search.policy import SearchPolicy
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from tests.search.made_up import STUDY, outcome, parts_of

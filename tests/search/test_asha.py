@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from raybench.search.asha import Cap, EarlyStopping, Rungs, SearchPolicy, next_evaluation_s
+from raybench.search.asha import Cap, EarlyStopping, Rungs, next_evaluation_s
 from raybench.search.factorisation import Factors, factorise
 from raybench.search.placement import Placer
+from raybench.search.policy import SearchPolicy
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import StopReason

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
+from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.default_rates import default_rate
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason

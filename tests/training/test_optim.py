@@ -11,7 +11,7 @@ import inspect
 import numpy as np
 import pytest
 from framework_models import backend
-from local import FRAMEWORKS
+from local import FRAMEWORKS, small_spec, train
 from optim_reference import (
     CHANGED,
     NAMES,
@@ -370,3 +370,22 @@ def test_a_keras_model_of_ones_own():
     # Queries, keys, values and outputs of the attention; two convolutions.
     expected = [*[(6, 12)] * 4, (4, 9), (2, 8)]
     assert shapes_of("tensorflow", keras.Model(inputs, outputs)) == sorted(expected)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "lamb"])
+def test_curves_of_both_frameworks_agree(optimizer: str) -> None:
+    changes = {
+        "optimizer": optimizer,
+        "learning_rate": {"sgd": 0.01, "lars": 1.0}.get(optimizer, 1e-3),
+        "weight_decay": 1e-3,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    }
+    curves = [train(small_spec(name, **changes))[0] for name in ("torch", "tensorflow")]
+    for one, other in zip(*curves, strict=True):
+        assert one.samples == other.samples
+        assert one.learning_rate == pytest.approx(other.learning_rate, rel=1e-6)
+        # Float32 in another order of summation, over 15 steps.
+        assert one.train_loss == pytest.approx(other.train_loss, rel=2e-3)
+        assert one.value == pytest.approx(other.value, abs=0.01)
+    assert curves[0][-1].train_loss < curves[0][0].train_loss

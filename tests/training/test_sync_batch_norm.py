@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from group import run_two
 from headed_worker import outcome
-from local import FOR_EVER
+from local import FOR_EVER, alone
 
 from raybench.spec.run import RunSpec
 
@@ -38,8 +38,8 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
     The last batch has unequal shares.
     """
     pytest.importorskip(framework)
-    alone: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
-    cases = [alone] if framework == "torch" else [alone, {}, {"frozen_epochs": 1.0}]
+    apart: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
+    cases = [apart] if framework == "torch" else [apart, {}, {"frozen_epochs": 1.0}]
     content = json.dumps([spec_of(framework, 2, **case).document() for case in cases])
     run_two([str(SCRIPT), content], tmp_path)
     check_average_statistics([dict(np.load(tmp_path / f"0-{rank}.npz")) for rank in range(2)])

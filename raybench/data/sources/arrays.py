@@ -64,7 +64,8 @@ class LabelTable(Table):
 
     def __init__(self, labels: Array, class_names: Sequence[str], source: str) -> None:
         """`labels`: (N,); `class_names`: by number, where they are known."""
-        self.source, self._table = source, pa.table({LABEL: _for_pyarrow(labels)})
+        labels = labels.astype(str) if labels.dtype.kind == "S" else labels
+        self.source, self._table = source, pa.table({LABEL: labels})
         self.schema, self.num_rows = self._table.schema, len(labels)
         self.class_names = {LABEL: class_names} if class_names else {}
 
@@ -75,15 +76,6 @@ class LabelTable(Table):
     def place(self, row: int) -> str:
         """See `Table`."""
         return f"sample {row} of {self.source}"
-
-
-def _for_pyarrow(labels: Array) -> Array:
-    """Return labels in a type that pyarrow has: bytes are texts, as far as they are UTF-8."""
-    if labels.dtype.kind == "S":
-        return np.char.decode(labels, "utf-8", "replace")
-    if labels.dtype.char == "g":  # longdouble
-        return labels.astype(np.float64)
-    return labels.astype(labels.dtype.newbyteorder("="), copy=False)
 
 
 def as_inputs(array: Array, place: str) -> Array:
@@ -170,8 +162,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
     tables = {
         split: LabelTable(one, raw.class_names, places[split]) for split, one in found.items()
     }
-    # Few samples of many classes are what was asked for: whole numbers of an array are classes.
-    labels = read_labels(tables, [LABEL], task, are_pictures=True, max_class_share=1.0)
+    labels = read_labels(tables, [LABEL], task, are_pictures=True)
     number = len(labels.class_names)
     if labels.class_names == tuple(map(str, range(number))):
         labels = replace(labels, class_names=())  # they are their numbers

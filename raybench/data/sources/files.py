@@ -1,7 +1,5 @@
 """Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
-import codecs
-import contextlib
 import csv
 import io
 import re
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -101,14 +98,16 @@ def require_once(names: Sequence[str], source: str) -> None:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""What bytes are decoded to that are not UTF-8."""
 SHOWN = 20
 """Bytes before and after one that is not UTF-8 that a sentence shows."""
 HEAD_BYTES = 2**20
 """What is read of a file to tell how it is written."""
 MEMORY_FACTOR = 3
 """Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
-MISSING = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+BLANKS = tuple(" " * number for number in range(9))
+MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
 """What a cell of a column of numbers says that has none."""
 DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
 DECIMAL_POINT = re.compile(DECIMAL_COMMA.pattern.replace(",\\d", r"\.\d"))
@@ -124,8 +123,16 @@ class CsvTable(Table):
         """UserError, with its line, for what is no table."""
         self.source, self.folder, self._path = str(path), str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
-        head = _head(path)
-        line = next(line for line in head.splitlines() if line.strip())
+        try:
+            with pa.input_stream(str(path)) as stream:
+                head = stream.read(HEAD_BYTES).decode("utf-8-sig", errors="replace")
+        except (OSError, pa.ArrowInvalid) as error:
+            raise UserError(f"{path} cannot be read ({error}).") from error
+        line = next((line for line in head.splitlines() if line.strip()), None)
+        if line is None:
+            raise UserError(f"{path} is empty; give it a line of names, and rows.")
+        if UNREADABLE in line:
+            raise not_utf8(path)
         self._delimiter = max(
             DELIMITERS, key=lambda one: len(next(csv.reader([line], delimiter=one)))
         )
@@ -152,7 +159,7 @@ class CsvTable(Table):
         is_comma = self._delimiter != "," and DECIMAL_COMMA.search(head)
         point = "," if is_comma and not DECIMAL_POINT.search(head) else "."
         try:
-            table = pa.csv.read_csv(
+            return pa.csv.read_csv(
                 str(self._path),
                 parse_options=pa.csv.ParseOptions(
                     delimiter=self._delimiter, newlines_in_values=True
@@ -163,11 +170,6 @@ class CsvTable(Table):
             )
         except pa.ArrowInvalid as error:
             raise self._not_a_table(str(error)) from error
-        for number, field in enumerate(table.schema):
-            if pa.types.is_string(field.type):
-                column = _without_blanks(table.column(number), point)
-                table = table.set_column(number, field.name, column)
-        return table
 
     def _not_a_table(self, problem: str) -> UserError:
         """Return the error for what pyarrow cannot read: the first line that is not as the rest."""
@@ -181,27 +183,6 @@ class CsvTable(Table):
                     f"{self._delimiter!r} in double quotes."
                 )
         return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
-
-
-def _head(path: Path) -> str:
-    """Return the begin of a file; UserError if it is empty, or in no encoding that is read."""
-    try:
-        with pa.input_stream(str(path)) as stream:
-            head: bytes = stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from error
-    if head.startswith(UTF16_MARKS):
-        raise UserError(f"{path} is UTF-16; save it as UTF-8: iconv -f utf-16 -t utf-8.")
-    if b"\0" in head:
-        raise UserError(f"{path} is not text (it holds a zero byte); give the path of a CSV file.")
-    text = head.decode(errors="replace")
-    if not text.strip():
-        raise UserError(f"{path} is empty; give it a line of names, and rows.")
-    try:
-        next(line for line in head.splitlines() if line.strip()).decode()
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
-    return text
 
 
 def not_utf8(path: Path) -> UserError:
@@ -225,8 +206,7 @@ def _names(path: Path, head: str, delimiter: str) -> list[str]:
     """Return the names of the columns; UserError where one stands twice, or there are none."""
     reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
     given = [name.strip() for name in next(cells for cells in reader if cells)]
-    # Numbers beside an empty name are names: pandas writes those of columns that have none.
-    if not any(given) or all(map(is_number, given)):
+    if all(is_number(name) for name in given if name):
         raise UserError(
             f"{path}: line {reader.line_num} must name the columns, and holds "
             f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of names "
@@ -236,24 +216,6 @@ def _names(path: Path, head: str, delimiter: str) -> list[str]:
     names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
     require_once(names, str(path))
     return names
-
-
-def _without_blanks(texts: Any, point: str) -> Any:
-    """Return a column of texts as numbers if it holds these, and blanks where one is missing.
-
-    pyarrow takes no cell with spaces around it for a missing number, and all others for texts then.
-    """
-    trimmed = pc.utf8_trim_whitespace(texts)
-    is_missing = pc.is_in(trimmed, value_set=pa.array(MISSING))
-    if not pc.any(pc.and_(is_missing, pc.not_equal(trimmed, texts))).as_py():
-        return texts
-    known = pc.if_else(is_missing, pa.scalar(None, pa.string()), trimmed)
-    if known.null_count == len(known):
-        return texts
-    for kind in (pa.int64(), pa.float64()):
-        with contextlib.suppress(pa.ArrowInvalid):
-            return pc.replace_substring(known, point, ".").cast(kind)
-    return texts
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:

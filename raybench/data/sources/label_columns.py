@@ -50,18 +50,12 @@ class Labels:
 
 
 def read_labels(
-    tables: Tables,
-    columns: Sequence[str],
-    task: Task | None,
-    *,
-    are_pictures: bool = False,
-    max_class_share: float = MAX_CLASS_SHARE,
+    tables: Tables, columns: Sequence[str], task: Task | None, *, are_pictures: bool = False
 ) -> Labels:
     """Read the columns of labels whole, and find the task where none is given.
 
     Texts, yes and no, and few whole numbers are classes; `are_pictures` (or texts) allows more of
-    these. UserError for labels that are missing, or that cannot be learnt, and for classes that
-    are more than `max_class_share` of the rows.
+    these. UserError for labels that are missing, or that cannot be learnt.
     """
     train = tables["train"]
     for table in tables.values():
@@ -84,7 +78,7 @@ def read_labels(
                 f"dataset.label: {' and '.join(columns)} are several columns, and classes stand in "
                 "one; name one, or set dataset.task: regression."
             )
-        return Labels("classification", *_classes(tables, columns[0], max_class_share))
+        return Labels("classification", *_classes(tables, columns[0]))
     values = {}
     for split, table in tables.items():
         found = [_numbers(table, column) for column in columns]
@@ -155,7 +149,7 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
 
 
 def _classes(
-    tables: Tables, column: str, max_share: float
+    tables: Tables, column: str
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
     """Return the numbers of the classes, by split, and the names of the classes.
 
@@ -174,7 +168,7 @@ def _classes(
         pc.unique(texts["train"]).to_pylist(),
         key=lambda name: (False, float(name), name) if is_number(name) else (True, 0.0, name),
     )
-    if len(names) > max(2, max_share * train.num_rows):
+    if len(names) > max(2, MAX_CLASS_SHARE * train.num_rows):
         if is_text(train, column) and 2 * sum(map(is_number, names)) > len(names):
             _numbers(train, column)  # a UserError where one is none
         advice = "write numbers as 1234.5 if they are such, for a regression."

@@ -36,7 +36,7 @@ from raybench.data.memory import map_array
 from raybench.data.store import entries
 from raybench.spec.errors import UserError
 
-LAYOUT = 5
+LAYOUT = 4
 """Version of how datasets are stored; another one is another key."""
 MOST_READ = 64
 """Files, evenly chosen, of whose content some is read for the key."""

@@ -253,7 +253,7 @@ class Replay:
         self.bad: list[tuple[int, str]] = []
         """Number of every line that is no record, and why."""
         self._num_lines = 0
-        self._records: dict[str, RunRecord] = {}
+        self.records: dict[str, RunRecord] = {}
         """The last of every run."""
         self._open: dict[str, list[Evaluation]] = {}
         """New evaluations of runs without a record, in the order in which they were heard of."""
@@ -262,7 +262,7 @@ class Replay:
     def replan(self, plan: Plan, forecast: Forecast) -> None:
         """Take what study.yaml says by now; what is known of the runs stays."""
         self.plan, self._forecast = plan, forecast
-        for record in self._records.values():
+        for record in self.records.values():
             forecast.add(record)
 
     def feed(self, lines: Iterable[bytes], at: float) -> None:
@@ -302,8 +302,8 @@ class Replay:
             ended_s = self.last_s or self.state.began_s
         self._enter(self._phase(record), ended_s - record.wall_s)
         self._open.pop(record.trial, None)
-        before = self._records.get(record.trial)
-        self._records[record.trial] = record
+        before = self.records.get(record.trial)
+        self.records[record.trial] = record
         self.last_s = max(ended_s, self.last_s or ended_s)
         self.is_interrupted = record.stop == "interrupted"
         self._forecast.add(record)
@@ -329,7 +329,7 @@ class Replay:
             return
         done = sum(
             self._phase(record) == phase and record.stop != "interrupted"
-            for record in self._records.values()
+            for record in self.records.values()
         )
         if not self._has_begun:
             state.began_s = at
@@ -345,7 +345,7 @@ class Replay:
         """Return the run spec of a run that has not ended: that of what it runs again."""
         if name in self.plan.specs:
             return self.plan.specs[name]
-        source = self._records.get(re.sub(r"-(race|confirm)\d+$", "", name))
+        source = self.records.get(re.sub(r"-(race|confirm)\d+$", "", name))
         return None if source is None or source.trial == name else source.spec
 
     def _phase_of(self, name: str) -> str:

@@ -10,9 +10,10 @@ import math
 import random
 from typing import Any
 
-from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
+from raybench.search.policy import DEFAULT, LINEAR, SearchPolicy
 from raybench.spec.errors import UserError
+from raybench.spec.schedule import scaling_factor
 from raybench.spec.space import (
     Cases,
     Range,
@@ -27,9 +28,6 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 
 BASE_BATCH = 64
-LINEAR = ("sgd", "lars")
-"""Optimizers whose rate grows with the batch (Goyal 2017, arXiv 1706.02677); that of the
-others grows with its square root (You 2020, arXiv 1904.00962)."""
 
 
 def rate_factor(study: StudySpec, policy: SearchPolicy = DEFAULT) -> float:
@@ -73,7 +71,7 @@ def priors(
             known = known_values(fixed, values)
             samples = values.get(GLOBAL_BATCH) or batch * known["num_workers"]
             rate = default_rate(optimizer, samples * known["accumulate"], policy)
-            rate *= factor / scaling_of(known["num_workers"], known["learning_rate_scaling"])
+            rate *= factor / scaling_factor(known["num_workers"], known["learning_rate_scaling"])
             values["learning_rate"] = _nearest(resolve(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
     return found
@@ -94,11 +92,6 @@ def _conditions(
             options = possible_values(resolve(space[key], known))
             chosen[key] = options[number % len(options)]
     return chosen
-
-
-def scaling_of(num_workers: int, learning_rate_scaling: str) -> float:
-    """Return what the run spec itself multiplies the rate by."""
-    return float(num_workers ** {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[learning_rate_scaling])
 
 
 def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:

@@ -15,9 +15,10 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.search.placement import Placer
-from raybench.search.sampling.default_rates import batch_power, scaling_of
+from raybench.search.sampling.default_rates import batch_power
 from raybench.spec.objective import worst_score
 from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, short, value_of
+from raybench.spec.schedule import scaling_factor
 from raybench.spec.study import StudySpec
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
@@ -114,7 +115,7 @@ class Infeasible:
 
 def _rate(spec: RunSpec) -> float:
     """Return the rate that its first steps have: scaled by the workers."""
-    return spec.learning_rate * scaling_of(spec.num_workers, spec.learning_rate_scaling)
+    return spec.learning_rate * scaling_factor(spec.num_workers, spec.learning_rate_scaling)
 
 
 def _memory_key(spec: RunSpec) -> Key:

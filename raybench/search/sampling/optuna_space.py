@@ -17,8 +17,8 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler
 from pydantic_core import to_json
 
-from raybench.search.asha import DEFAULT
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
+from raybench.search.policy import DEFAULT
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (

@@ -20,8 +20,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raybench.results.store import mend_last_line
-from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.factorisation import speed_values
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
 from raybench.search.sampling.optuna_space import (
     PARETO_SAMPLERS,

@@ -14,9 +14,9 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import grid, priors, rate_factor
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_space import build_sampler, encode, propose

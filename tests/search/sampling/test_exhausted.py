@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from raybench.search.asha import SearchPolicy
+from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.optuna_study import NOT_RUN, real_trials
 from raybench.search.sampling.proposer import NearIndex
 from raybench.spec.run import RunSpec, short

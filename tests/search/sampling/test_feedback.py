@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raybench.search.asha import SearchPolicy
+from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.feedback import Infeasible
 from raybench.search.sampling.optuna_study import real_trials
 from raybench.spec.objective import worst_score

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raybench.search.asha import DEFAULT
 from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
+from raybench.search.policy import DEFAULT
 from raybench.search.sampling.default_rates import (
     check_grid,
     default_rate,

@@ -152,6 +152,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
     norm, TensorFlow nothing. Nothing is read on the host.
     """
     gradients = [one.grad for one in parameters if one.grad is not None]
+    if not gradients:
+        return
     norm = torch.nn.utils.get_total_norm(gradients)
     foreach.mul_(gradients, (most / norm).clamp(max=1.0))
 
