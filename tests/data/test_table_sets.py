@@ -1,7 +1,9 @@
 """Tables as datasets: columns by name, statistics of the training rows alone, splits."""
 
+import dataclasses
 import datetime
 import io
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -14,9 +16,9 @@ from raybench.data.baseline import baselines
 from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
 from raybench.data.load import build_dataset
-from raybench.data.sources import encode
+from raybench.data.sources import encode, table_set
 from raybench.data.sources.encode import NotUsed, count_names, learn_names, learn_numbers
-from raybench.data.sources.files import open_tables
+from raybench.data.sources.files import ParquetTable, open_tables
 from raybench.data.sources.table import as_numbers
 from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import UserError
@@ -211,7 +213,9 @@ def numbers(training, *, is_flag=False, counted_rows=0):
 
 def names(training, *, is_asked=False):
     values = pa.array(training)
-    counts = count_names([values[:3], values[3:]])
+    counts = Counter()
+    for part in (values[:3], values[3:]):
+        count_names(part, counts)
     return learn_names("x", counts, len(values), is_asked=is_asked)
 
 
@@ -259,6 +263,45 @@ def test_names_get_a_feature_each_and_unseen_ones_none():
     assert column.features == ["x=b", "x=", "x=a"]
     out = column.encode(pa.array(["a", "b", "c", None, " b"]))
     np.testing.assert_array_equal(out, [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0]])
+
+
+def test_tables_of_names_are_made_once():
+    class Known(list):
+        """Counts how often it is gone through."""
+
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return super().__iter__()
+
+    column = dataclasses.replace(names(["b", "a", "b"]), known=Known(["b", "a"]))
+    first = column.encode(pa.array(["a", "c"]))
+    passes = column.known.passes
+    np.testing.assert_array_equal(column.encode(pa.array(["a", "c"])), first)
+    assert column.known.passes == passes
+
+
+def test_columns_are_read_together_as_far_as_memory_goes(houses, tmp_path, monkeypatch):
+    path = str(tmp_path / "houses.parquet")
+    houses.to_parquet(path)
+    tables = open_tables("parquet", path)
+    spec = DatasetSpec(name="parquet", path=path, label="price")
+    read, passes = ParquetTable.batches, []
+
+    def batches(table, columns):
+        passes.append(list(columns))
+        return read(table, columns)
+
+    monkeypatch.setattr(ParquetTable, "batches", batches)
+    inputs = [name for name in houses if name != "price"]
+    together = prepare(spec, tables, print)[2]
+    assert [one for one in passes if one != ["price"]] == [inputs]
+    passes.clear()
+    monkeypatch.setattr(table_set, "HELD_BYTES", 3 * 8 * ROWS)
+    in_parts = prepare(spec, tables, print)[2]
+    assert [len(one) for one in passes if one != ["price"]] == [3, 3, 1]
+    assert in_parts.encoding == together.encoding
 
 
 def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):

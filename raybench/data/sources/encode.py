@@ -6,11 +6,13 @@ features by it.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -85,19 +87,30 @@ class NameEncoder:
     def encode(self, values: Any) -> Array:
         """Return the features of any rows (`pyarrow.Array`), (rows, features) float32."""
         texts = as_texts(values)
-        found = pc.index_in(texts, value_set=pa.array(self.known, pa.string()))
+        found = pc.index_in(texts, value_set=self._value_set)
         numbers = np.asarray(pc.fill_null(found, len(self.known))).astype(np.int64)
-        places = {name: place for place, name in enumerate(self.own)}
-        of_known = [places.get(name, len(self.own)) for name in self.known]
-        of_none = places.get(None, len(self.own) if self.missing else -1)
-        # Last, for what no training row has: no feature of its own.
-        own = np.where(np.asarray(texts.is_null()), of_none, np.array([*of_known, -1])[numbers])
+        of_none = len(self.own) if self.missing else -1
+        if None in self.own:
+            of_none = self.own.index(None)
+        own = np.where(np.asarray(texts.is_null()), of_none, self._places[numbers])
         out = np.zeros((len(texts), len(self.features)), np.float32)
         rows = np.flatnonzero(own >= 0)
         out[rows, own[rows]] = 1
         if self.frequency:
             out[:, -1] = np.asarray(self.frequency)[numbers]
         return out
+
+    # Kept from one batch of rows to the next: there may be a million names.
+    @cached_property
+    def _value_set(self) -> Any:
+        return pa.array(self.known, pa.string())
+
+    @cached_property
+    def _places(self) -> npt.NDArray[np.int64]:
+        place = {name: number for number, name in enumerate(self.own)}
+        places = [place.get(name, len(self.own)) for name in self.known]
+        # Last, for what no training row has: no feature of its own.
+        return np.array([*places, -1], np.int64)
 
 
 Encoder = NumberEncoder | NameEncoder
@@ -137,14 +150,11 @@ def learn_numbers(name: str, numbers: Array, *, is_flag: bool, counted_rows: int
     )
 
 
-def count_names(parts: Iterable[Any]) -> Counter[str | None]:
-    """Return how often each text stands in the parts of a column (`pyarrow.Array`s)."""
-    counts: Counter[str | None] = Counter()
-    for part in parts:
-        for count in pc.value_counts(as_texts(part)).to_pylist():
-            if len(counts) < MAX_COUNTED or count["values"] in counts:
-                counts[count["values"]] += count["counts"]
-    return counts
+def count_names(values: Any, counts: Counter[str | None]) -> None:
+    """Add to `counts` how often each text stands in a part of a column (`pyarrow.Array`)."""
+    for count in pc.value_counts(as_texts(values)).to_pylist():
+        if len(counts) < MAX_COUNTED or count["values"] in counts:
+            counts[count["values"]] += count["counts"]
 
 
 def learn_names(

@@ -1,5 +1,6 @@
 """A table as a dataset: rows into splits, columns into inputs and labels."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +36,9 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
+HELD_BYTES = 2**28
+"""Of columns of numbers that are read together: a pass over a table opens all its files."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -61,15 +65,19 @@ class Features:
     vocabulary: tuple[str, ...] = ()
 
     def __init__(self, spec: DatasetSpec, roles: Roles, train: Member, say: Say) -> None:
-        """Learn the columns one by one; `say` takes sentences on those that are left out."""
+        """Learn the columns; `say` takes sentences on those that are left out."""
         self.encoders: list[encode.Encoder] = []
         for sentence in roles.not_used:
             say(sentence)
-        for name in roles.inputs:
-            try:
-                self.encoders.append(_learn(spec, name, train))
-            except encode.NotUsed as reason:
-                say(f"column '{name}' is left out: it {reason}.")
+        together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
+        for start in range(0, len(roles.inputs), together):
+            names = roles.inputs[start : start + together]
+            seen = _read_columns(spec, names, train)
+            for name in names:
+                try:
+                    self.encoders.append(_learn(spec, name, train, seen))
+                except encode.NotUsed as reason:
+                    say(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
             raise UserError(
                 f"{train.table.source}: none of the columns {', '.join(roles.inputs)} says "
@@ -95,23 +103,47 @@ class Features:
         return np.hstack(found)
 
 
-def _learn(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
+@dataclass(frozen=True)
+class Seen:
+    """What the training rows hold, of some of the columns."""
+
+    numbers: dict[str, list[npt.NDArray[np.float64]]]
+    """By the name of a column, its parts."""
+    counts: dict[str, Counter[str | None]]
+    """By the name of another column, how often each text stands in it."""
+
+
+def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> Seen:
+    """Read columns of the training rows together, in one pass."""
+    kinds = {name: train.table.schema.field(name).type for name in names}
+    categories = spec.categories or []
+    are_numbers = {
+        name: is_number_type(kind) and name not in categories for name, kind in kinds.items()
+    }
+    seen = Seen(
+        {name: [] for name in names if are_numbers[name]},
+        {name: Counter() for name in names if not are_numbers[name]},
+    )
+    for batch in train.batches(names):
+        for name, parts in seen.numbers.items():
+            require_sizes(train.table, name, batch.column(name))
+            parts.append(as_numbers(batch.column(name)))
+        for name, counts in seen.counts.items():
+            encode.count_names(batch.column(name), counts)
+    return seen
+
+
+def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.Encoder:
     """Return the encoder of a column; NotUsed for one that says nothing."""
     table, kind = train.table, train.table.schema.field(name).type
-    parts = (batch.column(0) for batch in train.batches([name]))
-    is_asked, is_category = spec.columns is not None, name in (spec.categories or [])
-    if is_number_type(kind) and not is_category:
-        numbers = []
-        for part in parts:
-            require_sizes(table, name, part)
-            numbers.append(as_numbers(part))
+    is_asked = spec.columns is not None
+    if name in seen.numbers:
         # Only of whole numbers: dates that go up are worth learning from.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag = pa.types.is_boolean(kind)
-        return encode.learn_numbers(
-            name, np.concatenate(numbers), is_flag=is_flag, counted_rows=counted_rows
-        )
-    counts = encode.count_names(parts)
+        numbers = np.concatenate(seen.numbers.pop(name))
+        return encode.learn_numbers(name, numbers, is_flag=is_flag, counted_rows=counted_rows)
+    counts = seen.counts[name]
     if number := encode.num_not_numbers(counts):
         place, value = first_place(table, name, is_no_number)
         raise UserError(
@@ -119,7 +151,8 @@ def _learn(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
             "leave such cells empty where nothing is known, or list the column in "
             "dataset.categories if its values are names."
         )
-    return encode.learn_names(name, counts, len(train.rows), is_asked=is_asked or is_category)
+    is_asked = is_asked or name in (spec.categories or [])
+    return encode.learn_names(name, counts, len(train.rows), is_asked=is_asked)
 
 
 def _no_texts(table: Table, column: str, values: Any) -> Any:
