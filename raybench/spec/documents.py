@@ -190,12 +190,16 @@ class Document(BaseModel):
 
 
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
-    """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError."""
+    """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError.
+
+    A key that there is not comes before one that is missing: it may be that one, misspelt.
+    """
     _check_numbers(content, source)
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise UserError(_sentence(error.errors()[0], model, source)) from None
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        raise UserError(_sentence(first, model, source)) from None
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:

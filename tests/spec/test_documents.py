@@ -148,7 +148,8 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"nam": "x"}, "f: the key 'name' is required."),
+        ({"nam": "x"}, "f: unknown key 'nam'; did you mean 'name'?"),
+        ({}, "f: the key 'name' is required."),
         ({"name": "x", "inner": {"widht": 1}}, "unknown key 'inner.widht'; did you mean 'width'?"),
         ({"name": "x", "inner": {"q": 1}}, "unknown key 'inner.q'; there are width."),
         ({"name": "x", "count": 0}, "f: 'count': input should be greater than 0 (found 0)."),
