@@ -7,7 +7,8 @@ The reference is the space's first optimizer at its default rate, with seeds of 
   they had reached early enough that a search has room (`reference_settings.early_s`), less half a
   point. Of a metric that is no share it is worse than the median by 1 % of its gap to the
   baseline. It is always above what luck adds to the baseline on so many validation rows. Where
-  the budget is too short to set one, trials are judged by the best within it (best_at_budget).
+  the budget is too short to set one, or what is reached early is little of what the runs reach at
+  their end, trials are judged by the best within it (best_at_budget).
   The run in the middle, or the best where that one missed, then counts as a trial: it is ranked
   and learnt from. So does the one run of a named target in a time budget.
 - `max_train_seconds: auto`: four times what the reference needs to the target.
@@ -33,6 +34,7 @@ from raybench.search.reference_settings import (
     Measured,
     has_learnt,
     is_cut,
+    is_far_from_end,
     judge_by_budget,
     judged_by,
     room_for,
@@ -121,8 +123,11 @@ def set_by_reference(
         base = baselines["validation"]
         most_s = study.objective.max_train_seconds
         is_short = all(is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good)
-        if is_short and not has_learnt(good, study.objective, baseline_value, base, errors):
-            study, sentence = judge_by_budget(study, good, deadline.left_s, slots)
+        learnt = has_learnt(good, study.objective, baseline_value, base, errors)
+        if is_short and (not learnt or is_far_from_end(good, room_s, baseline_value)):
+            study, sentence = judge_by_budget(
+                study, good, deadline.left_s, slots, has_learnt=learnt
+            )
         else:
             study, sentence = set_target(
                 study, good, baseline_value, room_s=room_s, baseline=base, errors=errors

@@ -41,6 +41,9 @@ EARLY = 0.25
 """Share of a reference run's length after which what it had reached may be the target."""
 LATEST = 0.5
 """The same of one that was still improving when its time ended: nothing it reached at its end."""
+MOST_OF_WAY = 0.5
+"""Share of the way from the baseline to what a reference reached at its end, below which what it
+had reached earlier is no target: soon there says little of who gets far."""
 DIGITS = 3
 """Decimals of a target that is a share: tenths of a point."""
 
@@ -251,22 +254,50 @@ def _is_enough(
     return least is None or metric.gap(median, least) > 0
 
 
+def is_far_from_end(runs: list[Measured], room_s: float, baseline_value: float | None) -> bool:
+    """Whether what reference runs had reached early is little of what they reached at their end.
+
+    They improved to their last moment then: a target would be a beginner's, and the search would
+    find who begins soonest.
+    """
+    metric = runs[0].record.spec.objective.judged_by
+    shares = []
+    for one in runs:
+        known = [value for value in one.values if not math.isnan(value)]
+        base = known[0] if baseline_value is None and known else baseline_value
+        early = metric.best([v for v in one.until(early_s(one, room_s), 1) if not math.isnan(v)])
+        end = metric.best(known)
+        if base is None or early is None or end is None or metric.gap(end, base) <= 0:
+            return False
+        shares.append(metric.gap(early, base) / metric.gap(end, base))
+    return statistics.median(shares) < MOST_OF_WAY
+
+
 def judge_by_budget(
-    study: StudySpec, runs: list[Measured], left_s: float, slots: int
+    study: StudySpec, runs: list[Measured], left_s: float, slots: int, *, has_learnt: bool
 ) -> tuple[StudySpec, str]:
     """Return the study without a target, judged by the best within the seconds there are.
 
-    Trials train for longer than the reference runs, in which nothing was to be seen.
+    Trials train for as long as the reference runs where these have learnt; for longer where
+    nothing was to be seen in them.
     """
     first_s = 1.1 * max(one.curve[0].train_s for one in runs)
-    seconds = max(room_for(left_s, slots), PATIENCE * max(one.curve[-1].train_s for one in runs))
+    length = max(one.curve[-1].train_s for one in runs)
+    seconds = max(room_for(left_s, slots), length if has_learnt else PATIENCE * length)
     seconds = min(seconds, FOR_SEARCH * left_s, study.objective.max_train_seconds)
     seconds = _two_digits(max(seconds, first_s, 0.1))
     metric = study.objective.judged_by
+    why = "got no further than guessing does"
+    if has_learnt:
+        why = (
+            f"learnt to its last moment (best {metric.words} "
+            f"{', '.join(metric.shown(one.record.best_value) for one in runs)}), and what it "
+            "reached sooner is too little for a target"
+        )
     how = (
         f"no target, but the best {metric.words} within {seconds:g} s of training "
         f"(best_at_budget): in the time budget the reference, {describe(runs[0].record.spec)}, "
-        "got no further than guessing does"
+        f"{why}"
     )
     return judged_by(study, **NO_TARGET, max_train_seconds=seconds), how
 

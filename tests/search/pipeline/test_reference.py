@@ -130,7 +130,7 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
 def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_names() -> None:
     study, _ = build_study(STUDY | {"objective": {"target": "auto", "hold": 2}}, "test")
     run = Measured(record(spec=RunSpec(), stop="max_train_seconds"), [evaluation()])
-    before, _ = judge_by_budget(study, [run], 60.0, 2)
+    before, _ = judge_by_budget(study, [run], 60.0, 2, has_learnt=False)
     done = before.model_copy(update={"is_set": True})
     assert earlier_settings(study, {"study": done.document()}).objective == done.objective
 
@@ -301,13 +301,13 @@ def test_no_further_reference_run_begins_once_they_have_taken_their_share(machin
     assert list(one.seconds) == ["reference0", "reference1"]
 
 
-@pytest.mark.parametrize("left_s", [200.0, 3000.0])
+@pytest.mark.parametrize(("left_s", "tau"), [(200.0, 6.0), (3000.0, 15.0)])
 def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
-    machine: Make, left_s: float
+    machine: Make, left_s: float, tau: float
 ) -> None:
     """Still improving when cut off: nothing that it reached in its last half is the target."""
     one = machine(240.0, left_s)
-    one.tau = 40.0
+    one.tau = tau
     found = one.set()
     assert found is not None
     study, words = found
@@ -377,6 +377,21 @@ def test_where_no_target_fits_the_budget_the_best_within_it_is_sought(machine: M
     assert words[0].startswith("no target, but the best accuracy within ")
     assert "got no further than guessing does" in words[0]
     assert study.objective.max_train_seconds <= 15, "half of what is left, at most"
+    (trial,) = [run for run in read_records(one.store.folder).runs.values() if run.role == "trial"]
+    assert trial.best_value is not None
+
+
+def test_where_the_reference_is_far_from_its_end_no_early_value_is_the_target(
+    machine: Make,
+) -> None:
+    """In a quarter of its run it came a third of the way: who begins soonest says little."""
+    one = machine(240.0, 200.0)
+    one.tau = 40.0
+    study, words = one.set() or pytest.fail("the time budget ended it")
+    assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
+    (length,) = {round(seconds) for seconds in one.seconds.values()}
+    assert study.objective.max_train_seconds == pytest.approx(length, rel=0.05)
+    assert "learnt to its last moment (best accuracy 52.5 %, 52.5 %, 52.5 %), and what" in words[0]
     (trial,) = [run for run in read_records(one.store.folder).runs.values() if run.role == "trial"]
     assert trial.best_value is not None
 
