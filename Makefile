@@ -36,9 +36,11 @@ tune: env
 test: check
 	.ci/both '$(PURE) -m "not ray and not all" $(ARGS)' '$(PYTEST) -m "ray and not all" $(ARGS)'
 
-# The long loops too: every signal at every moment, many kills.
+# The long loops too: every signal at every moment, many kills. Tests with Ray wait much, so some
+# of them run beside the others once those without Ray are done.
 test-all: check
-	.ci/both '$(PURE) -m "not ray" $(ARGS)' '$(PYTEST) -m "ray" $(ARGS)'
+	.ci/both '$(PURE) -m "not ray" $(ARGS) || bad=1; $(PYTEST) -m "ray and apart" $(ARGS) || bad=1; \
+		[ -z "$$bad" ]' '$(PYTEST) -m "ray and not apart" $(ARGS)'
 
 # What only a GPU can show, in ten minutes. An environment a framework: the cuDNN and NCCL of
 # TensorFlow's CUDA 12 and of torch's CUDA 13 are the same files.

@@ -19,7 +19,7 @@ from .commands import head as running
 from .host_cluster import command
 from .test_interrupt import has_run
 
-pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.apart, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,7 +12,7 @@ from tests.factories import read_lines
 from .commands import raybench as run
 from .commands import start, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.apart, pytest.mark.timeout(900)]
 SPACE = """
 dataset: {name: digits}
 objective: {kind: best_at_budget, max_train_seconds: 1000}

@@ -9,7 +9,7 @@ from tests.test_readme import block
 
 from .commands import raybench as run
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.apart]
 
 
 @pytest.mark.all

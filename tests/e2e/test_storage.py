@@ -19,7 +19,7 @@ from tests.s3_server import S3Server
 from .commands import raybench as run
 from .commands import start, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.apart, pytest.mark.timeout(900)]
 TRIALS = 8
 SPACE = f"""
 dataset: {{name: digits}}
