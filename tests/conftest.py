@@ -1,16 +1,30 @@
 """Done before any test module is imported; an object store for the tests."""
 
 import contextlib
+import importlib
+from collections.abc import Iterator
 
 import pytest
 
 # It settles the order in which LLVM's two users (Triton, TensorFlow) load; imports neither
 # framework itself.
 import raybench.training.tensorflow  # noqa: F401
+from raybench.cluster.admission import num_local_cores
 from raybench.results import lock, storage
 from raybench.results.store import STUDY_FILE
 from tests.made_results import results_folder
 from tests.s3_server import FAST, S3Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def two_cores() -> Iterator[None]:
+    """Have a machine of one core pass for one of two, which runs two workers too, if slowly."""
+    with pytest.MonkeyPatch.context() as patch:
+        if num_local_cores() < 2:
+            for name in ("admission", "session"):
+                module = importlib.import_module(f"raybench.cluster.{name}")
+                patch.setattr(module, "num_local_cores", lambda: 2)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from raybench.report.words import (
     within_budget,
 )
 from raybench.results.place import shown
-from raybench.results.ranking import configurations, kinds, nearest, repeated
+from raybench.results.ranking import configurations, kinds, nearest, repeated, rows_error
 from raybench.results.study import Study
 from raybench.results.verdict import (
     ALONE,
@@ -188,7 +188,10 @@ def _reaches_value(results: Study, facts: VerdictFacts) -> str:
         return f"reaches {found}; unconfirmed: one run of the search"
     notes = [f"median of {one.seeds}"]
     if one.ends is not None:
-        over = "" if metric.is_share else " over seeds"
+        is_known = metric.is_share or rows_error(
+            results, "validation", repeated(results)[one.trial].printed_runs
+        )
+        over = "" if is_known else " over seeds"
         notes.append(f"90 % interval{over}: {between(metric, one.ends)}")
     if budget is not None:
         notes.append(by_the_wall(results, one.trial, budget))

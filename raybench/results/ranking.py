@@ -303,7 +303,8 @@ def _values(results: Study, one: Repeated, runs: pd.DataFrame, noise: Noise) -> 
     values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     found = {"median": values.median(), "low": values.min(), "high": values.max()}
     if not results.is_timed:
-        low, high = with_rows(results, "validation", interval(one.printed, noise))
+        ends = interval(one.printed, noise)
+        low, high = with_rows(results, "validation", ends, one.printed_runs)
         found |= {"interval_low": min(low, found["median"])}
         found |= {"interval_high": max(high, found["median"])}
     return {f"{which}_{metric.name}": float(value) for which, value in found.items()}
@@ -311,7 +312,7 @@ def _values(results: Study, one: Repeated, runs: pd.DataFrame, noise: Noise) -> 
 
 def _tested(results: Study) -> dict[str, dict[str, float]]:
     """Return the ends of the 90 % interval of each configuration's value on the test split; {} of
-    metrics that are no shares, and where nobody knows how many rows or how far seeds scatter."""
+    metrics whose error by the rows nobody knows, and where nobody knows how far seeds scatter."""
     worth = -results.metric.sign
     groups = {
         trial: [
@@ -322,32 +323,57 @@ def _tested(results: Study) -> dict[str, dict[str, float]]:
         for trial, one in repeated(results).items()
     }
     noise = pooled(groups.values(), is_timed=False)
-    is_known = "test" in results.baselines and results.metric.is_share and noise.freedom > 0
+    is_counted = "test" in results.baselines and noise.freedom > 0
     found = {}
     for trial, own in groups.items():
-        ends = with_rows(results, "test", interval(own, noise))
-        found[trial] = dict(zip(("low", "high"), ends, strict=True)) if own and is_known else {}
+        names = repeated(results)[trial].printed_runs
+        ends = with_rows(results, "test", interval(own, noise), names)
+        is_known = results.metric.is_share or rows_error(results, "test", names) is not None
+        is_known = bool(own) and is_counted and is_known
+        found[trial] = dict(zip(("low", "high"), ends, strict=True)) if is_known else {}
     return found
 
 
-def with_rows(results: Study, part: str, ends: tuple[float, float]) -> tuple[float, float]:
+def rows_error(results: Study, part: str, names: Sequence[str]) -> float | None:
+    """Return the standard error, by the sampling of the rows, of what runs measured of a metric
+    that is no share; None where it is not recorded.
+
+    On the validation rows, the median of what the runs' last evaluations recorded; on the test
+    rows the same for as many.
+    """
+    last = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
+    errors = [point.value_error for point in last if point.value_error is not None]
+    if not errors or part == "validation":
+        return statistics.median(errors) if errors else None
+    known = results.baselines
+    if not {"validation", part} <= known.keys():
+        return None
+    return statistics.median(errors) * math.sqrt(known["validation"].rows / known[part].rows)
+
+
+def with_rows(
+    results: Study, part: str, ends: tuple[float, float], names: Sequence[str]
+) -> tuple[float, float]:
     """Return a 90 % interval of values, given as what scores are (`stats.replicates`), with the
     sampling error of the rows of `validation` or `test` in it.
 
-    Of shares that is binomial, and adds to the error over seeds in squares: all seeds share the
-    rows, so no number of them lessens it. Of other metrics, and of rows that nobody counted, the
-    interval is over seeds alone. No comparison of configurations uses it: they share the rows too.
+    It adds to the error over seeds in squares: all seeds share the rows, so no number of them
+    lessens it. Of shares it is binomial, of other metrics what the runs `names` have recorded
+    (`rows_error`); where it is not known the interval is over seeds alone. No comparison of
+    configurations uses it: they share the rows too.
     """
     metric, known = results.metric, results.baselines.get(part)
     low, high = sorted(-metric.sign * end for end in ends)
+    middle, error = (low + high) / 2, None
     if not metric.is_share:
-        return low, high
-    if known is not None and math.isfinite(high - low):
-        middle = (low + high) / 2
+        error = rows_error(results, part, names)
+    elif known is not None and math.isfinite(middle):
         share = (middle * known.rows + 1) / (known.rows + 2)  # one of 0 or 1 has an error too
-        reach = math.hypot((high - low) / 2, ONE_SIDED * share_error(share, known.rows))
+        error = share_error(share, known.rows)
+    if error is not None and math.isfinite(high - low):
+        reach = math.hypot((high - low) / 2, ONE_SIDED * error)
         low, high = middle - reach, middle + reach
-    return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
+    return (min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)) if metric.is_share else (low, high)
 
 
 def worst_value(metric: Metric) -> float:

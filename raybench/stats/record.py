@@ -70,7 +70,8 @@ CURVE_KEYS = (
     "samples_per_s",
 )
 """What an `eval` line holds of an Evaluation."""
-STEP_KEYS = (
+OPTIONAL_KEYS = (
+    "value_error",
     "steps",
     "input_s",
     "evenness",
@@ -79,7 +80,7 @@ STEP_KEYS = (
     "bytes_exchanged_per_step",
     "noise_scale",
 )
-"""What it also holds of one whose run was asked for `record_steps`."""
+"""What it also holds where it is known; all but the first of a run with `record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,9 @@ class Evaluation:
     """Why the run ends here; None if it goes on."""
     failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
+    value_error: Measured | None = None
+    """Standard error of `value` by the sampling of the validation rows; None of a share, whose
+    error is binomial."""
     steps: StepTimes | None = None
     """Times of the optimizer steps since the last evaluation, None where none had a whole global
     batch; this and what follows are None unless the run spec asks for `record_steps`."""
@@ -141,7 +145,7 @@ class Evaluation:
         the run's own record comes at its end.
         """
         content = asdict(self)
-        keys = (*CURVE_KEYS, *(key for key in STEP_KEYS if content[key] is not None))
+        keys = (*CURVE_KEYS, *(key for key in OPTIONAL_KEYS if content[key] is not None))
         what = {}
         if spec is not None and self.index == 0:
             what = {"role": role, "spec": spec.document()}

@@ -50,6 +50,8 @@ class Totals:
     loss: float
     value: float
     """Of what the run's metric averages: right answers, squared errors, ..."""
+    squares: float
+    """Of the squares of the same."""
     samples: int
 
 

@@ -32,6 +32,23 @@ def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
     return float(np.mean(errors**2 if metric.per_sample == "squared_error" else np.abs(errors)))
 
 
+def value_error(
+    metric: Metric, total: float, squares: float, samples: float, of_mean: float
+) -> float | None:
+    """Return the standard error of a metric by the sampling of its rows, in its own unit.
+
+    Of sums over them, by the delta method: half of how much `finish` changes over two standard
+    errors of the mean. None of a share, whose error is binomial, and where it is not finite.
+    """
+    if metric.is_share:
+        return None
+    mean = total / samples
+    error = math.sqrt(max(squares / samples - mean**2, 0.0) / samples)
+    low, high = (metric.finish(mean + step, of_mean) for step in (-error, error))
+    found = abs(high - low) / 2
+    return found if math.isfinite(found) else None
+
+
 PILOT_STEPS = 50
 """Steps up to which the first interval is looked at, the first time after one: how long they take
 is not known before."""
@@ -115,11 +132,12 @@ def run(
         recorded = recording.end(chunk) if recording else {}
         totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
         samples += seen
-        sums = np.sum(world.gather([loss, totals.value, float(totals.samples)]), axis=0)
+        row = [loss, totals.value, totals.squares, float(totals.samples)]
+        sums = np.sum(world.gather(row), axis=0)
         ledger.enter("report")
         snapshot = merge_ranks([_from_row(row) for row in world.gather(_row(ledger, trainer))])
         train_loss = float(sums[0]) / len(chunk)
-        value = metric.finish(float(sums[1] / sums[2]), of_mean)
+        value = metric.finish(float(sums[1] / sums[3]), of_mean)
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
         stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
@@ -148,6 +166,7 @@ def run(
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure="nan" if failed else None,
+            value_error=value_error(metric, sums[1], sums[2], sums[3], of_mean),
             input_s=snapshot["input"] if recording else None,
             **recorded,
         )

@@ -9,7 +9,7 @@ from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
 from raybench.spec.errors import UserError
 from raybench.spec.objective import TIME, Objective
-from tests.made_results import results_folder, run_line
+from tests.made_results import curve, results_folder, run_line
 
 
 @pytest.mark.parametrize(
@@ -386,6 +386,28 @@ def test_a_target_that_reference_runs_have_yet_to_set_is_none(tmp_path):
     assert "100 %" not in " ".join(results._repr_html_().split())
     results.study["study"]["is_set"] = True
     assert results.target == 0.9
+
+
+def test_intervals_of_other_metrics_hold_the_error_that_runs_have_recorded(tmp_path):
+    budget = Objective(kind="best_at_budget", metric="rmse", direction="min")
+    lines, given = [], {"stop": "max_train_seconds", "objective": budget}
+    for name, value in (("0000", 0.5), ("0000-confirm0", 0.5), ("0000-confirm1", 0.5)):
+        role = "confirm" if "-" in name else "trial"
+        lines += [line | {"value_error": 0.02} for line in curve(name, [value])]
+        lines.append(run_line(name, role=role, best_value=value, test_value=value, **given))
+    lines.append(run_line("0001", best_value=0.9, **given))
+    known = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
+    results = results_folder(tmp_path, lines, objective=budget, baseline=known)
+    row = results.confirmed.iloc[0]
+    reach = 1.645 * 0.02
+    ends = row["interval_low_rmse"], row["interval_high_rmse"]
+    assert ends == pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
+    tested = row["test_low_rmse"], row["test_high_rmse"]
+    assert tested == pytest.approx((0.5 - reach / 2, 0.5 + reach / 2), abs=1e-3), (
+        "of 4 times as many"
+    )
+    said = " ".join(verdict_lines(results, judge(results)))
+    assert "test RMSE 0.5 (90 % interval: 0.4835 to 0.5164)" in said
 
 
 @pytest.mark.parametrize("name", ["r2", "mean_error"])

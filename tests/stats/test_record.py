@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from raybench.spec.objective import Objective, worst_score
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import PHASES
-from raybench.stats.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunOutcome, RunRecord
+from raybench.stats.record import CURVE_KEYS, OPTIONAL_KEYS, Evaluation, RunOutcome, RunRecord
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
 from tests.factories import evaluation as made_up
 
@@ -98,6 +98,7 @@ def test_what_a_run_was_spread_over_is_recorded_and_compared():
 
 
 MEASURED = {
+    "value_error": 0.01,
     "steps": StepTimes.of([0.25, 0.5]),
     "input_s": 0.125,
     "evenness": 0.9,
@@ -109,11 +110,11 @@ MEASURED = {
 
 
 def test_what_was_recorded_of_steps_stands_in_the_line_where_it_is_there():
-    assert tuple(MEASURED) == STEP_KEYS
+    assert tuple(MEASURED) == OPTIONAL_KEYS
     line = evaluation(**MEASURED).line("0007")
-    assert set(line) == {"kind", "trial", *CURVE_KEYS, *STEP_KEYS}
+    assert set(line) == {"kind", "trial", *CURVE_KEYS, *OPTIONAL_KEYS}
     read = TypeAdapter(Evaluation).validate_python(json.loads(json.dumps(line)))
-    assert {key: getattr(read, key) for key in STEP_KEYS} == MEASURED
+    assert {key: getattr(read, key) for key in OPTIONAL_KEYS} == MEASURED
     on_a_cpu = evaluation(**(MEASURED | {"gpu_utilization": None})).line("0007")
     assert "gpu_utilization" not in on_a_cpu
     assert on_a_cpu["steps"]["max_s"] == 0.5

@@ -16,7 +16,7 @@ from raybench.data.dataset import IGNORED, Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.metric import METRICS, Metric
 from raybench.training.base import Totals
-from raybench.training.run import evaluate_split
+from raybench.training.run import evaluate_split, value_error
 
 ROWS, CLASSES = 23, 9
 SCALE = np.array([4.0, 0.5, 10.0], np.float32)
@@ -54,7 +54,7 @@ def value_of(
     split = Split(np.zeros((len(labels), 1), np.float32), labels)
     dataset = Dataset("x", CLASSES, split, split, split, task=task, **more)  # type: ignore[arg-type]
     third = len(labels) // 3
-    mine = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), samples=third)
+    mine = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), squares=0.0, samples=third)
     other = [float(values[third:].sum(dtype="d")), float(len(labels) - third)]
     trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: mine)
     return evaluate_split(dataset, trainer, Shard(other), "test")  # type: ignore[arg-type]
@@ -125,3 +125,15 @@ def test_of_tokens_that_count(framework: str) -> None:
 def test_a_split_without_spread_has_no_r2(framework: str) -> None:
     labels = np.full(5, 2.0, np.float32)
     assert np.isnan(value_of(framework, METRICS["r2"], "regression", labels + 1, labels))
+
+
+def test_the_error_of_a_root_is_what_drawing_the_rows_anew_shows() -> None:
+    draws = RNG.standard_normal((4_000, 500)) ** 2
+    sums = (float(draws[0].sum()), float((draws[0] ** 2).sum()), 500.0)
+    roots = np.sqrt(draws.mean(axis=1))
+    assert value_error(METRICS["rmse"], *sums, 1.0) == pytest.approx(roots.std(), rel=0.15)
+    assert value_error(METRICS["r2"], *sums, 2.0) == pytest.approx(
+        draws.mean(axis=1).std() / 2, 0.2
+    )
+    assert value_error(METRICS["accuracy"], *sums, 1.0) is None
+    assert value_error(METRICS["rmse"], float("nan"), *sums[1:], 1.0) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, alone, new_trainer, small_spec, train
+from local import FOR_EVER, FRAMEWORKS, alone, new_trainer, small_spec, train
 from on_demand_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
@@ -28,10 +28,21 @@ def test_curve_of_a_whole_run(framework: str) -> None:
     assert [point.stop for point in curve] == [None, None, "epochs"]
     assert curve[-1].train_loss < curve[0].train_loss
     assert curve[-1].value > 0.5
+    assert curve[-1].value_error is None, "of a share it is binomial"
     assert trainer.num_parameters == 402_442
     seconds = [point.train_s for point in curve]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
+
+
+def test_the_error_of_a_loss_is_that_of_the_mean_over_its_rows(framework: str) -> None:
+    objective = FOR_EVER.model_copy(update={"metric": "loss", "direction": "min"})
+    spec = small_spec(framework, objective=objective, epochs=1.0)
+    curve, trainer = train(spec)
+    num_rows = len(load_workload_dataset(spec.workload, spec.dataset)[1].validation)
+    rows = [trainer.evaluate("validation", slice(n, n + 1)).value for n in range(num_rows)]
+    assert curve[-1].value == pytest.approx(np.mean(rows), rel=1e-4)
+    assert curve[-1].value_error == pytest.approx(np.std(rows) / len(rows) ** 0.5, rel=1e-3)
 
 
 def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:

@@ -350,14 +350,13 @@ class Trainer(base.Trainer):
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         self._average_statistics()
-        loss, value, samples = 0.0, 0.0, 0
+        sums, samples = np.zeros(3), 0
         with self._averaging.in_place(self._optimizer):
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
-                batch_loss, batch_value = self._evaluate_batch(inputs, labels)
+                sums += self._evaluate_batch(inputs, labels).numpy()
                 samples += len(labels)
-                loss += float(batch_loss)
-                value += float(batch_value)
-        return Totals(loss=loss, value=value, samples=samples)
+        loss, value, squares = map(float, sums)
+        return Totals(loss=loss, value=value, squares=squares, samples=samples)
 
     def state(self) -> bytes:
         """Return all that training goes on from, as an `.npz` file; see Trainer."""
@@ -409,11 +408,9 @@ class Trainer(base.Trainer):
         variables += self._averaging.variables
         return copies_of(variables, self._world.strategy)
 
-    def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced: sums of loss and metric over a batch."""
+    def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:
+        """Traced: sums of loss, metric and the metric's squares over a batch."""
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)
-        return (
-            tf.reduce_sum(tf.cast(losses, tf.float64)),
-            tf.reduce_sum(tf.cast(values, tf.float64)),
-        )
+        losses, values = tf.cast(losses, tf.float64), tf.cast(values, tf.float64)
+        return tf.stack([tf.reduce_sum(one) for one in (losses, values, tf.square(values))])

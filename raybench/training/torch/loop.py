@@ -195,7 +195,7 @@ class Trainer(base.Trainer):
             average_statistics(self._model)
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
-        value = torch.zeros((), dtype=torch.float64, device=self._device)
+        value, squares = torch.zeros((2,), dtype=torch.float64, device=self._device)
         with self._averaging.in_place(self._optimizer):
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 prepared = prepare_inputs(inputs, channels_last=self._channels_last)
@@ -205,7 +205,8 @@ class Trainer(base.Trainer):
                 samples += len(labels)
                 loss += losses.double().sum()
                 value += values.double().sum()
-        return Totals(loss=float(loss), value=float(value), samples=samples)
+                squares += values.double().square().sum()
+        return Totals(loss=float(loss), value=float(value), squares=float(squares), samples=samples)
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
