@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 from raybench.spec.errors import UserError as UserError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from raybench.data.dataset import Dataset as Dataset
     from raybench.data.dataset import Split as Split
     from raybench.models.base import Workload as Workload
@@ -27,7 +29,7 @@ HOMES = {
     "Metric": "raybench.spec.metric",
 }
 """What a user's own model and data are made of; numpy and pydantic come with them."""
-__all__ = ["UserError", "__version__", "load", "load_model", *HOMES]
+__all__ = ["UserError", "__version__", "load", "load_model", "published_claims", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -76,3 +78,13 @@ def load_model(folder: str | Path) -> Any:
 
     results = read_study(folder, files=(*MODEL_FILES.values(), DATA_FILE))
     return read(results.folder, next(iter(results.specs.values())))
+
+
+def published_claims() -> "dict[str, DataFrame]":
+    """Return what each study of `raybench scale NAME` has published, by its name.
+
+    Columns: claim, published, here, holds; what was found here is in `load(...).claims`.
+    """
+    from raybench.report.scaling_report import published_claims as read
+
+    return read()

@@ -177,8 +177,9 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
     if not shares or used < BUSY_SHARE * len(shares):
         return None
     return (
-        f"this machine is busy: other processes use {used:.1f} of its {len(shares)} cores; runs "
-        "that they disturb are marked ! and run again where they would decide something."
+        f"Other processes were using {used:.1f} of this machine's {len(shares)} cores when the "
+        "command began; runs that they disturb are marked ! and run again where they would decide "
+        "something."
     )
 
 

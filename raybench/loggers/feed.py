@@ -33,8 +33,8 @@ from raybench.loggers.sink import (
     winners_of,
 )
 from raybench.report.live.replay import FolderSource
-from raybench.results.records import evaluation_of, kind_and_trial, record_of, run_of, what_runs
-from raybench.results.store import StudyFiles, mend_last_line
+from raybench.results.records import add_point, record_of, what_runs
+from raybench.results.store import StudyFiles, mend_last_line, plain
 from raybench.spec.errors import DONE, FAILED, StudyError, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import command_line
@@ -128,10 +128,8 @@ class _Live:
     """Points of the curve that the tool has; -1 where it has some that count no more."""
 
     def add(self, point: Evaluation) -> None:
-        """Add an evaluation; one that comes again was repeated, and what followed it is gone."""
-        while self.curve and self.curve[-1].index >= point.index:
-            self.curve.pop()
-        self.curve.append(point)
+        """Add an evaluation."""
+        add_point(self.curve, point)
         if len(self.curve) <= self.num_written:
             self.num_written = -1
 
@@ -147,13 +145,13 @@ class Feed:
 
     def take(self, line: dict[str, Any]) -> None:
         """Take a line of the records; ValueError where it is no record."""
-        kind, name = kind_and_trial(line)
-        if kind == "eval":
+        name, found = record_of(plain(line))
+        if isinstance(found, Evaluation):
             live = self._live.setdefault(name, _Live())
             live.what = what_runs(line) or live.what
-            live.add(evaluation_of(line))
-        elif kind == "run":
-            self._end(run_of(line), self._live.pop(name, _Live()))
+            live.add(found)
+        elif isinstance(found, RunRecord):
+            self._end(found, self._live.pop(name, _Live()))
 
     def flush(self) -> None:
         """Write the new points of runs that go on."""
@@ -260,7 +258,7 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
 
 def _is_record(line: bytes) -> bool:
     try:
-        record_of(json.loads(line))
+        record_of(plain(json.loads(line)))
     except ValueError:
         return False
     return True

@@ -5,8 +5,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from raybench.spec.documents import flat_keys
 from raybench.spec.run import RunSpec
 from raybench.spec.text import HIDDEN, KEY, clean, redact_text
 from raybench.stats.record import Evaluation, Role, RunRecord
@@ -100,20 +101,14 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
     Lists are JSON; what looks secret is hidden.
     """
     found: dict[str, Value] = {}
-    _flatten(spec.document(), "", found)
-    return found
-
-
-def _flatten(content: Mapping[str, Any], above: str, found: dict[str, Value]) -> None:
-    for key, value in content.items():
-        name = f"{above}{clean(str(key))}"
-        if isinstance(value, dict):
-            _flatten(value, f"{name}.", found)
-        elif isinstance(value, bool | int | float):
+    for key, value in flat_keys(spec.document()).items():
+        name = clean(key)
+        if isinstance(value, bool | int | float):
             found[name] = value
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
             found[name] = HIDDEN if KEY.search(f"{name}=x") else shown(text)
+    return found
 
 
 def shown(text: str) -> str:
@@ -199,7 +194,7 @@ def _figures(results: "Study", one: "Named", *, is_confirmed: bool) -> dict[str,
     found: dict[str, float | None] = {
         "runs": one.runs if is_confirmed else 1,
         "hits": one.hits if is_confirmed else int(math.isfinite(seconds)),
-        metric.name: one.value if is_confirmed else results.runs[one.trial].best_value,
+        metric.name: one.value,
         metric.test_column: one.test_value,
     }
     if results.is_timed:

@@ -3,13 +3,15 @@ notebooks and the comment of best.yaml; and the study as Python and notebooks sh
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
+from raybench.report.how_sure import how_sure
 from raybench.report.pairs import comparison_of, sentences
-from raybench.report.remarks import disturbed_line
-from raybench.report.scaling_printed import scaling_answer
+from raybench.report.remarks import disturbed_line, edge_lines, target_warning
+from raybench.report.scaling_printed import other_lines, outlier_lines, scaling_answer
 from raybench.report.words import (
     as_billed,
     by_the_wall,
@@ -21,8 +23,8 @@ from raybench.report.words import (
     refuted_words,
     span_s,
     target_in_words,
-    target_of,
     target_words,
+    unranked_lines,
     within_budget,
 )
 from raybench.results.place import shown
@@ -66,42 +68,51 @@ def in_words(results: Study, spec: RunSpec) -> str:
     return f"{words}, {own}" if own else words
 
 
-def answer_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return what to train with, how soon it gets there, what it costs and what that stands on.
+@dataclass(frozen=True)
+class Said:
+    """What a study has found, in sentences: those of screen, page, Python and JSON."""
 
-    Where no run reached the target, the one that came nearest; [] where none learnt anything. Of
-    runs on several models of GPU a sentence for each.
-    """
-    if verdict is not None:
-        return _of_each_kind(results, verdict, _winner_lines)
-    trial = nearest(results)
-    return guessing_lines(results) or ([] if trial is None else [_nearest(results, trial)])
+    answer: Sequence[Sequence[str]]
+    """Paragraphs, the most important first: in each what to train with, then what that reaches."""
+    sure: str = ""
+    """How sure it is, where something won."""
+    mind: Sequence[str] = ()
+    """What limits it: ties, doubts, disturbed runs, the end of a searched range, the notes."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer, a line a paragraph."""
+        return [clean(" ".join(one)) for one in self.answer]
 
 
-def verdict_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return the same, and what is to be doubted; without a winner, why there is none."""
+def said(results: Study) -> Said:
+    """Return what is said of a study of any kind. Of runs on several models of GPU a paragraph for
+    each; where no run reached the target, why, and which came nearest."""
+    notes = [str(note) for note in results.study.get("notes") or []]
     if (pairs := comparison_of(results)) is not None:
-        return sentences(pairs)
-    if verdict is None:
-        return guessing_lines(results) or [_nothing(results)]
-    return [*answer_lines(results, verdict), *_of_each_kind(results, verdict, _doubts)]
+        return Said([(line,) for line in sentences(pairs)], mind=notes)
+    if results.trials.empty:
+        return Said([(f"No run has finished{' yet' if results.owner else ''}.",)], mind=notes)
+    if results.is_scaling:
+        cells = scaling_cells(results)
+        found = scaling_answer(cells) or [_all_failed(results) or _fastest_cell(cells)]
+        mind = [*outlier_lines(results), *other_lines(cells), *notes]
+        return Said([(line,) for line in found], mind=mind)
+    if results.study["study"].get("run"):
+        return Said([(_trained(results),)], mind=notes)
+    each, verdict = judge_each(results), judge(results)
+    answer = [] if each else [*(guessing_lines(results) or _unreached(results))]
+    mind = []
+    for kind, one in each.items():
+        on = f"On {kind or 'hosts without a GPU'}: " if len(each) > 1 else ""
+        facts = facts_of(results, one)
+        answer += [(on + first, *rest) for first, *rest in _winners(results, facts)]
+        mind += [on + line for line in _doubts(results, facts)]
+    mind += [*disturbed_line(results), *unranked_lines(results), *edge_lines(results, verdict)]
+    return Said(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
 
 
-def _of_each_kind(
-    results: Study, verdict: Verdict, lines: Callable[[Study, VerdictFacts], list[str]]
-) -> list[str]:
-    """Return lines of the verdict; of several models of GPU those of each, by its name."""
-    each = judge_each(results)
-    if len(each) < 2:
-        return lines(results, facts_of(results, verdict))
-    return [
-        f"On {kind or 'hosts without a GPU'}: {line}"
-        for kind, one in each.items()
-        for line in lines(results, facts_of(results, one))
-    ]
-
-
-def _winner_lines(results: Study, facts: VerdictFacts) -> list[str]:
+def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     fastest, cheapest, billed = facts.fastest, facts.cheapest, as_billed(results)
     what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
     if results.is_timed and facts.is_one:
@@ -110,16 +121,21 @@ def _winner_lines(results: Study, facts: VerdictFacts) -> list[str]:
     if not facts.is_proven:
         head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
     standing = f"the {what} of {tried_words(results)}{_as_good(facts.tied, facts.once, like)}"
-    lines = [
-        f"{head} {named(results, fastest)}, {standing}. It {reaches(results, facts, fastest)}."
+    found: list[tuple[str, ...]] = [
+        (
+            f"{head} {named(results, fastest)}, {standing}.",
+            f"It {reaches(results, facts, fastest)}.",
+        )
     ]
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
-        lines.append(
-            f"The cheapest{billed} is {named(results, cheapest)}{_saved(facts)}{near}. It "
-            f"{reaches(results, facts, cheapest)}."
+        found.append(
+            (
+                f"The cheapest{billed} is {named(results, cheapest)}{_saved(facts)}{near}.",
+                f"It {reaches(results, facts, cheapest)}.",
+            )
         )
-    return [*lines, *optimism_lines(results, facts)]
+    return [*found, *((line,) for line in optimism_lines(results, facts))]
 
 
 def named(results: Study, winner: Winner) -> str:
@@ -183,8 +199,7 @@ def _reaches_value(results: Study, facts: VerdictFacts) -> str:
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
     if not facts.is_confirmed:
-        value = metric.shown(results.runs[one.trial].best_value)
-        found = f"{metric.words} {value} {within_budget(budget)}"
+        found = f"{metric.words} {metric.shown(one.value)} {within_budget(budget)}"
         return f"reaches {found}; unconfirmed: one run of the search"
     notes = [f"median of {one.seeds}"]
     if one.ends is not None:
@@ -266,36 +281,23 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
 
-def _nearest(results: Study, trial: str) -> str:
-    run, metric = results.runs[trial], results.metric
+def _unreached(results: Study) -> list[tuple[str, ...]]:
+    """Say why nobody won and what follows from it, and which run came nearest."""
+    why, trial, metric = _nothing(results), nearest(results), results.metric
+    if trial is None:
+        return [(why,)]
+    run = results.runs[trial]
     name = f"{in_words(results, run.spec)} (trial {trial})"
     if refuted := refuted_words(results, trial):
-        return f"No run with a new seed reached the target. The nearest: {name} {refuted}."
-    return (
-        f"{_missed(results)}. The nearest, one run, not confirmed: {name}, {metric.words} "
-        f"{metric.shown(run.best_value)} after {duration(run.ledger['train'])} of training."
-    )
+        return [(why, f"The nearest: {name} {refuted}.")]
+    reached = f"{metric.words} {metric.shown(run.best_value)}"
+    after = f"{duration(run.ledger['train'])} of training"
+    return [(why, f"The nearest, one run, not confirmed: {name}, {reached} after {after}.")]
 
 
-def _missed(results: Study) -> str:
-    """Say that no trial reached the target, and what was there all the same."""
-    metric, target = results.metric, results.target
-    trials = results.trials[results.trials["role"] == "trial"]
-    references = results.trials[results.trials["role"] == "reference"]
-    if references["crossed_s"].notna().any():
-        return "No trial reached the target, but a reference run did"
-    if target is not None and any(
-        metric.reaches(value, target) for value in trials[metric.best_column].dropna()
-    ):
-        return "No run reached the target in time and held it"
-    if _cut_by_budget(results):
-        return "No run reached the target before the time budget ended"
-    return "No run reached the target"
-
-
-def guessing_lines(results: Study) -> list[str]:
+def guessing_lines(results: Study) -> list[tuple[str, ...]]:
     """Say of what did best that it is no better than guessing; [] where something won."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for kind in [] if judge_each(results) else kinds(results.trials):
         verdict = best_of(results, kind)
         if verdict is None or is_better_than_baseline(results, verdict) is not False:
@@ -306,10 +308,12 @@ def guessing_lines(results: Study) -> list[str]:
         than = "it is no better than guessing" if found[0] == "test" else "that may be luck"
         guess = GUESSES.get(metric.name, "guessing")
         lines.append(
-            f"No winner: {results.label(results.specs[verdict.fastest])} (trial {verdict.fastest}) "
-            f"did best in validation, but on the {found[0]} rows {than} "
-            f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)}). "
-            "There may be nothing to learn in these inputs, or too few rows to show it."
+            (
+                f"No winner: {results.label(results.specs[verdict.fastest])} (trial "
+                f"{verdict.fastest}) did best in validation, but on the {found[0]} rows {than} "
+                f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)}).",
+                "There may be nothing to learn in these inputs, or too few rows to show it.",
+            )
         )
     return lines
 
@@ -350,12 +354,19 @@ def _row_error(metric: Metric, value: float, rows: int) -> float:
     return abs(1 - value if metric.name == "r2" else value) * math.sqrt(2 / rows)
 
 
+def _all_failed(results: Study) -> str:
+    """Say that no run did anything; "" where one did."""
+    number = len(results.trials)
+    if (results.trials["state"] != "failed").any():
+        return ""
+    return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
+
+
 def _nothing(results: Study) -> str:
     """Say why nobody won, and what follows from it."""
     trials, metric, target = results.trials, results.metric, results.target
-    if len(trials) and (trials["state"] == "failed").all():
-        number = len(trials)
-        return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
+    if failed := _all_failed(results):
+        return failed
     best = metric.best(trials[metric.best_column])
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if results.is_target_awaited:
@@ -363,7 +374,7 @@ def _nothing(results: Study) -> str:
         return f"No result: the study ended before its target was set; {reached}{ended}."
     if not results.is_timed or target is None:
         return f"No result: {reached}."
-    aim = target_of(results)
+    aim = target_in_words(results)
     once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
     if set(once) & set(repeated(results)):
         return (
@@ -428,31 +439,26 @@ PHASES = {
 
 
 def lines_of(results: Study) -> list[str]:
-    """Return the answer, what stands behind it, and where: a line each."""
+    """Return the answer, what is to be borne in mind, what ran, and where: a line each."""
+    found = said(results)
+    return [*found.lines, *map(clean, found.mind), *_small(results)]
+
+
+def _small(results: Study) -> tuple[str, str]:
+    """Return what ran, and where it is."""
     frames = SCALING_FRAMES if results.is_scaling else FRAMES
     where = f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
-    return [*answer_of(results), _counted(results), where]
-
-
-def answer_of(results: Study) -> list[str]:
-    """Return what a study found, in one or two sentences: those of the page and the terminal."""
-    if results.trials.empty:
-        return ["No run has finished yet." if results.owner else "No run has finished."]
-    if results.is_scaling:
-        return scaling_answer(scaling_cells(results)) or [_fastest_cell(results)]
-    if results.study["study"].get("run"):
-        return [_trained(results)]
-    verdict = judge(results)
-    lines = answer_lines(results, verdict) or verdict_lines(results, verdict)
-    return [clean(line) for line in (*lines, *disturbed_line(results))]
+    return _counted(results), where
 
 
 def html_of(results: Study) -> str:
     """Return the same for a notebook, with the best configurations; no text is read as HTML."""
-    *answer, counted, where = lines_of(results)
-    head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in answer)
-    small = f"<p><small>{html.escape(counted)}<br>{html.escape(where)}</small></p>"
-    return f'<div class="raybench-study">{head}{table_html(_best(results))}{small}</div>'
+    found = said(results)
+    head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in found.lines)
+    mind = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.mind)
+    small = "<br>".join(map(html.escape, _small(results)))
+    table = f"{table_html(_best(results))}<p><small>{small}</small></p>"
+    return f'<div class="raybench-study">{head}{mind}{table}</div>'
 
 
 def table_html(table: pd.DataFrame) -> str:
@@ -500,9 +506,11 @@ def _trained(results: Study) -> str:
     record = next(iter(results.runs.values()))
     name = f"One training of {results.label(record.spec)}"
     if record.failure:
-        return clean(f"{name} failed: {record.failure} ({record.message or 'no message'}).")
+        return f"{name} failed: {record.failure} ({record.message or 'no message'})."
     metric, target = results.metric, results.target
     best = f"best {metric.words} {metric.shown(record.best_value)}"
+    if record.test_value is not None:
+        best += f", {metric.shown(record.test_value)} on the test set"
     if target is None:
         return f"{name}: {best} after {record.ledger['train']:.2f} s."
     words = target_words(metric, target)
@@ -511,12 +519,14 @@ def _trained(results: Study) -> str:
     return f"{name} reaches {words} after {record.time_to_target_s:.2f} s ({best})."
 
 
-def _fastest_cell(results: Study) -> str:
+def _fastest_cell(cells: pd.DataFrame) -> str:
     """Name the cell of the most samples per second, where no speed-up is known."""
-    cells = scaling_cells(results).dropna(subset="samples_per_s")
-    if cells.empty:
+    known = cells.dropna(subset="samples_per_s")
+    if known.empty:
         return "No result: no cell has a speed yet."
-    best = cells.nlargest(1, "samples_per_s").iloc[0]
+    best = known.nlargest(1, "samples_per_s").iloc[0]
     workers = counted(int(best["num_workers"]), "worker")
-    words = f"{best['samples_per_s']:,.0f} with {workers}, {best['curve']}"
-    return clean(f"Most samples per second: {words}.")
+    return (
+        f"Most samples per second: {best['samples_per_s']:,.0f} with {workers}, {best['curve']}; "
+        "how it scales is not known: that takes one worker and several."
+    )

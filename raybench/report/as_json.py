@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from raybench.report.answer import answer_of
+from raybench.report.answer import said
 from raybench.report.how_sure import next_steps
 from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
@@ -75,7 +75,7 @@ class Document(_Part):
     configurations: list[Configuration] = Field(default=[], description="of a search")
     details: dict[str, Any] = Field(default={}, description="what this command alone says")
     next: list[NextStep] = []
-    notes: list[str] = []
+    notes: list[str] = Field(default=[], description="what limits the answer")
     results: str | None = Field(default=None, description="results folder or URL")
     error: Error | None = None
 
@@ -95,10 +95,10 @@ def document_of(command: str, ended: Ended) -> Document:
 
 def of_results(results: StudyResults) -> dict[str, Any]:
     """Return the parts of a document that a results folder gives."""
-    trials = results.trials
+    trials, words = results.trials, said(results)
     found: dict[str, Any] = {
-        "answer": answer_of(results),
-        "notes": [str(note) for note in results.study.get("notes") or []],
+        "answer": words.lines,
+        "notes": [*words.mind],
         "details": {
             "runs": len(trials),
             "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),
@@ -145,7 +145,6 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
     for role, trial in named:
         one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
         is_timed = results.is_timed
-        value = one.value if one.runs else results.runs[trial].best_value
         rows.append(
             {
                 "role": role,
@@ -160,7 +159,7 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
                 "low_s": one.ends_s[0] if is_timed else None,
                 "high_s": one.ends_s[1] if is_timed else None,
                 "worker_seconds": one.cost if is_timed else None,
-                "value": value,
+                "value": one.value,
                 "value_low": one.ends[0] if one.ends else None,
                 "value_high": one.ends[1] if one.ends else None,
                 "test_value": one.test_value,

@@ -127,6 +127,19 @@ def wrapped(text: str, width: int) -> list[str]:
     return [*lines, line]
 
 
+LINE = 90
+"""Columns of a line in a notebook."""
+
+
+class Sentences(tuple[str, ...]):
+    """Sentences that a notebook shows, and `print` prints, as paragraphs."""
+
+    def __repr__(self) -> str:
+        return "\n".join(line for one in self for line in wrapped(clean(one), LINE))
+
+    __str__ = __repr__
+
+
 def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     """Print a pair a line, the second ones below each other: a command, however long."""
     width = max((cell_len(first) for first, _ in pairs), default=0)

@@ -40,18 +40,18 @@ ALIKE_RUNS = 20
 """Runs that are proposed where no number would tell: they make the list shorter."""
 
 
-def how_sure_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return what stands behind the verdict; nothing without one, nor of a single run's folder.
+def how_sure(results: Study, verdict: Verdict | None) -> str:
+    """Return what stands behind the verdict; "" without one.
 
     Where runs were on several models of GPU, of the verdict on the first of them.
     """
-    if verdict is None or results.study["study"].get("run"):
-        return []
+    if verdict is None:
+        return ""
     noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
-        return [_unconfirmed(results, verdict, noise)]
-    said = [_stands_on(results, verdict, noise), _more(results, verdict)[1]]
-    return [" ".join(one for one in said if one)]
+        return _unconfirmed(results, verdict, noise)
+    found = (_stands_on(results, verdict, noise), _more(results, verdict)[1])
+    return " ".join(filter(None, found))
 
 
 def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
@@ -61,7 +61,7 @@ def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
         ran = f"; what ran again {missed} with new seeds, and trial {verdict.fastest} ran once"
-    return f"How sure: {scatter}{ran}{near}."
+    return f"{scatter}{ran}{near}."
 
 
 def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
@@ -75,17 +75,14 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     scatter = _scatter(results, noise, verdict.fastest)
     if len(found) == 1:
         head = f"no configuration but trial {verdict.fastest} ran again ({counted(share, 'run')})"
-        return f"How sure: {head}; {scatter}."
+        return f"{head}; {scatter}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
         f"{len(found)} configurations ran again ({runs} runs with the search's own, {share} of "
         f"trial {verdict.fastest})"
     )
     near = " or tied with it" if verdict.others() else ""
-    return (
-        f"How sure: {head}; {scatter}. In nine of ten such studies the truly best of these is it"
-        f"{near}."
-    )
+    return f"{head}; {scatter}. In nine of ten such studies the truly best of these is it{near}."
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:

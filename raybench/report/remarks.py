@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from raybench.report.tables import DISTURBED, failures, ledger_totals
-from raybench.report.words import counted, duration, price_of, span_s
-from raybench.results.analyses import around_target
+from raybench.report.words import (
+    counted,
+    duration,
+    price_of,
+    span_s,
+    target_in_words,
+    target_words,
+)
+from raybench.results.analyses import around_target, search_curves
 from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
@@ -22,27 +29,23 @@ FEW, MANY = 0.05, 0.9
 ENOUGH_TRIALS = 8
 
 
-def target_warning(results: Study) -> str | None:
+def target_warning(results: Study) -> list[str]:
     """Return a sentence where nearly all or nearly no search trials reach the target."""
     trials = ranked(results.trials)
     every = len(trials)
     trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
-        return None
+        return []
     reached = int(trials["time_to_target_s"].notna().sum())
     easy, hard = ("low", "high") if results.metric.direction == "max" else ("high", "low")
     slow = every - len(trials)
     apart = f" ({slow} others were stopped as too slow before they could)" if slow else ""
-    count = f"{reached} of {len(trials)} trials reach {_shown(results, results.target)}{apart}"
+    count = f"{reached} of {len(trials)} trials reach {target_in_words(results)}{apart}"
     if reached > MANY * len(trials):
-        return f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."
+        return [f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."]
     if reached < FEW * len(trials):
-        return f"{count}: try a {easy}er target, or more max_train_seconds."
-    return None
-
-
-def _shown(results: Study, target: float) -> str:
-    return f"{target:.1%}" if results.metric.is_share else f"{results.metric.words} {target:.4g}"
+        return [f"{count}: try a {easy}er target, or more max_train_seconds."]
+    return []
 
 
 def sensitivity_lines(results: Study) -> list[str]:
@@ -54,7 +57,7 @@ def sensitivity_lines(results: Study) -> list[str]:
     searched = ranked(results.trials)["trial"]
     if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
         return []
-    curves, start = results.curves, results.value_at_start
+    curves, start = search_curves(results), results.value_at_start
     curves = curves[curves["trial"].isin(searched)]
     if curves.empty:
         return []
@@ -64,9 +67,10 @@ def sensitivity_lines(results: Study) -> list[str]:
     lines = []
     for row in table[table["target"] != results.target].dropna().to_dict("records"):
         config = results.label(results.specs[row["trial"]])
+        target = target_words(results.metric, row["target"])
         lines.append(
-            f"With target {_shown(results, row['target'])} trial {row['trial']} ({config}) would "
-            f"lead the search after {row['seconds']:.2f} s; "
+            f"With target {target} trial {row['trial']} ({config}) would lead "
+            f"the search after {row['seconds']:.2f} s; "
             f"{row['reached']} {'trial' if row['reached'] == 1 else 'trials'} reached it."
         )
     return lines

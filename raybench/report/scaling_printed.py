@@ -1,15 +1,12 @@
 """A scaling study for a terminal: its tables, what is said beside them, its answer in sentences."""
 
 import math
-import re
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
 
-from raybench.report.console import print_table, wrapped
+from raybench.report.tables import print_frame, texts, value_form, without_unknown
 from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
 from raybench.spec.metric import ACCURACY, Metric
@@ -21,7 +18,6 @@ TITLES = {
 }
 DROPPED = (
     *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
-    *("{metric}", "outliers"),
 )
 """Columns that a narrow terminal does not show, the first of them first."""
 ENDINGS = {
@@ -64,11 +60,9 @@ def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCUR
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
     for scaling in kinds:
         table = printed_cells(cells[cells["scaling"] == scaling], metric=metric)
-        right = [name for name in table.columns if name != "series"]
-        drop = [name.format(metric=metric.words) for name in DROPPED]
-        below = "\n".join(wrapped(BELOW, console.width)) if scaling == kinds[-1] else ""
-        title = TITLES[scaling]
-        print_table(console, table, title, drop=drop, wrap=["series"], right=right, below=below)
+        drop = (*DROPPED, metric.words, "outliers")
+        below = BELOW if scaling == kinds[-1] else ""
+        print_frame(console, table, TITLES[scaling], drop=drop, below=below)
 
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
@@ -81,7 +75,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
         memory_mb=cells["memory_peak_bytes"].astype(float) / 1e6,
     )
     several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
-    forms = CELLS | {metric.words: f"{{{metric.name}:{'.1%' if metric.is_share else '.4g'}}}"}
+    forms = CELLS | {metric.words: value_form(metric, metric.name)}
     if cells["reached"].any():
         forms["target after s"] = "{time_to_target_s:.2f} {reached}/{tried}"
     rows = cells.to_dict("records")
@@ -92,28 +86,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
     }
     table = texts(cells, forms).assign(**own)
     table = table[["series", *(name for name in table.columns if name != "series")]]
-    return _known(table)
-
-
-def texts(frame: pd.DataFrame, forms: Mapping[str, str]) -> pd.DataFrame:
-    """Return columns by their titles, each the text that a form makes of a row; a dash where a
-    number is missing. Columns of dashes alone are left out."""
-    rows = frame.astype(object).where(frame.notna(), math.nan).to_dict("records")
-    table = pd.DataFrame(
-        {title: [_text(form, row) for row in rows] for title, form in forms.items()}
-    )
-    return _known(table)
-
-
-def _known(table: pd.DataFrame) -> pd.DataFrame:
-    unknown = [name for name in table.columns if table[name].isin(["-", ""]).all()]
-    return table.drop(columns=unknown)
-
-
-def _text(form: str, row: Mapping[Any, Any]) -> str:
-    text = form.format_map(defaultdict(lambda: math.nan, row))
-    text = text.replace(" (nan - nan)", "").replace("nan - nan", "-")
-    return clean(re.sub(r"\bnan\b%?", "-", text))
+    return without_unknown(table)
 
 
 def outlier_lines(results: Study) -> list[str]:
@@ -198,47 +171,32 @@ SCALINGS = {
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
 """What stays as workers are added, by the kind of scaling, and how large it is."""
-HEADLINES = {"weak": "where each keeps its batch", "strong": "where all keep one batch"}
-"""The same for a headline."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:
-    """Return a sentence on the best speed-up of each kind of scaling; [] where nothing ran on
-    several workers and on one."""
-    return [_brings(row) for row in best_gains(cells)]
+    """Return a sentence on the best speed-up of each kind of scaling, weak before strong; [] where
+    nothing ran on several workers and on one."""
+    best = _known(cells).drop_duplicates("scaling").to_dict("records")
+    return [_brings(row) for name in SCALINGS for row in best if row["scaling"] == name]
 
 
-def scaling_headline(cells: pd.DataFrame) -> str:
-    """Return the same in one short sentence; "" where there is none."""
-    words, counted = [], None
-    for row in best_gains(cells):
-        number = row["num_workers"]
-        gain = f"{row['speedup']:.2f} times"
-        if number != counted:
-            gain = f"{number} workers train {gain} as fast as the best single one"
-        doubt = " (by the repeats perhaps no gain)" if _is_open(row) else ""
-        words.append(f"{gain} {HEADLINES[row['scaling']]}{doubt}")
-        counted = number
-    return f"{', '.join(words)}." if words else ""
+def gains(results: Study) -> list[tuple[str, str]]:
+    """Return every series and the same of it, the greatest speed-up first."""
+    best = _known(scaling_cells(results)).drop_duplicates(["series", "scaling"])
+    return [(clean(row["series"]), _brings(row)) for row in best.to_dict("records")]
 
 
-def best_gains(cells: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Return the cell of the best speed-up of each kind of scaling, weak before strong."""
+def _known(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells with a speed-up over one worker, the best first."""
     known = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
-    best = known.sort_values("speedup", ascending=False, kind="stable")
-    rows = best.drop_duplicates("scaling").to_dict("records")
-    return [row for name in SCALINGS for row in rows if row["scaling"] == name]
-
-
-def _is_open(row: dict[Any, Any]) -> bool:
-    """Whether the repeats leave it open that there is a gain; NaN of a single one does not."""
-    return bool(row["speedup_low"] <= 1 <= row["speedup_high"])
+    return known.sort_values("speedup", ascending=False, kind="stable")
 
 
 def _brings(row: dict[Any, Any]) -> str:
     head, batch = SCALINGS[row["scaling"]]
     low, high = row["speedup_low"], row["speedup_high"]
-    doubt = ", so it may be no gain" if _is_open(row) else ""
+    # NaN of a single repeat leaves nothing open.
+    doubt = ", so it may be no gain" if low <= 1 <= high else ""
     spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} over repeats{doubt})"
     return (
         f"{head}: {row['num_workers']} workers train {row['speedup']:.2f} times the samples a "

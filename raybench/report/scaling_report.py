@@ -7,19 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from rich.console import Console
 
-from raybench.report.console import make_console, print_table, say, say_pairs, say_wrapped, wrapped
+from raybench.report.answer import said
+from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
-from raybench.report.page import Extra, try_page
-from raybench.report.scaling_files import MODEL_FILE, PLAN_FILE, model_frame
-from raybench.report.scaling_printed import (
-    other_lines,
-    outlier_lines,
-    print_cells,
-    scaling_answer,
-    texts,
+from raybench.report.figures.scaling_models import (
+    MODEL_FILE,
+    PLAN_FILE,
+    model_frame,
+    predicted_figure,
 )
+from raybench.report.page import Extra, try_page
+from raybench.report.scaling_printed import print_cells
+from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
@@ -33,10 +35,9 @@ from raybench.scaling.fit_command import (
 )
 from raybench.scaling.fits import (
     TargetPlan,
-    critical_batches,
     fit_study,
     measurements,
-    noise_sentence,
+    noise_lines,
     not_measured,
     target_plans,
 )
@@ -61,8 +62,6 @@ FIT = {
     "samples/s": "{samples_per_s:,.1f}",
     "same-batch efficiency": "{efficiency:.0%}",
 }
-WORDS = ("~", "take", "claim", "published", "here", "holds")
-"""Columns of texts."""
 
 
 def _print(console: Console, one: Extra) -> None:
@@ -72,14 +71,7 @@ def _print(console: Console, one: Extra) -> None:
     for caption, table in one.tables:
         more = len(table) - MOST_PRINTED
         below = f"{caption}. {more} more rows are left out here" if more > 0 else caption
-        print_table(
-            console,
-            table.head(MOST_PRINTED),
-            one.title,
-            wrap=["claim", "published", "here"],
-            right=[name for name in table.columns if name not in WORDS],
-            below="\n".join(wrapped(below, console.width)),
-        )
+        print_frame(console, table.head(MOST_PRINTED), one.title, below=below, drop=())
     if not one.tables:
         console.print()
 
@@ -164,19 +156,14 @@ class ScalingReport:
         Of the files `written` it names the page, or the pictures. Without `verbose`, predictions
         that nobody asked for are left to the page, and how well the models fit.
         """
-        results = self.results
-        if scaling_cells(results).empty:
-            say(console, "no run has finished.")
-        else:
-            print_cells(console, scaling_cells(results), metric=results.metric)
-            for line in [*outlier_lines(results), *other_lines(scaling_cells(results))]:
-                say_wrapped(console, line)
-            console.print()
-            for part in self.parts(is_whole=verbose):
-                _print(console, part)
-        for note in results.study.get("notes", []):
-            say_wrapped(console, str(note))
-        for sentence in scaling_answer(scaling_cells(results)):
+        results, found = self.results, said(self.results)
+        print_cells(console, scaling_cells(results), metric=results.metric)
+        for line in found.mind:
+            say_wrapped(console, line)
+        console.print()
+        for part in self.parts(is_whole=verbose):
+            _print(console, part)
+        for sentence in found.lines:
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         console.print()
         pages = [path for path in written if path.suffix == ".html"]
@@ -194,11 +181,9 @@ class ScalingReport:
         """Return what is known beyond the records; not `is_whole`: what was asked for alone."""
         results, named = self.results, self.results.study.get(NAMED)
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
-        noise = [
-            f"{series}: {noise_sentence(values)}"
-            for series, values in (critical_batches(results).items() if is_whole else ())
-        ]
-        if lines := [*self.not_predicted, *noise]:
+        if scaling_cells(results).empty:
+            return []
+        if lines := [*self.not_predicted, *(noise_lines(results) if is_whole else [])]:
             found.append(Extra("What else is told of other sizes", lines))
         for plan in self.plans:
             lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences]
@@ -208,6 +193,21 @@ class ScalingReport:
             title = f"What {named} published, and what held here"
             found.append(Extra(title, (), [("Claims of its paper", claims_table(results))]))
         return found
+
+    @property
+    def words(self) -> Sentences:
+        """How good each fit is: how far it is off at cells that it did not see."""
+        return Sentences(line for one in self.fitted for line in one.words())
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """What was asked, a row a cell; see `raybench.scaling.fit_command.prediction_table`."""
+        tables = [one.predictions for one in self.fitted]
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+    def plot(self) -> Figure:
+        """Draw what was measured, and what the models say of it and of what was asked."""
+        return predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
@@ -249,9 +249,12 @@ def claims_table(results: Study) -> pd.DataFrame:
     return _claims(STUDIES[name].compare(results.scaling_study, scaling_cells(results)))
 
 
-def published_claims(name: str) -> pd.DataFrame:
-    """Return the claims of a named study that nobody has run here; columns as `claims_table`."""
-    return _claims(STUDIES[name].compare(STUDIES[name].study(quick=True), pd.DataFrame()))
+def published_claims() -> dict[str, pd.DataFrame]:
+    """Return the claims of each named study that nobody has run here; columns as `claims_table`."""
+    return {
+        name: _claims(one.compare(one.study(quick=True), pd.DataFrame()))
+        for name, one in STUDIES.items()
+    }
 
 
 def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
@@ -270,8 +273,7 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
 
 def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
     """Write the page of a scaling study, as `results.page.try_page` does."""
-    parts = [] if scaling_cells(report.results).empty else report.parts()
-    return try_page(report.results, folder, say, parts)
+    return try_page(report.results, folder, say, report.parts())
 
 
 def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:

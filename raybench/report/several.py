@@ -2,16 +2,15 @@
 side by side: their frames in one, and what each found."""
 
 import html
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import pandas as pd
 
-from raybench.report.answer import answer_of, table_html
+from raybench.report.answer import said, table_html
 from raybench.report.study import StudyResults, load
-from raybench.results.place import LONGEST_NAME, is_url, local_path
+from raybench.results.place import LONGEST_NAME, is_url, local_path, unlike
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.verdict import TIED
 from raybench.spec.errors import UserError
@@ -163,10 +162,14 @@ class Studies(Sequence[StudyResults]):
     def __repr__(self) -> str:
         lines = [f"{self._counted()}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
         pairs = zip(self.names, self, strict=True)
-        return "\n".join([*lines, *(f"{clean(name)}: {said(one)}" for name, one in pairs)])
+        return "\n".join(
+            [*lines, *(f"{clean(name)}: {' '.join(said(one).lines)}" for name, one in pairs)]
+        )
 
     def _repr_html_(self) -> str:
-        rows = pd.DataFrame({"study": self.names, "answer": list(map(said, self))})
+        rows = pd.DataFrame(
+            {"study": self.names, "answer": [" ".join(said(one).lines) for one in self]}
+        )
         head = html.escape(self._counted())
         return (
             f'<div class="raybench-studies"><p><strong>{head}</strong></p>{table_html(rows)}</div>'
@@ -185,11 +188,6 @@ class Studies(Sequence[StudyResults]):
         return named[0] if named else pd.DataFrame(columns=[STUDY])
 
 
-def said(study: StudyResults) -> str:
-    """Return what a study found, in one line."""
-    return " ".join(answer_of(study))
-
-
 def winner_row(study: StudyResults) -> dict[str, Any]:
     """Return a study's row of `Studies.winners`, without its name."""
     search = study.trials["role"].isin(["trial", "placement_check"])
@@ -202,20 +200,3 @@ def winner_row(study: StudyResults) -> dict[str, Any]:
     row |= {name: first[name] for name in (*names, "worker_seconds")}
     ties = int((study.winners["standing"] == TIED).sum())
     return row | {"value": first[study.metric.best_column], "ties": ties}
-
-
-def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a name for each of (name, place): as much of the place's end as tells it apart."""
-    parts = [Path(place).parts for _, place in studies]
-    names = [name for name, _ in studies]
-    for depth in range(2, max(map(len, parts), default=0) + 1):
-        twice = {name for name, number in Counter(names).items() if number > 1}
-        names = [
-            "/".join(own[-depth:]) if name in twice else name
-            for name, own in zip(names, parts, strict=True)
-        ]
-    for number, name in enumerate(names):
-        before = names[:number].count(name)
-        if before:  # the same study twice
-            names[number] = f"{name} ({before + 1})"
-    return tuple(names)

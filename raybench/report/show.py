@@ -11,37 +11,27 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from raybench.report.answer import answer_lines, verdict_lines
+from raybench.report.answer import said
 from raybench.report.console import say, say_pairs, say_wrapped
-from raybench.report.how_sure import PAGE, how_sure_lines, next_steps
+from raybench.report.how_sure import PAGE, next_steps
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
-from raybench.report.remarks import (
-    disturbed_line,
-    edge_lines,
-    failed_line,
-    ledger_line,
-    sensitivity_lines,
-    target_warning,
-)
+from raybench.report.remarks import failed_line, ledger_line, sensitivity_lines
 from raybench.report.tables import (
     BATCH_STATISTICS,
     MARK_SAYS,
-    best_runs,
     brief,
     failures,
     has_marks,
     ledger_totals,
-    marks_of_confirmed,
-    marks_of_runs,
     of_confirmed,
     of_race,
     of_runs,
     predictions,
     print_frame,
-    with_alone,
+    texts,
 )
-from raybench.report.words import counted, target_in_words, unranked_lines
+from raybench.report.words import counted, target_in_words
 from raybench.results.place import shown
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
@@ -59,6 +49,12 @@ PREDICTED = (
     "~ no run: seconds from the trial's learning curve and measured step times. What was predicted "
     "to be faster than all was run, as trials like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
 )
+
+
+LEDGER = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
+PREDICTIONS = {"trial": "{trial}", "configuration": "{configuration}"}
+PREDICTIONS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
+FAILURES = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 
 
 @dataclass(frozen=True)
@@ -83,37 +79,38 @@ def show_tables(console: Console, results: Study, amount: Amount) -> None:
     marked = _show_runs(console, results, amount)
     if not amount.is_brief:
         _show_predicted(console, results)
-        print_frame(console, ledger_totals(results.trials), "Where the seconds went (all runs)")
+        ledger = texts(ledger_totals(results.trials), LEDGER)
+        print_frame(console, ledger, "Where the seconds went (all runs)")
     marked |= _show_race(console, results, amount)
     marked |= _show_alone(console, results, amount)
     if marked and amount.is_brief:
         say(console, MARK_SAYS)
 
 
+def _print(
+    console: Console, cells: pd.DataFrame, title: str, amount: Amount, *, below: str = ""
+) -> bool:
+    """Print a table; return whether times are marked."""
+    print_frame(console, cells, title, below=below, is_explained=not amount.is_brief)
+    return has_marks(cells)
+
+
 def _show_runs(console: Console, results: Study, amount: Amount) -> bool:
     """Print the best single runs; return whether times are marked."""
     trials, metric = results.trials, results.metric
-    best = best_runs(trials, amount.runs, metric)
+    begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
+    best, number = ranked(begun).head(amount.runs), len(ranked(trials))
     if best.empty:
         return False
-    number, explained = len(ranked(trials)), not amount.is_brief
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    tables = [(f"Search: {which}{aim}, one run each (luck is in it)", best, LABEL)]
+    cells = of_runs(best, results, is_brief=amount.is_brief)
+    title = f"Search: {which}{aim}, one run each (luck is in it)"
+    is_marked = _print(console, cells, title, amount, below=LABEL)
     if not amount.is_brief:
         each = ranked(trials).groupby("framework", sort=False).head(1)
-        tables.append(("Best of each framework, one run each", each, ""))
-    for title, runs, below in tables:
-        print_frame(
-            console,
-            of_runs(runs, trials, metric=metric, is_brief=amount.is_brief),
-            title,
-            below=below,
-            metric=metric,
-            marked=marks_of_runs(runs),
-            is_explained=explained,
-        )
-    return has_marks(marks_of_runs(best))
+        _print(console, of_runs(each, results), "Best of each framework, one run each", amount)
+    return is_marked
 
 
 def _show_predicted(console: Console, results: Study) -> None:
@@ -122,7 +119,7 @@ def _show_predicted(console: Console, results: Study) -> None:
         return
     predicted["configuration"] = brief(predicted["configuration"])
     title = "Not run: predicted (~) from a trial's curve and the step times"
-    print_frame(console, predicted, title, below=PREDICTED)
+    print_frame(console, texts(predicted, PREDICTIONS), title, below=PREDICTED)
     if results.trials["batch_statistics"].eq(True).any():
         say_wrapped(console, BATCH_STATISTICS)
         console.print()
@@ -137,12 +134,11 @@ def _show_race(console: Console, results: Study, amount: Amount) -> bool:
     more = len(table) - len(rows)
     below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
     title = RACE_AND_SEARCH.format(again=_again(len(table), len(rows)))
-    marks, cells = marks_of_confirmed(rows), of_race(rows, results.trials)
     if amount.is_brief:  # the winner's runs alone stand beside it
-        cells, below = with_alone(cells, rows), ""
+        below = ""
         title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
-    print_frame(console, cells, title, below=below, marked=marks, is_explained=not amount.is_brief)
-    return has_marks(marks)
+    cells = of_race(rows, results, has_alone=amount.is_brief)
+    return _print(console, cells, title, amount, below=below)
 
 
 def has_race(results: Study) -> bool:
@@ -161,26 +157,18 @@ def _show_alone(console: Console, results: Study, amount: Amount) -> bool:
     """Print what ran alone; of a study without a target the race, where nothing did."""
     if has_race(results) and amount.is_brief:
         return False  # the race's table has them
-    table, metric, is_timed = confirmed(results), results.metric, results.is_timed
-    alone = table[table["is_alone"].astype(bool)]
-    rows = table.head(amount.raced) if alone.empty and not is_timed else alone.head(amount.raced)
-    if rows.empty:
-        return False
-    title = CONFIRMED
-    if alone.empty:
+    table = confirmed(results)
+    rows, title = table[table["is_alone"].astype(bool)].head(amount.raced), CONFIRMED
+    if rows.empty and not results.is_timed:
+        rows = table.head(amount.raced)
         title = RACE.format(again=_again(len(table), len(rows)))
-    cells = of_confirmed(rows, is_timed=is_timed, metric=metric)
-    marks = marks_of_confirmed(rows) if is_timed else {}
-    print_frame(
-        console, cells, title, metric=metric, marked=marks, is_explained=not amount.is_brief
-    )
-    return has_marks(marks)
+    return len(rows) > 0 and _print(console, of_confirmed(rows, results), title, amount)
 
 
 def _show_failures(console: Console, broken: pd.DataFrame) -> None:
     if broken.empty:
         return
-    print_frame(console, broken.head(MOST_CAUSES), "Failed runs, by cause")
+    print_frame(console, texts(broken.head(MOST_CAUSES), FAILURES), "Failed runs, by cause")
     more = broken.iloc[MOST_CAUSES:]
     if len(more):
         say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
@@ -205,7 +193,8 @@ def show(
         for line in pair_lines(pairs):
             say(console, line)
     elif results.trials.empty:
-        for line in ("no run has finished.", *map(str, results.study.get("notes", []))):
+        found = said(results)
+        for line in (*found.lines, *found.mind):
             say_wrapped(console, line)
     else:
         show_tables(console, results, WHOLE if verbose else _amount(console, results))
@@ -237,24 +226,18 @@ def _num_lines(text: str, width: int) -> int:
 
 def _show_answer(console: Console, results: Study, *, verbose: bool) -> None:
     """Print what stands behind the answer, the answer, and what to do next."""
-    verdict = judge(results)
-    warning, answer = target_warning(results), answer_lines(results, verdict)
+    found = said(results)
     for paragraph in (
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
-        *disturbed_line(results),
-        *(line for line in verdict_lines(results, verdict) if line not in answer),
-        *unranked_lines(results),
-        *how_sure_lines(results, verdict),
-        *edge_lines(results, verdict),
+        *found.mind,
         *(sensitivity_lines(results) if verbose else []),
-        *([warning] if warning else []),
-        *map(str, results.study.get("notes", [])),
+        *([f"How sure: {found.sure}"] if found.sure else []),
     ):
         say_wrapped(console, paragraph)
-    for paragraph in answer:
+    for paragraph in found.lines:
         console.print()
         say_wrapped(console, f"Answer: {paragraph}", style="bold")
-    steps = [(step.what, step.do) for step in next_steps(results, verdict)]
+    steps = [(step.what, step.do) for step in next_steps(results, judge(results))]
     if not verbose:
         steps.append(("all tables", results.command("report", results.place, "--verbose")))
     if steps:

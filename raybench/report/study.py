@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raybench.report.answer import answer_of, html_of, lines_of
+from raybench.report.answer import html_of, lines_of, said
+from raybench.report.console import Sentences
 from raybench.report.how_sure import runs_needed
 from raybench.results import analyses, ranking, verdict
 from raybench.results.ranking import Repeated
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from raybench.report.figures.kinds import FigureKind
+    from raybench.report.scaling_report import ScalingReport
 
 SAID = "raybench: "
 """How the sentence begins that a command ends with."""
@@ -104,7 +106,7 @@ def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
         return chosen_trial(results, next(iter(results.runs)))
     verdict = judge(results)
     if verdict is None:
-        raise UserError(f"{results.place}: has no winner. {' '.join(answer_of(results))}")
+        raise UserError(f"{results.place}: has no winner. {' '.join(said(results).lines)}")
     return chosen_trial(results, verdict.cheapest if is_cheapest else verdict.fastest)
 
 
@@ -211,6 +213,21 @@ class StudyResults(Study):
         return winner(self, is_cheapest=True)
 
     @property
+    def answer(self) -> Sentences:
+        """What it found, as the terminal and the page say it."""
+        return Sentences(said(self).lines)
+
+    @property
+    def how_sure(self) -> Sentences:
+        """What the answer stands on, and what would make it surer; empty where nothing won."""
+        return Sentences(filter(None, [said(self).sure]))
+
+    @property
+    def remarks(self) -> Sentences:
+        """What limits the answer: ties, disturbed runs, the end of a searched range, outliers."""
+        return Sentences(said(self).mind)
+
+    @property
     def scaling(self) -> pd.DataFrame:
         """One row per cell of a scaling study; see `raybench.scaling.cells`."""
         return scaling_cells(self)
@@ -219,6 +236,31 @@ class StudyResults(Study):
     def scaling_runs(self) -> pd.DataFrame:
         """One row per run of a scaling study; see `raybench.scaling.runs`."""
         return scaling_runs(self)
+
+    @property
+    def critical_batches(self) -> Sentences:
+        """What the noise of the gradients tells of the critical batch of each series."""
+        from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
+
+        return Sentences(noise_lines(self))
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """Of a named study: what was published, and what held here; `raybench.published_claims()`
+        has those that nobody has run. Columns: claim, published, here, holds."""
+        from raybench.report.scaling_report import claims_table  # late, as the next one
+
+        return claims_table(self)
+
+    def predict(self, workers: str | None = None) -> "ScalingReport":
+        """Fit a model to a scaling study's steps and predict: at numbers of workers ("4,8"; none:
+        twice and four times the most measured) or the cells of a file, as `--predict` does.
+
+        The answer has `.words`, `.predictions` (a DataFrame), `.plot()`.
+        """
+        from raybench.report.scaling_report import ScalingReport  # matplotlib takes a second
+
+        return ScalingReport.of(self, workers)
 
     @property
     def plot(self) -> "StudyPlots":
@@ -235,7 +277,7 @@ class StudyResults(Study):
 
         Columns: train_s, the metric's name, trial; see `analyses`.
         """
-        return analyses.best_at_every_budget(self._search_curves(), self.metric)
+        return analyses.best_at_every_budget(analyses.search_curves(self), self.metric)
 
     def ledger(self) -> pd.DataFrame:
         """Return where the seconds of all runs went; see `analyses`."""
@@ -269,18 +311,11 @@ class StudyResults(Study):
         """
         return analyses.speed_ups(self.scaling)
 
-    def _search_curves(self) -> pd.DataFrame:
-        roles = self.trials["role"]
-        search = self.trials["trial"][
-            roles.isin(analyses.SEARCH) & (self.trials["state"] != "failed")
-        ]
-        return self.curves[self.curves["trial"].isin(search)]
-
     def _asked(self, target: float | None) -> tuple[pd.DataFrame, Metric, float]:
         found = self.target if target is None else target
         if found is None:
             raise UserError("The study asked for no target; name one: study.time_to(0.95).")
-        return self._search_curves(), self.metric, found
+        return analyses.search_curves(self), self.metric, found
 
     def _crossing(self) -> dict[str, Any]:
         return {"hold": self.hold, "baseline_value": self.value_at_start}

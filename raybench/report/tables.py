@@ -2,11 +2,10 @@
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 
@@ -15,7 +14,7 @@ from raybench.results.analyses import ledger_totals as ledger_totals
 from raybench.results.ranking import ranked as ranked
 from raybench.results.store import ERRORS_FOLDER
 from raybench.results.study import Study
-from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.metric import Metric
 from raybench.spec.text import clean, shorten
 
 NUMBERS = re.compile(rf"\S*\b{ERRORS_FOLDER}/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
@@ -47,6 +46,7 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
+MOST_PREDICTED = 6
 BATCH_STATISTICS = (
     "The model has batch normalisation over each worker's own samples, so what it learns depends "
     "on the batch per worker too, and predictions (~) for other splits are rough. "
@@ -54,13 +54,7 @@ BATCH_STATISTICS = (
 )
 
 
-def best_runs(trials: pd.DataFrame, number: int, metric: Metric) -> pd.DataFrame:
-    """Return the best runs of the search that measured anything."""
-    begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
-    return ranked(begun).head(number)
-
-
-def predictions(results: Study, *, number: int = 6) -> pd.DataFrame:
+def predictions(results: Study) -> pd.DataFrame:
     """Return the fastest splits that no run has measured, by the step-time model.
 
     Columns: trial (whose learning curve is carried over), configuration, "seconds ~" and
@@ -77,8 +71,7 @@ def predictions(results: Study, *, number: int = 6) -> pd.DataFrame:
         if label not in run:
             rows.append((row["trial"], label, seconds, seconds * row["num_workers"]))
     table = pd.DataFrame(rows, columns=["trial", "configuration", "seconds ~", "worker s ~"])
-    best = table.sort_values("seconds ~", kind="stable").head(number)
-    return best.reset_index(drop=True)
+    return table.sort_values("seconds ~", kind="stable", ignore_index=True).head(MOST_PREDICTED)
 
 
 def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
@@ -98,40 +91,57 @@ def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-SECONDS = "{:.2f}"
-FORMATS = {
-    "samples/s": "{:,.0f}",
-    "learning rate": "{:.3g}",
-    "share": "{:.0%}",
-}
-WRAPPED = ("configuration", "for example", "waited for")
+MISSING, MARK = "-", "*"
+"""Stand for a value that is missing (and for seconds that are infinite: too few runs hit), and
+behind an interpolated one."""
+LONGEST = 400
+"""Characters of one cell; the files hold the whole text."""
+
+
+class _Missing:
+    def __format__(self, form: str) -> str:
+        return MISSING
+
+
+def texts(frame: pd.DataFrame, forms: Mapping[str, str]) -> pd.DataFrame:
+    """Return columns by their titles, each the text that a form makes of a row (`{low:.2f} -
+    {high:.2f}`). Columns of which nothing is known are left out."""
+    known = frame.notna() & ~frame.isin([math.inf, -math.inf])
+    missing: Any = _Missing()
+    rows = frame.astype(object).where(known, missing).to_dict("records")
+    table = pd.DataFrame({name: [_text(form, row) for row in rows] for name, form in forms.items()})
+    return without_unknown(table)
+
+
+def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of texts without the columns of dashes alone."""
+    return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
+
+
+def _text(form: str, row: Mapping[Any, Any]) -> str:
+    text = form.format_map(defaultdict(_Missing, row))
+    if " - " in form:  # of an interval without an end nothing is said
+        text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
+    rare = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
+    return rare.get(text) or shorten(clean(text), LONGEST)
+
+
+WRAPPED = ("configuration", "for example", "waited for", "series", "claim", "published", "here")
 """Columns that may take several lines."""
-SHARE, OTHER = "{:.1%}", "{:.4g}"
-"""Formats of a metric that is a share, and of others."""
+LEFT = ("trial", "90 % interval", *WRAPPED)
+NUMERIC = re.compile(r"[\d.,%*()~ -]*")
+"""A column of such texts is aligned right, unless it is one of LEFT."""
 DROPPED = (
-    "train s",
-    "whole run s",
-    "samples/s",
-    "waited for",
-    "search s",
-    "search {metric}",
-    "global batch",
-    "test {metric}",
+    *("train s", "whole run s", "samples/s", "waited for", "search ", "global batch", "test "),
     "worker-s",
 )
-"""Columns that a narrow terminal does not show, the first of them first."""
-MARK = "*"
+"""Beginnings of the columns that a narrow terminal does not show, the first of them first."""
 MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
+MARKED = ("s to target", "worker-s", "median s", "expected s", "alone s")
 DISTURBED = "!"
 DISTURBED_SAYS = (
     f"{DISTURBED} disturbed: others had the cores for a quarter of its training or more"
 )
-Marked = Mapping[str, Sequence[bool]]
-"""Which cells of a column have a MARK."""
-MISSING = "-"
-"""Stands for a value that is missing, and for seconds that are infinite: too few runs hit."""
-LONGEST = 400
-"""Characters of one cell; the files hold the whole text."""
 
 
 def print_frame(
@@ -140,160 +150,115 @@ def print_frame(
     title: str,
     *,
     below: str = "",
-    metric: Metric = ACCURACY,
-    marked: Marked = MappingProxyType({}),
+    drop: Sequence[str] = DROPPED,
     is_explained: bool = True,
 ) -> None:
-    """Print a table, a line `below`, an empty line; numbers right, missing values as a dash.
-
-    `metric` says how columns of its name are written; cells that are `marked` get a MARK, which a
-    line below explains (`is_explained`).
-    """
-    own = SHARE if metric.is_share else OTHER
-    kinds = ("best", "median", "search", "test")
-    formats = FORMATS | {f"{kind} {metric.words}": own for kind in kinds}
-    cells = pd.DataFrame(
-        {name: [_cell(value, formats.get(str(name))) for value in frame[name]] for name in frame}
+    """Print a table of texts, a line `below`, an empty line; a line below explains a MARK
+    (`is_explained`)."""
+    cells = frame.astype(str)
+    says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
+    if "trial" in cells and cells["trial"].str.endswith(DISTURBED).any():
+        says.append(DISTURBED_SAYS)
+    lines = [line for one in says for line in wrapped(one, console.width)]
+    names = list(map(str, cells.columns))
+    right = [one for one in names if one not in LEFT and all(map(NUMERIC.fullmatch, cells[one]))]
+    dropped = [one for begin in drop for one in names if one.startswith(begin)]
+    print_table(
+        console, cells, title, drop=dropped, wrap=WRAPPED, right=right, below="\n".join(lines)
     )
-    for name, are_marked in marked.items():
-        if name in cells and any(are_marked):
-            cells[name] = [
-                text + (MARK if is_marked and text != MISSING else " ")
-                for text, is_marked in zip(cells[name], are_marked, strict=True)
-            ]
-    is_disturbed = "trial" in cells and cells["trial"].str.endswith(DISTURBED).any()
-    says = [MARK_SAYS] if is_explained and has_marks(marked) else []
-    says += [DISTURBED_SAYS] if is_disturbed else []
-    below = "\n".join(filter(None, [below, *says]))
-    below = "\n".join(line for one in below.splitlines() for line in wrapped(one, console.width))
-    numeric = [name for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
-    drop = [name.format(metric=metric.words) for name in DROPPED]
-    print_table(console, cells, title, drop=drop, wrap=WRAPPED, right=numeric, below=below)
 
 
-def has_marks(marked: Marked) -> bool:
-    """Return whether any cell has a MARK."""
-    return any(any(are_marked) for are_marked in marked.values())
+def has_marks(cells: pd.DataFrame) -> bool:
+    """Return whether a time is interpolated."""
+    return any(cells[name].str.endswith(MARK).any() for name in MARKED if name in cells)
 
 
-def of_runs(
-    runs: pd.DataFrame, trials: pd.DataFrame, *, metric: Metric = ACCURACY, is_brief: bool = False
-) -> pd.DataFrame:
+def _marks(table: pd.DataFrame) -> list[str]:
+    """Return what stands behind the times of each row; nothing where none is interpolated."""
+    are_marked = table["is_interpolated"].eq(True).fillna(False)
+    return ["" if not are_marked.any() else MARK if one else " " for one in are_marked]
+
+
+def of_runs(runs: pd.DataFrame, results: Study, *, is_brief: bool = False) -> pd.DataFrame:
     """Return a table of runs for a terminal: one column for the configuration.
 
     `is_brief` leaves out what follows from the configuration, and what is measured beside times.
     """
-    table = {"trial": with_disturbed(runs["trial"], trials), "configuration": brief(runs["config"])}
-    table |= {} if is_brief else {"global batch": runs["global_batch_size"]}
-    table |= {title: runs[key] for title, key in _telling_layout(runs).items()}
-    if runs["crossed_s"].notna().any():  # else nobody reached it, or none is asked for
-        table["s to target"] = runs["crossed_s"]
-        table["worker-s"] = runs["num_workers"] * runs["crossed_s"]
-    table[f"best {metric.words}"] = runs[metric.best_column]
+    metric = results.metric
+    forms = {"trial": "{trial}", "configuration": "{config}"}
+    forms |= {} if is_brief else {"global batch": "{global_batch_size}"}
+    forms |= {title: f"{{{key}}}" for title, key in _telling_layout(runs).items()}
+    forms |= {"s to target": "{crossed_s:.2f}{mark}", "worker-s": "{cost:.2f}{mark}"}
+    forms[f"best {metric.words}"] = value_form(metric, metric.best_column)
     if not is_brief:
-        table |= {"samples/s": runs["samples_per_s"], "train s": runs["train_s"]}
-    return pd.DataFrame(table | {"whole run s": runs["wall_s"]})
+        forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:.2f}"}
+    forms["whole run s"] = "{wall_s:.2f}"
+    rows = runs.assign(cost=runs["num_workers"] * runs["crossed_s"], mark=_marks(runs))
+    return texts(_named(rows, results), forms)
 
 
-def with_disturbed(names: pd.Series, trials: pd.DataFrame) -> pd.Series:
-    """Return names of trials, marked where others disturbed a run of theirs that is kept."""
-    runs = trials[trials["is_disturbed"].eq(True).fillna(False)]
-    found = {*runs["trial"], *runs["source"].dropna()}
-    return names.where(~names.isin(found), names + DISTURBED)
+def value_form(metric: Metric, column: str) -> str:
+    """Return how a value of the metric is written in a table."""
+    return f"{{{column}:{'.1%' if metric.is_share else '.4g'}}}"
 
 
-def marks_of_runs(runs: pd.DataFrame) -> Marked:
-    """Return which of `of_runs`' times are interpolated."""
-    marks = runs["is_interpolated"].eq(True).fillna(False).tolist()
-    return dict.fromkeys(("s to target", "worker-s"), marks)
+def _named(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
+    """Return rows with short names of frameworks, and trials marked where others disturbed a run
+    of theirs that is kept."""
+    trials = results.trials[results.trials["is_disturbed"].eq(True).fillna(False)]
+    is_disturbed = rows["trial"].isin({*trials["trial"], *trials["source"].dropna()})
+    names = rows["trial"].where(~is_disturbed, rows["trial"] + DISTURBED)
+    return rows.assign(trial=names, config=brief(rows["config"]))
 
 
-def of_race(table: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the part of `confirmed` that a race is decided by, for a terminal."""
-    rows = table.to_dict("records")
-    return pd.DataFrame(
-        {
-            "trial": with_disturbed(table["trial"], trials),
-            "configuration": brief(table["config"]),
-            "reached": [f"{row['hits']} of {row['runs']}" for row in rows],
-            "expected s": _finite(table["expected_s"]),
-            "90 % interval": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
-            "worker-s": _finite(table["expected_s"] * table["num_workers"]),
-            "search s": table["search_s"],
-        }
+def of_race(table: pd.DataFrame, results: Study, *, has_alone: bool) -> pd.DataFrame:
+    """Return the part of `confirmed` that a race is decided by, for a terminal; beside it the time
+    of the runs alone (`has_alone`), or that of the search."""
+    last = {"alone s": "{alone_s:.2f}{mark}"} if has_alone else {"search s": "{search_s:.2f}"}
+    rows = table.assign(
+        cost=table["expected_s"] * table["num_workers"],
+        alone_s=table["printed_s"].where(table["is_alone"].astype(bool)),
+        mark=_marks(table),
     )
+    return texts(_named(rows, results), RACE | last)
 
 
-def with_alone(cells: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return `of_race` with the time of the runs alone in place of the search's.
+RACE = {
+    "trial": "{trial}",
+    "configuration": "{config}",
+    "reached": "{hits} of {runs}",
+    "expected s": "{expected_s:.2f}{mark}",
+    "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
+    "worker-s": "{cost:.2f}{mark}",
+}
+ALONE = {
+    "median s": "{median_s:.2f}{mark}",
+    "expected s": "{expected:.2f}{mark}",
+    "90 % interval": "{interval_low_s:.2f} - {interval_high_s:.2f}",
+    "worker-s": "{worker_seconds_to_target:.2f}{mark}",
+    "search s": "{search_s:.2f}",
+}
 
-    Seconds of those that did not run alone are missing.
-    """
-    alone = _finite(table["printed_s"]).where(table["is_alone"].astype(bool))
-    return cells.drop(columns="search s").assign(**{"alone s": alone})
 
-
-def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return `confirmed` for a terminal; `is_timed`: judged by the time to a target."""
-    rows = table.to_dict("records")
-    head = {
-        "trial": table["trial"],
-        "configuration": brief(table["config"]),
-        "reached" if is_timed else "finished": [
-            f"{row['new_hits']} of {row['new_runs']}" for row in rows
-        ],
-    }
-    if is_timed:
-        has_misses = (table["new_hits"] < table["new_runs"]).any()
-        middle = {
-            "median s": _finite(table["median_s"]),
-            **({"expected s": _finite(table["printed_s"])} if has_misses else {}),
-            "90 % interval": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
-            "worker-s": _finite(table["worker_seconds_to_target"]),
-            "search s": table["search_s"],
-        }
+def of_confirmed(table: pd.DataFrame, results: Study) -> pd.DataFrame:
+    """Return `confirmed` for a terminal."""
+    metric, name = results.metric, results.metric.name
+    reached = {"reached" if results.is_timed else "finished": "{new_hits} of {new_runs}"}
+    forms = {"trial": "{trial}", "configuration": "{config}"} | reached
+    if results.is_timed:
+        forms |= ALONE
     else:
-        name, form = metric.name, SHARE if metric.is_share else OTHER
-        middle = {
-            f"median {metric.words}": _finite(table[f"median_{name}"]),
-            "90 % interval": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
-            f"search {metric.words}": table[f"search_{name}"],
-        }
-    return pd.DataFrame(head | middle | {f"test {metric.words}": table[metric.test_column]})
-
-
-def marks_of_confirmed(table: pd.DataFrame) -> Marked:
-    """Return which seconds of `of_race` and `of_confirmed` have an interpolated time in them."""
-    marks = table["is_interpolated"].eq(True).tolist()
-    return dict.fromkeys(("median s", "expected s", "worker-s", "alone s"), marks)
-
-
-def _finite(seconds: pd.Series) -> pd.Series:
-    """Return seconds without those that are infinite."""
-    return seconds.where(np.isfinite(seconds))
-
-
-def _ranges(rows: list[dict[Any, Any]], low: str, high: str, form: str) -> list[str]:
-    """Return two columns as `0.85 - 1.96`; a dash where nothing bounds it."""
-    return [
-        f"{form.format(row[low])} - {form.format(row[high])}"
-        if math.isfinite(row[high])
-        else MISSING
-        for row in rows
-    ]
+        low, high = (value_form(metric, f"interval_{end}_{name}") for end in ("low", "high"))
+        forms[f"median {metric.words}"] = value_form(metric, f"median_{name}")
+        forms |= {"90 % interval": f"{low} - {high}"}
+        forms[f"search {metric.words}"] = value_form(metric, f"search_{name}")
+    forms[f"test {metric.words}"] = value_form(metric, metric.test_column)
+    has_misses = (table["new_hits"] < table["new_runs"]).any()  # else it is the median
+    expected = table["printed_s"] if has_misses else math.nan
+    rows = table.assign(config=brief(table["config"]), mark=_marks(table), expected=expected)
+    return texts(rows, forms)
 
 
 def brief(labels: pd.Series) -> pd.Series:
     """Return labels of configurations with the longer framework's name abbreviated."""
     return labels.astype(object).str.replace(r"^tensorflow ", "tf ", regex=True)
-
-
-def _cell(value: Any, form: str | None) -> str:
-    if pd.api.types.is_scalar(value) and pd.isna(value):
-        return MISSING
-    if form is not None:
-        text = form.format(value)
-        return "0%" if text == "-0%" else text
-    if isinstance(value, float):
-        return SECONDS.format(value)
-    return shorten(clean(str(value)), LONGEST)

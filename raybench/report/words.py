@@ -13,6 +13,16 @@ from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
 """Trials named in a sentence."""
+ROLES = {
+    "reference": "reference: default settings, first",
+    "trial": "search",
+    "placement_check": "placement check: was predicted",
+    "race": "race: new seed, beside others",
+    "confirm": "confirm: new seed, alone",
+    "scaling": "repeat of a cell",
+    "pair": "run of a pair",
+}
+"""What a run is for."""
 
 
 def duration(seconds: float) -> str:
@@ -105,13 +115,6 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
     )
 
 
-def target_of(results: Study) -> str:
-    """Return the study's target for a sentence."""
-    if results.target is None:
-        return "no target"
-    return target_words(results.metric, results.target)
-
-
 def target_words(metric: Metric, target: float) -> str:
     """Return a target for a sentence: `95 %` of accuracy, `RMSE 0.4`."""
     number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"
@@ -120,13 +123,10 @@ def target_words(metric: Metric, target: float) -> str:
 
 def target_in_words(results: Study) -> str:
     """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
-    words = target_of(results)
+    if results.target is None:
+        return "no target"
+    words = target_words(results.metric, results.target)
     return f"{words} accuracy" if results.metric == ACCURACY else words
-
-
-def value_words(results: Study, value: float | None) -> str:
-    """Return a value of the metric, named: `validation accuracy 97.3 %`."""
-    return f"validation {results.metric.words} {results.metric.shown(value)}"
 
 
 def within_budget(budget: float | None) -> str:

@@ -5,38 +5,28 @@ their study's own, so few of them say anything of a harder one), where the secon
 against worker-seconds, how a training scales, and which configurations may be the best.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
-from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import small_difference
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import MACHINE_FAULTS
 from raybench.stats.standing import LONG_PERIOD
 
+SEARCH = ("trial", "placement_check")
+"""Roles of a search's own runs."""
 
-def need(
-    frame: pd.DataFrame, what: str, columns: Iterable[str], *, known: Iterable[str] = ()
-) -> None:
-    """Raise UserError where a column is missing, or nothing is known in one of `known`.
 
-    `what` names the frame: `trials`, `curves`, `scaling`. Studies of other tools say less.
-    """
-    for name in (*columns, *known):
-        if name not in frame:
-            raise UserError(
-                f"{what}: has no column '{name}'; give the frame of raybench.load(...).{what}."
-            )
-    for name in known:
-        if len(frame) and frame[name].isna().all():
-            raise UserError(
-                f"{what}: nothing is known of '{name}' there, so this cannot be computed."
-            )
+def search_curves(results: Study) -> pd.DataFrame:
+    """Return the evaluations of the search's runs that did not fail."""
+    trials = results.trials
+    search = trials["trial"][trials["role"].isin(SEARCH) & (trials["state"] != "failed")]
+    return results.curves[results.curves["trial"].isin(search)]
 
 
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -48,7 +38,6 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     the last row with `train_s <= s`. Empty without a value.
     """
     columns = ["train_s", metric.name, "trial"]
-    need(curves, "curves", columns, known=("train_s",))
     points = curves[columns].dropna(subset=["train_s", metric.name])
     # Of values at the same second the best comes first, so that it alone stays.
     gain = metric.sign * points[metric.name]
@@ -64,7 +53,6 @@ def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
 
     `other` is what no phase accounts for; with it the rows sum to the walls.
     """
-    need(trials, "trials", ("train_s",), known=("wall_s",))
     seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
     wall = float(trials["wall_s"].sum())
     rows = [
@@ -83,7 +71,6 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
     reached, never on the front); worker_seconds_to_target is added. Where some of them are
     confirmed (is_confirmed), the front is theirs: a single run may be a lucky one. Fastest first.
     """
-    need(trials, "trials", ("time_to_target_s",), known=("num_workers",))
     if "is_confirmed" in trials and trials["is_confirmed"].any():
         trials = trials[trials["is_confirmed"]]
     front = trials.assign(time_to_target_s=trials["time_to_target_s"].astype(float))
@@ -121,18 +108,11 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     columns. `ideal` is what the speed-up would be if nothing was lost: the number of workers. Cells
     without a single worker of their kind to compare with are left out.
     """
-    need(scaling, "scaling", COLUMNS[:5])
     known = scaling[scaling["speedup"].notna()]
     table = known.assign(ideal=known["num_workers"].astype(float))
     return table[[*COLUMNS]].sort_values(
         ["scaling", "curve", "num_workers"], kind="stable", ignore_index=True
     )
-
-
-SEARCH = ("trial", "placement_check")
-"""Roles of a search's own runs."""
-ONE_POINT = 0.01
-"""Of a share; of other metrics it is 1 % of the gap to the baseline value (`small_difference`)."""
 
 
 def time_to_target(
@@ -149,7 +129,6 @@ def time_to_target(
     of `hold` evaluations in a row at the target counts, and where evaluations are far apart a
     time between it and the one before (`stats.standing`; `baseline_value` is reached at 0 s).
     """
-    need(curves, "curves", ("trial", metric.name), known=("train_s",))
     codes, names = pd.factorize(curves["trial"])
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
@@ -178,15 +157,14 @@ def around_target(
     *,
     hold: int = 1,
     baseline_value: float | None = None,
-    points: float = ONE_POINT,
 ) -> pd.DataFrame:
     """Return which trial reaches first the target, an easier and a harder one, easiest first.
 
-    They are `points` of a share apart (0.01: one point), of other metrics 1 % of the gap to
-    the baseline value. Columns: target, trial, seconds (both missing where none reaches it),
-    reached (trials that do), trials. A winner that changes with the target hangs on it.
+    They are a point of a share apart, of other metrics 1 % of the gap to the baseline value.
+    Columns: target, trial, seconds (both missing where none reaches it), reached (trials that do),
+    trials. A winner that changes with the target hangs on it.
     """
-    step = metric.sign * small_difference(metric, target, baseline_value, points=points)
+    step = metric.sign * small_difference(metric, target, baseline_value)
     rows = []
     for one in (target - step, target, target + step):
         if metric.is_share and one > 1:
@@ -231,8 +209,6 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     | times_as_fast, times_the_cost | over the fewest workers that hit |
     | best_accuracy | or another metric's |
     """
-    columns = ("hits", "time_to_target_s", "worker_seconds_to_target", metric.best_column)
-    need(configurations, "configurations", columns, known=("num_workers",))
     rows: list[dict[str, Any]] = []
     for number, group in configurations.groupby("num_workers"):
         hit = group[group["time_to_target_s"].notna()]
@@ -262,7 +238,7 @@ CUT_OFF = ("interrupted", "time_budget")
 """Why a run ended that says nothing of its configuration."""
 
 
-def importance(trials: pd.DataFrame, keys: Sequence[str], metric: Metric) -> pd.DataFrame:
+def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return how much the score of the search's runs hangs on each of `keys`, most first.
 
     Permutation importance (Breiman 2001; Fisher et al. 2019): a random forest learns the score from
@@ -278,19 +254,16 @@ def importance(trials: pd.DataFrame, keys: Sequence[str], metric: Metric) -> pd.
     | runs | how many runs all of this stands on, at most MOST_RUNS |
 
     Empty where it would be noise: below LEAST_RUNS runs, or where the forest does not predict runs
-    that it has not seen. The score is what the search minimises; where `trials` has none, the
-    metric's best value. Runs that a machine's fault or the end of the study cut off are left out;
-    those that broke (out of memory, NaN) have the worst score.
+    that it has not seen. The score is what the search minimises. Runs that a machine's fault
+    or the end of the study cut off are left out; those that broke (out of memory, NaN) have the
+    worst score.
 
     It says what mattered *among the runs that were made*: a search that learns samples its best
     region most, so a key that is decisive elsewhere seems to matter less than on a uniform sample,
     and keys that were moved together share what either tells.
     """
-    missing = [key for key in keys if key not in trials]
-    if missing:
-        raise UserError(f"trials: has no column '{missing[0]}'; name searched keys.")
     trials = trials.reset_index(drop=True)
-    score = _scores(trials, metric).dropna()
+    score = _scores(trials).dropna()
     if len(score) > MOST_RUNS:
         score = score.sample(MOST_RUNS, random_state=0)
     runs = trials.loc[score.index]
@@ -316,24 +289,14 @@ def _table(found: Mapping[str, Any], *, runs: int) -> pd.DataFrame:
     )
 
 
-def _scores(trials: pd.DataFrame, metric: Metric) -> "pd.Series[float]":
+def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return each run's score; NaN of those that say nothing of their configuration."""
-    score = pd.Series(np.nan, index=trials.index)
-    if "score" in trials:
-        score = trials["score"].astype(float)
-    if score.isna().all() and metric.best_column in trials:
-        score = -metric.sign * trials[metric.best_column].astype(float)
-    elif {"crossed_s", "time_to_target_s"} <= set(trials):
-        # The recorded score knows the recorded time alone.
-        earlier = trials["crossed_s"].astype(float) / trials["time_to_target_s"].astype(float)
-        score = score + np.log(earlier.fillna(1.0))
-    says = np.isfinite(score)
-    for column, words in (("stop", CUT_OFF), ("failure", MACHINE_FAULTS)):
-        if column in trials:
-            says &= ~trials[column].isin(words)
-    if "role" in trials:
-        says &= trials["role"].isin(SEARCH)
-    return score.where(says)
+    # The recorded score knows the recorded time alone.
+    earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
+    score = trials["score"] + earlier
+    says = np.isfinite(score) & trials["role"].isin(SEARCH)
+    cut = trials["stop"].isin(CUT_OFF) | trials["failure"].isin(MACHINE_FAULTS)
+    return score.where(says & ~cut)
 
 
 def _numbers(values: "pd.Series[Any]") -> np.ndarray:
@@ -372,4 +335,4 @@ def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]
 def importance_of(results: Study) -> pd.DataFrame:
     """Return `importance` of the keys that a study searched."""
     keys = [key for key in results.searched if key in results.trials]
-    return importance(results.trials, keys, results.metric)
+    return importance(results.trials, keys)

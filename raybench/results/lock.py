@@ -14,12 +14,12 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 from pydantic import TypeAdapter
@@ -87,7 +87,7 @@ class StudyLock:
         """Raise StudyError if another process took the folder over, as it can a file's lock."""
         if not isinstance(self._lock, SoftFileLease):
             return
-        owner = _read(self.folder / OWNER_FILE)
+        owner = owner_of(self.folder)
         if owner and json.dumps(owner) != self._owner:
             who = _in_words(owner)
         elif self._lock.compromise is not None:
@@ -126,7 +126,7 @@ class StudyLock:
                 if lives or lock.owner is None or time.monotonic() - began > 2 * STALE_S:
                     raise
             if not has_said:
-                who = _in_words(_read(self.folder / OWNER_FILE))
+                who = _in_words(owner_of(self.folder))
                 self._warn(
                     f"{self.folder}: {who} did not give it back; waiting for a sign of it, "
                     f"{STALE_S:g} s at most."
@@ -138,31 +138,44 @@ class StudyLock:
         advice = "wait for it, end it, or name another folder with --out"
         if isinstance(self._lock, SoftFileLease):
             advice += f"; if it is gone, delete {self._lock.lock_file}"
-        who = _in_words(_read(self.folder / OWNER_FILE))
+        who = _in_words(owner_of(self.folder))
         return UserError(clean(f"{self.folder}: is in use by {who}; {advice}."))
 
 
-def owner_in(folder: Path) -> str | None:
-    """Return who works in a folder, in words; None where nobody does, as far as a reader knows.
+Driver = Literal["lives", "ended", "died", "unknown"]
+"""`ended`: it gave the place back; `died`: it did not, and is gone; `unknown`: it is on a host
+whose processes are not seen from here."""
 
-    A killed process leaves its name behind: one of this host that is gone is nobody.
-    """
-    owner = _read(folder / OWNER_FILE)
-    pid = owner.get("pid")
-    if not owner or (owner.get("host") == platform.node() and not _lives(pid)):
+
+def owner_of(folder: Path) -> dict[str, Any] | None:
+    """Return what who writes the study in a folder says of itself; None where nobody does, nothing
+    where it is torn."""
+    try:
+        found = json.loads((folder / OWNER_FILE).read_bytes())
+    except FileNotFoundError:
         return None
-    return clean(_in_words(owner))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _lives(pid: object) -> bool:
-    if not isinstance(pid, int) or not 0 < pid < 2**31:
-        return False
-    with suppress(PermissionError):  # another user's
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
+def driver_of(owner: Mapping[str, Any]) -> Driver:
+    """Say whether the process of an owner is there: a killed one leaves its name behind."""
+    if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
+        return "unknown"
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return "died"
+    except (PermissionError, OverflowError):  # another user's; no number of a process
+        return "unknown"
+    return "lives"
+
+
+def owner_in(folder: Path) -> str | None:
+    """Return who works in a folder, in words; None where nobody does, as far as a reader knows."""
+    owner = owner_of(folder)
+    return clean(_in_words(owner)) if owner and driver_of(owner) != "died" else None
 
 
 def _owner() -> str:
@@ -175,7 +188,8 @@ def _owner() -> str:
     return json.dumps(content)
 
 
-def _in_words(owner: dict[str, Any]) -> str:
+def _in_words(owner: Mapping[str, Any] | None) -> str:
+    owner = owner or {}
     who = f"process {owner.get('pid', '?')}"
     if owner:
         who += f" on {owner.get('host')} since {owner.get('since')} ({owner.get('command')})"
@@ -190,15 +204,6 @@ def _touched(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_mtime_ns, found.st_ino
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what a file says of the lock's owner; nothing where it is torn."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 LEASE_KEY = "study.lease"

@@ -5,6 +5,7 @@ Also whether an earlier session may be continued there.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,20 @@ def check_place(place: str) -> str:
 def shown(place: str, folder: Path) -> str:
     """Return where results are, in words: `folder` holds what is in `place`, or is it."""
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
+
+
+def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return a name for each of (name, place): as much of the place's end as tells it apart."""
+    parts = [Path(place).parts for _, place in studies]
+    names = [name for name, _ in studies]
+    for depth in range(2, max(map(len, parts), default=0) + 1):
+        twice = {name for name, number in Counter(names).items() if number > 1}
+        names = [
+            "/".join(own[-depth:]) if name in twice else name
+            for name, own in zip(names, parts, strict=True)
+        ]
+    for number, name in enumerate(names):
+        before = names[:number].count(name)
+        if before:  # the same study twice
+            names[number] = f"{name} ({before + 1})"
+    return tuple(names)

@@ -27,7 +27,6 @@ from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
 MOST_DIGITS = 18
 """Of a whole number that 64 bits hold for certain."""
-MOST_WHOLE = 10**MOST_DIGITS
 LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_NAMED = 3
 """Lines that the sentence on unreadable ones names."""
@@ -194,12 +193,12 @@ def _read(path: Path) -> Records:
 
 
 def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
-    """Return a run's name and what a line says of it, its strings cleaned before; ValueError where
-    it is no record."""
-    kind, name = kind_and_trial(line)
+    """Return a run's name and what a line says of it, its strings cleaned before (`plain`);
+    ValueError where it is no record."""
+    kind, name = _kind_and_trial(line)
     assert isinstance(line, dict)
     if kind == "eval":
-        return name, evaluation_of(line)
+        return name, _built(EVALUATION, line)
     if kind == "prediction":
         return name, _built(PREDICTION, line)
     run = _built(RUN, _whole(line))
@@ -290,17 +289,7 @@ def read_study(path: Path) -> dict[str, Any]:
     return content
 
 
-def evaluation_of(line: dict[str, Any]) -> Evaluation:
-    """Return the evaluation of an `eval` line; ValueError says what is wrong with it."""
-    return _built(EVALUATION, line)
-
-
-def run_of(line: dict[str, Any]) -> RunRecord:
-    """Return the run of a `run` line, strings cleaned; ValueError says what is wrong with it."""
-    return _built(RUN, _whole(plain(line)))
-
-
-def kind_and_trial(line: object) -> tuple[str, str]:
+def _kind_and_trial(line: object) -> tuple[str, str]:
     """Return what a line is of, and of which run; ValueError where it is no record."""
     if not isinstance(line, dict):
         raise ValueError("it holds no keys and values")

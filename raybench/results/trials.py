@@ -208,12 +208,17 @@ RUN_COLUMNS = [one.name for one in fields(RunRecord) if one.name in TRIAL_TYPES 
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
     """Return columns and their types (those above, of accuracy) with the names of a metric."""
+    return dict(zip(named(types, metric), types.values(), strict=True))
+
+
+def named(columns: Iterable[str], metric: Metric) -> list[str]:
+    """Return columns of a table of accuracy with the names of a metric."""
     names = {
         ACCURACY.name: metric.name,
         ACCURACY.best_column: metric.best_column,
         ACCURACY.test_column: metric.test_column,
     }
-    return {names.get(column, column): kind for column, kind in types.items()}
+    return [names.get(column, column) for column in columns]
 
 
 def searched_columns(trials: pd.DataFrame) -> list[str]:

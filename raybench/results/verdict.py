@@ -239,7 +239,7 @@ class Winner:
     """Its runs, chosen by or printed, and those of them that hit."""
     every_hit: int = 0
     value: float = math.nan
-    """Median of the metric over the new runs."""
+    """Median of the metric over the new runs; before any, the best of the search's."""
     ends: tuple[float, float] | None = None
     """The 90 % interval of it; None with a target, and where nobody knows."""
     test_value: float = math.nan
@@ -310,7 +310,10 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
     row = results.trials[results.trials["trial"] == trial].iloc[0]
     is_between = not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"])
     mark = " (interpolated)" if is_between else ""
-    single = Winner(trial, spec, results.label(spec), float(row["crossed_s"]), mark)
+    single = Winner(
+        *(trial, spec, results.label(spec), float(row["crossed_s"]), mark),
+        value=float(row[metric.best_column]),
+    )
     if not is_confirmed:
         return single
     found: Any = confirmed(results).set_index("trial").loc[trial]

@@ -183,7 +183,7 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
     if busy is not None:
         say(console, busy)
     with Session(address=address) as session, interrupt.needing(session.lost):
-        session.notes += [] if busy is None else [f"At the start {busy}"]
+        session.notes += [] if busy is None else [busy]
         interrupt.listen()  # again: what a library may have taken meanwhile
         interrupt.check()
         if session.warning is not None:

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
-from raybench.scaling.runs import MISSES, median_time, named, run_table
+from raybench.results.trials import named
+from raybench.scaling.runs import MISSES, median_time, run_table
 from raybench.spec.documents import flat_keys
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec

@@ -171,7 +171,7 @@ class ThroughputModel:
         draws = sample(law.step, measured, whiten, unit, number=number)
         return cls(observed, scale, unit, levels, weights, draws)
 
-    def predict(self, cells: Sequence[Cell], *, coverage: float = 0.9) -> list[Prediction]:
+    def predict(self, cells: Sequence[Cell]) -> list[Prediction]:
         """Return the predictions of cells, in their order."""
         if not cells:
             return []
@@ -189,8 +189,7 @@ class ThroughputModel:
         # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)
         noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
-        ends = (1 - coverage) / 2, (1 + coverage) / 2
-        low, high = np.exp(np.quantile(centre + noise * np.sqrt(doubt), ends, axis=0))
+        low, high = np.exp(np.quantile(centre + noise * np.sqrt(doubt), (0.05, 0.95), axis=0))
         middle = np.exp(np.median(centre, axis=0))
         return [
             Prediction(cell, *map(float, row))

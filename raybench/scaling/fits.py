@@ -26,6 +26,7 @@ from raybench.scaling.samples_to_target import SamplesToTarget, fit, from_noise_
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.spec.text import counted
 
 DOUBLINGS = 2
 """Of the most workers measured, which are predicted where nothing else is asked."""
@@ -101,15 +102,19 @@ def critical_batches(results: Study) -> dict[str, list[float]]:
     return found
 
 
-def noise_sentence(values: Sequence[float]) -> str:
-    """Say what runs of a series tell of the critical batch."""
-    middle, runs = statistics.median(values), len(values)
-    spread = f", {min(values):,.3g} to {max(values):,.3g}" if runs > 1 else ""
-    return (
-        f"By the noise of the gradients the critical batch is about {middle:,.3g} "
-        f"({runs} run{'s' if runs != 1 else ''}{spread}); right within a factor of three, as such "
-        "figures go."
-    )
+def noise_lines(results: Study) -> list[str]:
+    """Say what the runs of each series tell of the critical batch, if they do."""
+    return [
+        f"{series}: by the noise of the gradients the critical batch is about "
+        f"{statistics.median(found):,.3g} ({_over_runs(found)}); right within a factor of three, "
+        "as such figures go."
+        for series, found in critical_batches(results).items()
+    ]
+
+
+def _over_runs(values: Sequence[float]) -> str:
+    spread = f", {min(values):,.3g} to {max(values):,.3g}" if len(values) > 1 else ""
+    return f"{counted(len(values), 'run')}{spread}"
 
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raybench.results.trials import accelerators_of
+from raybench.results.trials import accelerators_of, named
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.scaling_study import StudyCell
 from raybench.stats.record import Evaluation, RunRecord, StepTimes
@@ -182,12 +182,6 @@ def run_table(
     is_far = (slower > FAR * own["short_steps"]) | (slower < 1 / FAR)
     table["is_outlier"] = table["is_slow_start"] | is_far
     return table
-
-
-def named(columns: Sequence[str], metric: Metric) -> list[str]:
-    """Return columns of a table of accuracy with the names of a metric."""
-    names = {ACCURACY.name: metric.name, ACCURACY.best_column: metric.best_column}
-    return [names.get(column, column) for column in columns]
 
 
 def _row(

@@ -41,7 +41,7 @@ EARLY = 0.25
 """Share of a reference run's length after which what it had reached may be the target."""
 LATEST = 0.5
 """The same of one that was still improving when its time ended: nothing it reached at its end."""
-MOST_OF_WAY = 2 / 3
+MOST_OF_WAY = 0.5
 """Share of the way from the baseline to what a reference reached at its end, below which what it
 had reached earlier is no target: soon there says little of who gets far."""
 DIGITS = 3

@@ -353,8 +353,7 @@ class StudyPipeline:
     def _write_study(self) -> None:
         target = "the user"
         if "target" in self.study.auto:
-            said = (one for one in self.set_by if one.startswith(("target", "no target")))
-            target = next(said, "not set yet")
+            target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
         cluster = self.session.capacity.document()
         content = {
             "study": self.study.document(),

@@ -108,9 +108,10 @@ class Watched:
         return last_s if self.driver in ("ended", "died") else max(at, last_s)
 
     def notes(self) -> list[str]:
-        """Return what there is to say of lines that are no records, and of who writes them."""
+        """Return what there is to say of lines that are no records, of a plan that cannot be read,
+        and of who writes them."""
         left = left_out(self.replay.bad)
-        return [*([left] if left else []), *self._of_the_driver()]
+        return [*filter(None, (left, self._unread)), *self._of_the_driver()]
 
     def _of_the_driver(self) -> list[str]:
         if self.driver == "died":
@@ -144,9 +145,13 @@ class Watched:
             document = None
         if not isinstance(document, dict) or not isinstance(document.get("study"), dict):
             raise UserError(f"{STUDY_FILE}: is no study of ours; restore the file.")
-        self._document = document
+        self._document, self._unread = document, ""
         self.state.num_workers = _num_workers(document)
-        self.replay.replan(*self._plan())
+        try:
+            plan = self._plan()
+        except UserError as error:  # written by another version: its runs can be shown all the same
+            plan, self._unread = (Plan(), Forecast()), f"What is left is not known: {error}"
+        self.replay.replan(*plan)
 
     def _plan(self) -> tuple[Plan, Forecast]:
         document = self._document
@@ -173,6 +178,8 @@ class Watched:
         plan = Plan(counts, concurrency=concurrency if isinstance(concurrency, int) else None)
         return plan, StudyForecast(search, fitting)
 
+    _unread: str = ""
+    """Why the plan could not be read, in a sentence."""
     _budget_s: float | None = None
     """The time budget; of a study that was continued it counts from a moment nobody recorded."""
 

@@ -4,6 +4,8 @@ Their committed outputs are made by `python tests/notebooks/executing.py`.
 """
 
 import base64
+import re
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -12,8 +14,6 @@ import pytest
 from nbformat import NotebookNode
 
 import raybench
-from raybench.report.scaling_report import claims_table, published_claims
-from raybench.scaling.published import STUDIES
 from raybench.spec.errors import UserError
 from tests.notebooks.executing import FOLDER, PNG, STUDY_VARIABLE, execute, outputs
 
@@ -29,7 +29,7 @@ SAYS = {
     "tune_results": (
         "Opened: ../tests/fixtures/digits_race",
         "9 configurations ran again",
-        "No setting lies at an end of its range.",
+        "Statistically tied with the winner: trials 0024, 0027, 0018.",
     ),
     "scaling": (
         "Each worker keeps its batch (weak scaling): 2 workers train 1.27 times",
@@ -39,7 +39,9 @@ SAYS = {
     ),
     "seed_studies": ("../tests/fixtures/batch_size_vs_workers",),
 }
-"""What each prints of its stored study, lines joined."""
+"""What each shows of its stored study, lines joined."""
+BELOW = re.compile(r"^\s*(?:from|import)\s+raybench\.", re.MULTILINE)
+CODE = re.compile(r"^```python$(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -69,16 +71,30 @@ def kinds(notebook: NotebookNode) -> list[list[str]]:
     ]
 
 
-def printed(notebook: NotebookNode) -> list[str]:
-    return [output["text"] for output in outputs(notebook) if output.output_type == "stream"]
+def shown(notebook: NotebookNode) -> list[str]:
+    """Return the texts that are printed, or shown as the value of a cell."""
+    texts = [one.get("text") or one["data"].get("text/plain") for one in outputs(notebook)]
+    return [one for one in texts if one is not None]
+
+
+def test_notebooks_and_docs_use_nothing_below_raybench() -> None:
+    codes = {
+        path: "\n".join(one.source for one in nbformat.read(path, 4).cells)
+        for path in FOLDER.glob("*.ipynb")
+    }
+    pages: list[Path] = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    codes |= {path: "\n".join(CODE.findall(path.read_text())) for path in pages}
+    codes |= {path: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    assert [path.name for path, code in codes.items() if BELOW.search(code)] == []
+    assert BELOW.search("x\nfrom raybench.report import x"), "it is found where it is"
 
 
 def test_neither_ray_nor_a_framework_is_imported(executed: NotebookNode) -> None:
-    assert printed(executed)[-1].strip() == "[]"
+    assert shown(executed)[-1].strip() == "[]"
 
 
 def test_the_story_is_told(name: str, executed: NotebookNode) -> None:
-    text = " ".join(" ".join(printed(executed)).split())
+    text = " ".join(" ".join(shown(executed)).split())
     assert [sentence for sentence in SAYS[name] if sentence not in text] == []
     assert not [output for output in outputs(executed) if output.get("name") == "stderr"]
 
@@ -87,7 +103,7 @@ def test_committed_outputs_are_those_of_the_committed_cells(
     committed: NotebookNode, executed: NotebookNode
 ) -> None:
     assert kinds(committed) == kinds(executed)[:-1]
-    assert printed(committed) == printed(executed)[:-1]
+    assert shown(committed) == shown(executed)[:-1]
     tables = [
         [output["data"].get("text/html") for output in outputs(one) if "data" in output]
         for one in (committed, executed)
@@ -144,13 +160,14 @@ def test_ones_own_study_is_opened(
 
 
 def test_claims_of_studies_that_nobody_has_run_are_the_published_ones() -> None:
-    for name in STUDIES:
-        table = published_claims(name)
+    published = raybench.published_claims()
+    assert len(published) == 5
+    for table in published.values():
         assert len(table) > 3
         assert set(table["holds"]) == {"not told here"}
-    run = claims_table(raybench.load(FIXTURES / "batch_size_vs_workers"))
-    unrun = published_claims("batch_size_vs_workers")
+    run = raybench.load(FIXTURES / "batch_size_vs_workers").claims
+    unrun = published["batch_size_vs_workers"]
     assert run[["claim", "published"]].equals(unrun[["claim", "published"]])
     assert set(run["holds"]) == {"yes", "no", "not told here"}
     with pytest.raises(UserError, match="is no named study"):
-        claims_table(raybench.load(FIXTURES / "scaling"))
+        _ = raybench.load(FIXTURES / "scaling").claims

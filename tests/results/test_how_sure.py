@@ -9,22 +9,14 @@ from test_repeated import COLD, raced
 from test_tables import write_space
 from test_verdict import at_budget, judged_at_budget
 
-from raybench.report.how_sure import how_sure_lines
+from raybench.report.how_sure import how_sure
 from raybench.report.remarks import edge_lines
 from raybench.report.study import load
 from raybench.results.ranking import noise_of
 from raybench.results.verdict import judge
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, more
-from tests.made_results import OBJECTIVE, results_folder, run_line
-
-
-def sure(folder, *groups, **study):
-    results = results_folder(folder, [line for group in groups for line in group])
-    results.study.update(study)
-    lines = how_sure_lines(results, judge(results))
-    return lines[0] if lines else None
-
+from tests.made_results import results_folder, run_line
 
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
@@ -78,15 +70,10 @@ def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_pat
     results, verdict = judged_at_budget(tmp_path, wild, *steady)
     assert verdict.ties[0] == "0001"
     assert len(verdict.ties) > 1, "its own runs do not tell it from the others"
-    (text,) = how_sure_lines(results, verdict)
+    text = how_sure(results, verdict)
     assert "points, those of trial 0001 by 3." in text
     low, high = (results.confirmed[f"interval_{end}_accuracy"].iloc[0] for end in ("low", "high"))
     assert high - low > 0.05
-
-
-def test_nothing_is_said_of_a_single_run(tmp_path):
-    study = {"objective": OBJECTIVE.model_dump(mode="json"), "run": True}
-    assert sure(tmp_path, [run_line("0000", 4.0)], study=study) is None
 
 
 RATE = {"learning_rate": {"low": 0.0001, "high": 0.03, "log": True}}

@@ -93,13 +93,6 @@ def test_many_records_are_read_in_seconds(tmp_path):
     assert (len(records.runs), sum(map(len, records.curves.values()))) == (2000, 20_000)
 
 
-def test_a_torn_last_record_is_no_trouble(tmp_path):
-    results_folder(tmp_path, [run_line("0000", 2.0)])
-    with (tmp_path / "records.jsonl").open("a") as file:
-        file.write('{"kind": "run", "trial": "0001"')
-    assert list(raybench.load(str(tmp_path)).trials["trial"]) == ["0000"]
-
-
 @pytest.mark.parametrize("missing", ["records.jsonl", STUDY_FILE])
 def test_another_folder_is_refused(tmp_path, missing):
     results_folder(tmp_path, [])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.report.several import Studies, unlike
+from raybench.report.several import Studies
+from raybench.results.place import unlike
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from tests.made_results import curve, results_folder, run_line

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from test_screens import RMSE, RMSE_BUDGET, RMSE_LINES
 
-from raybench.report.answer import verdict_lines
+from raybench.report.answer import said
 from raybench.report.figures.curves import curves_figure
 from raybench.report.figures.pareto import pareto_figure
 from raybench.report.figures.parts import metric_axis, new_figure
@@ -59,10 +59,9 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     assert harder.startswith("With target RMSE 0.485 trial 0007")
     assert "after 2.72 s" in harder
     assert results.time_to(0.6)["seconds"].min() == pytest.approx(1.0 + 0.3 / 0.402)
-    assert "a target this high hardly distinguishes them; try a lower one" in target_warning(
-        results
-    )
-    line = verdict_lines(results, judge(results))[0]
+    (warning,) = target_warning(results)
+    assert "a target this high hardly distinguishes them; try a lower one" in warning
+    line = said(results).lines[0]
     assert "(trial 0005)" in line
     assert "It reaches RMSE 0.5 after 2.09 s (interpolated) of training, " in line
 
@@ -74,7 +73,7 @@ def test_curves_fall_to_the_target_and_the_marker_is_at_the_least(budget, tmp_pa
     marks = [line for line in axes.lines if line.get_marker() in "os^"]
     assert sorted(float(line.get_ydata()[0]) for line in marks) == [0.40, 0.50, 0.55]
     results = timed(tmp_path / "timed")
-    _, axes = new_figure(4, 3)
+    _, axes = new_figure(3)
     metric_axis(axes, results)
     (target,) = [line for line in axes.lines if line.get_gid() == "target"]
     assert target.get_ydata()[0] == 0.5

@@ -21,15 +21,6 @@ def study(folder, *lines):
     return results_folder(folder, [measured, *lines])
 
 
-def test_a_prediction_stands_beside_the_trials_and_wins_nothing(tmp_path):
-    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32))
-    assert list(results.trials["trial"]) == ["0000"]
-    assert judge(results).fastest == "0000"
-    row = predictions(results).iloc[0]
-    assert row["configuration"].startswith("torch 2x32 ")
-    assert (row["seconds ~"], row["worker s ~"]) == (0.5, 1.0)
-
-
 def test_the_last_prediction_of_a_split_counts(tmp_path):
     lines = [predicted("0000", seconds, workers=2, batch=32) for seconds in (0.5, 0.7)]
     assert list(predictions(study(tmp_path, *lines))["seconds ~"]) == [0.7]

@@ -5,7 +5,7 @@ import math
 import pytest
 from test_tables import shown
 
-from raybench.report.answer import answer_lines, verdict_lines
+from raybench.report.answer import said
 from raybench.report.export import export
 from raybench.results.ranking import noise_of
 from raybench.results.store import StudyFiles
@@ -53,7 +53,7 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     assert other["median_s"] == 4.25, "without the run that it was picked for"
     verdict = judge(results)
     assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
-    line = verdict_lines(results, verdict)[0]
+    line = said(results).lines[0]
     assert "It reaches 90 % accuracy after 6.00 s of training (90 % interval: " in line
     assert "confirmed by 3 of 3 new seeds, run alone" in line
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
@@ -115,7 +115,7 @@ def test_what_misses_alone_is_not_named_above_what_hits_by_all_runs(tmp_path):
     assert list(results.configurations["trial"])[:2] == ["0002", "0001"]
     export(results, StudyFiles(tmp_path))
     assert "num_workers: 1" in (tmp_path / "best.yaml").read_text()
-    assert "0001" not in answer_lines(results, verdict)[0]
+    assert "0001" not in said(results).lines[0]
 
 
 def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
@@ -137,7 +137,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
     text = shown(results)
     assert "1.33*" in text
-    assert ", interpolated; " in verdict_lines(results, judge(results))[0]
+    assert ", interpolated; " in said(results).lines[0]
     assert text.count("* interpolated: where the line between two evaluations crosses") == 4
 
 
@@ -169,8 +169,10 @@ def test_what_no_new_seed_reached_is_no_winner(tmp_path):
     results = study(tmp_path / "two", missed, raced("0002", 50.0, [50.0, 51.0]))
     assert judge(results).fastest == "0002"
     results = study(tmp_path / "one", missed)
-    (line,) = verdict_lines(results, judge(results))
+    (line,) = said(results).lines
     assert "(trial 0000)" in line, "the first trial ran once"
     results = results_folder(tmp_path / "alone", raced("0000", 2.0, [None], [None, None]))
-    (line,) = verdict_lines(results, judge(results))
-    assert line.startswith("No result: trial 0000 reached the target of 90 % in the search, but")
+    (line,) = said(results).lines
+    assert line.startswith(
+        "No result: trial 0000 reached the target of 90 % accuracy in the search, but"
+    )

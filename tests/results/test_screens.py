@@ -4,6 +4,7 @@ After a change that is meant, RAYBENCH_SCREENS=write writes them anew; read the 
 """
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from test_verdict import BUDGET, STARVED, again, at_budget, beside_guessing
 
 from raybench.report.export import export
 from raybench.report.remarks import sensitivity_lines
+from raybench.report.study import load
 from raybench.results.store import StudyFiles
 from raybench.spec.objective import Objective
 from raybench.stats.record import Prediction
 from tests.made_results import OBJECTIVE, curve, results_folder, run_line
 
 SCREENS = Path(__file__).parent / "screens"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 HELD = Objective(target=0.9, max_train_seconds=60.0, hold=2)
 FAR = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
 FAR_RUNS = [
@@ -156,10 +159,10 @@ CASES = {
 }
 
 
-def said(results):
+def said(results, width=100):
     """Everything that is printed of a study, its files' comments, and how Python shows it."""
     verbose = len(results.predictions) > 0
-    parts = [shown(results, width=100, verbose=verbose), *sensitivity_lines(results)]
+    parts = [shown(results, width=width, verbose=verbose), *sensitivity_lines(results)]
     for file in export(results, StudyFiles(results.folder)):
         if file.suffix == ".yaml":
             comment = [line for line in file.read_text().splitlines() if line.startswith("#")]
@@ -169,8 +172,8 @@ def said(results):
     return text.replace(results.folder.name, "NAME") + "\n"
 
 
-def checked(name, results):
-    file, text = SCREENS / f"{name.replace(' ', '_')}.txt", said(results)
+def checked(name, results, width=100):
+    file, text = SCREENS / f"{name.replace(' ', '_')}.txt", said(results, width)
     if os.environ.get("RAYBENCH_SCREENS") == "write":
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
@@ -199,3 +202,9 @@ def test_a_study_is_said_as_it_was_found_good(tmp_path, name):
 )
 def test_what_guessing_reaches_is_said(tmp_path, name, given):
     checked(name, beside_guessing(tmp_path, given.pop("rows", 300), **given))
+
+
+@pytest.mark.parametrize("name", ["digits_race", "digits_study"])
+def test_a_recorded_study_is_said_in_eighty_columns(tmp_path, name):
+    shutil.copytree(FIXTURES / name, tmp_path / "study")
+    checked(name, load(tmp_path / "study"), width=80)

@@ -23,26 +23,16 @@ def study(folder, reached, missed):
     [(10, 0, "try a higher one"), (0, 10, "try a lower target"), (5, 5, None), (7, 0, None)],
 )
 def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, words):
-    warning = target_warning(study(tmp_path, reached, missed))
-    assert warning is None if words is None else words in warning
+    warning = " ".join(target_warning(study(tmp_path, reached, missed)))
+    assert words in warning if words else not warning
 
 
 def test_what_was_stopped_as_too_slow_is_counted_apart(tmp_path):
     lines = [run_line(f"{n:04d}", 3.0 + n) for n in range(10)]
     lines += [run_line(f"{10 + n:04d}", outer_stop="cap") for n in range(5)]
-    assert target_warning(results_folder(tmp_path, lines)).startswith(
-        "10 of 10 trials reach 90.0% (5 others were stopped as too slow before they could)"
+    assert target_warning(results_folder(tmp_path, lines))[0].startswith(
+        "10 of 10 trials reach 90 % accuracy (5 others were stopped as too slow before they could)"
     )
-
-
-def test_another_target_may_have_another_winner(tmp_path):
-    lines = [*curve("0000", [0.89, 0.90, 0.91]), run_line("0000", 2.0)]
-    lines += [*curve("0001", [0.5, 0.5, 0.92]), run_line("0001", 3.0)]
-    results = results_folder(tmp_path, lines)
-    assert fastest_at(results, 0.89) == [("0000", 1.0)]
-    between = 2.0 + 0.415 / 0.42
-    assert fastest_at(results, 0.915) == [("0001", pytest.approx(between))]
-    assert fastest_at(results, 0.95) == []
 
 
 def test_failed_and_confirming_runs_do_not_count(tmp_path):
@@ -54,10 +44,4 @@ def test_failed_and_confirming_runs_do_not_count(tmp_path):
 def test_few_trials_say_nothing(tmp_path):
     results = results_folder(tmp_path, [*curve("0000", [0.95]), run_line("0000", 1.0)])
     assert sensitivity_lines(results) == []
-    assert target_warning(results) is None
-
-
-def test_trials_stopped_by_the_cap_did_not_miss_the_target(tmp_path):
-    lines = [run_line("0000", 3.0)]
-    lines += [run_line(f"{n:04d}", outer_stop="cap") for n in range(1, 40)]
-    assert target_warning(results_folder(tmp_path, lines)) is None
+    assert target_warning(results) == []

@@ -12,7 +12,7 @@ from test_tables import shown
 
 from raybench.commands import report
 from raybench.loggers.feed import _sentence
-from raybench.report.answer import answer_lines, spec_comment
+from raybench.report.answer import said, spec_comment
 from raybench.report.console import wrapped
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT, next_steps
@@ -168,4 +168,7 @@ def test_where_no_run_learnt_anything_there_is_no_nearest(tmp_path):
     export(results, store)
     store.close()
     assert not (tmp_path / "best.yaml").exists()
-    assert answer_lines(results, None) == []
+    assert said(results).lines == [
+        "No run reached the target of 90 % accuracy: the best was 10.0 %; name one that runs "
+        "reach, or raise objective.max_train_seconds (with --fresh)."
+    ]

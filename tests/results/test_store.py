@@ -9,7 +9,7 @@ from rich.console import Console
 from raybench.report.show import show
 from raybench.report.study import load
 from raybench.results.records import read_records
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, mend_last_line
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, keep_error, mend_last_line
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import StudyError, UserError
 from tests.factories import read_lines
@@ -37,12 +37,6 @@ def test_a_record_is_in_the_file_when_append_returns(tmp_path):
         store.append(line)
         assert read(tmp_path / "a" / "b") == LINES[:number]
     store.close()
-
-
-def test_a_reopened_folder_goes_on(tmp_path):
-    written(tmp_path, LINES[:1])
-    written(tmp_path, LINES[1:])
-    assert read(tmp_path) == LINES
 
 
 @pytest.mark.parametrize(
@@ -131,12 +125,6 @@ def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path, below):
     with pytest.raises(UserError, match=r"^--out .*cannot be written .*name another folder\.$"):
         Store(tmp_path / "file" / below)
     assert (tmp_path / "file").read_text() == "in the way"
-
-
-def test_records_that_cannot_be_opened_are_the_users_mistake(tmp_path):
-    (tmp_path / RECORDS_FILE).mkdir()
-    with pytest.raises(UserError, match=r"cannot be written .Is a directory"):
-        Store(tmp_path)
 
 
 def test_a_folder_without_records_is_no_results_folder(tmp_path):
@@ -347,6 +335,14 @@ def test_the_full_text_of_a_failure_is_kept(tmp_path, trial, name):
     store.write_error(trial, "again")
     assert path.read_text() == "again\n"
     assert [one.name for one in path.parent.iterdir()] == [name]
+
+
+def test_the_message_of_a_failure_names_the_file_of_its_traceback(tmp_path):
+    with Store(tmp_path) as store:
+        assert keep_error(store, "0003", "no", "") == "no"
+        assert not (tmp_path / "errors").exists()
+        assert keep_error(store, "0003", "no", "Traceback") == "no (traceback: errors/0003.txt)"
+    assert (tmp_path / "errors" / "0003.txt").read_text() == "Traceback\n"
 
 
 def test_optunas_journal_is_mended_like_the_records(tmp_path):

@@ -1,27 +1,21 @@
 import io
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from raybench.report.answer import verdict_lines
 from raybench.report.console import make_console, say
 from raybench.report.show import show
 from raybench.report.study import load
 from raybench.report.tables import (
     failures,
     ledger_totals,
-    predictions,
-    print_frame,
     ranked,
 )
 from raybench.results.store import STUDY_FILE
-from raybench.results.verdict import judge
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.text import clean
-from raybench.stats.record import Prediction
 from tests.made_results import OBJECTIVE, results_folder, run_line
 
 LINES = [
@@ -34,12 +28,6 @@ LINES = [
     run_line("0006", failure="nan"),
     run_line("0003-confirm0", 1.0, role="confirm"),
 ]
-
-
-def printed(frame, width=200):
-    console = Console(file=io.StringIO(), width=width)
-    print_frame(console, frame, "T")
-    return console.file.getvalue()
 
 
 @pytest.fixture
@@ -195,40 +183,6 @@ def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal)
     # What tells the configuration apart is whole, over several lines if need be.
     for word in ("64x4096", "radam", "0.000123", "weight_decay", "0.000456", "cosine", "12.5"):
         assert word in words, word
-
-
-def test_eighty_columns_hold_a_usual_study_whole():
-    results = load(Path(__file__).parents[1] / "fixtures" / "digits_study")
-    text = shown(results, width=80)
-    for words in ("samples/s", "95.8%", "6,099", "0.81 - 2.03", "3 of 3", "97.4%", "1.44"):
-        assert words in text
-    assert "torch 2x64 radam 0.0259 " in text, "the configuration on one line"
-
-
-def test_searched_keys_are_in_every_label_and_table(tmp_path):
-    lines = [
-        run_line(f"{n:04d}", 2.0 + n, weight_decay=decay, schedule=schedule)
-        for n, (decay, schedule) in enumerate([(0.0, "constant"), (0.01, "cosine")])
-    ]
-    lines.append(run_line("0001-confirm0", 2.5, role="confirm", weight_decay=0.01))
-    line = Prediction(
-        trial="0001",
-        framework="torch",
-        num_workers=2,
-        batch_size_per_worker=32,
-        time_to_target_s=1.0,
-    ).line()
-    results_folder(tmp_path, [*lines, line])
-    write_space(tmp_path, {"weight_decay": [0.0, 0.01], "schedule": ["constant", "cosine"]})
-    results = load(tmp_path)
-    label = "torch 1x64 adam 0.001 weight_decay 0.01 schedule cosine"
-    assert list(results.confirmed["config"]) == [label]
-    assert results.configurations.iloc[0]["config"] == label
-    assert list(predictions(results)["configuration"]) == [label.replace("1x64", "2x32")]
-    assert "weight_decay 0.01 schedule cosine" in verdict_lines(results, judge(results))[0]
-    text = in_one_line(shown(results))
-    assert text.count("weight_decay 0.01 schedule cosine") >= 4
-    assert "weight_decay 0 schedule constant" in text
 
 
 def test_notes_and_plots_stand_at_the_end(tmp_path):

@@ -11,7 +11,7 @@ from raybench.scaling.fits import (
     TargetPlan,
     critical_batches,
     fit_study,
-    noise_sentence,
+    noise_lines,
     target_plans,
 )
 from raybench.spec.run import RunSpec
@@ -119,5 +119,6 @@ def test_every_run_of_several_workers_tells_it(tmp_path: Path) -> None:
     (values,) = critical_batches(results).values()
     assert len(values) == 2
     np.testing.assert_allclose(values, OF_GRADIENTS, rtol=0.05)
-    assert "the critical batch is about 50" in noise_sentence(values)
-    assert "(2 runs, " in noise_sentence(values)
+    (line,) = noise_lines(results)
+    assert "the critical batch is about 50" in line
+    assert "(2 runs, " in line

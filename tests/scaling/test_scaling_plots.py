@@ -7,14 +7,14 @@ import pytest
 
 from raybench.report.figures import parts
 from raybench.report.figures import scaling_plots as plots
-from raybench.report.figures.scaling_plots import SCALING_FIGURES, accuracy_figure
-from raybench.report.scaling_files import (
+from raybench.report.figures.scaling_models import (
     MODEL_FILE,
     model_frame,
     plan_figure,
     predicted_figure,
     read_model,
 )
+from raybench.report.figures.scaling_plots import SCALING_FIGURES, accuracy_figure
 from raybench.report.study import StudyResults, load
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec

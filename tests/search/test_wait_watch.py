@@ -127,15 +127,15 @@ def test_a_machine_that_is_busy_at_the_start_is_said_and_kept(
 
         def __exit__(self, *error: object) -> None: ...
 
-    monkeypatch.setattr(module, "busy_sentence", lambda: "this machine is busy: it is.")
+    monkeypatch.setattr(module, "busy_sentence", lambda: "Other processes were busy.")
     monkeypatch.setattr(module, "Session", Made)
     told = io.StringIO()
     interrupt: Any = SimpleNamespace(
         needing=lambda lost: nullcontext(), listen=lambda: None, check=lambda: None
     )
     with module.live_session(None, interrupt, Console(file=told)) as session:
-        assert session.notes == ["At the start this machine is busy: it is."]
-    assert told.getvalue() == "this machine is busy: it is.\n"
+        assert session.notes == ["Other processes were busy."]
+    assert told.getvalue() == "Other processes were busy.\n"
 
 
 def test_prints_and_ray_s_log_go_to_the_file_and_come_back(tmp_path):

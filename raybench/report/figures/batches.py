@@ -15,6 +15,7 @@ from raybench.report.figures.parts import drawn, metric_axis
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.verdict import judge
+from raybench.spec.text import counted
 
 NEAR = 1.1
 """A configuration within so many times the seconds of the best is as good in practice."""
@@ -136,7 +137,7 @@ def batches_figure(results: Study) -> Figure:
         )
         drawn += _measured(axes, here, names, part, sign=found.sign)
         _predicted(axes, there, names)
-        title = parts.plain(f"{split[0]}, {parts.plural(int(split[1]), 'worker')}")
+        title = parts.plain(f"{split[0]}, {counted(int(split[1]), 'worker')}")
         if found.is_seconds:
             title += f"\n{here['outcome'].count()} of {len(here)} reached the target"
         parts.head(axes, title)
@@ -225,7 +226,7 @@ def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
     """Return what is said of splits without a panel; "" where there are none."""
     groups: Any = rows.groupby(SPLIT)["outcome"]
     words = [
-        f"{split[0]}, {parts.plural(int(split[1]), 'worker')} ({own.count()} of {len(own)} reached)"
+        f"{split[0]}, {counted(int(split[1]), 'worker')} ({own.count()} of {len(own)} reached)"
         for split, own in groups
         if split not in splits
     ]

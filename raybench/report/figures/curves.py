@@ -13,20 +13,24 @@ from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
+from raybench.report.words import ROLES
 from raybench.results.analyses import best_at_every_budget
 from raybench.results.ranking import configurations, confirmed, repeat, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
+from raybench.spec.text import counted
 
+NUMBER = 3
+"""Configurations that are named."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
 """Grey curves that are drawn; evaluations of all of them; of one that is highlighted."""
 LONG = 12.0
 """Seconds of the longest over those of the best, beyond which the axis of seconds is a log."""
 
 
-def curves_figure(results: Study, *, number: int = 3) -> Figure:
-    """The metric against seconds of training: every search run, the best `number` highlighted.
+def curves_figure(results: Study) -> Figure:
+    """The metric against seconds of training: every search run, the best NUMBER highlighted.
 
     The best are the confirmed configurations, then the search's by score. A marker stands
     where the run reached the target, or at its best value if it did not. The thin dark line is the
@@ -34,11 +38,11 @@ def curves_figure(results: Study, *, number: int = 3) -> Figure:
     the worst.
     """
     metric, trials = results.metric, results.trials
-    figure, axes = parts.new_figure(parts.WIDTH, 3.6)
+    figure, axes = parts.new_figure(3.6)
     axes.set(xlabel="seconds of training [s]", ylabel=parts.plain(metric.axis_words))
     search = trials[trials["phase"] == "search"].sort_values("score", kind="stable")
     metric_axis(axes, results)
-    best = list(configurations(results)["trial"].head(number))
+    best = list(configurations(results)["trial"].head(NUMBER))
     others = [str(trial) for trial in search["trial"] if trial not in best]
     grey = parts.spread(others, MOST_CURVES)
     _grey(axes, results, grey)
@@ -47,11 +51,11 @@ def curves_figure(results: Study, *, number: int = 3) -> Figure:
     keys += _envelope(axes, best_at_every_budget(curves, metric), metric)
     _seconds_axis(axes, results, curves)
     if others:
-        rest = parts.plural(len(others), "other search run")
+        rest = counted(len(others), "other search run")
         if len(grey) < len(others):
             rest = f"{len(grey):,} of {len(others):,} other search runs drawn"
         keys.append(parts.key(f"grey: {rest}", parts.QUIET, linewidth=1))
-    named = parts.plural(len(best), "configuration")
+    named = counted(len(best), "configuration")
     parts.head(axes, f"best {named} of {len(search):,} search runs", parts.TEXT)
     parts.legend_below(figure, keys, columns=1)
     return figure
@@ -121,7 +125,7 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     run: Any = results.trials.set_index("trial").loc[trial]
     metric = results.metric
     value = run[metric.best_column]
-    best = "nothing evaluated" if value != value else f"best {_text(metric, value)}"
+    best = "nothing evaluated" if value != value else f"best {metric.shown(value)}"
     is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]
     found = f"{repeat(results, trial).seconds:.2f} s" if is_hit else best
     proof = confirmed(results).set_index("trial")
@@ -130,7 +134,7 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     row: Any = proof.loc[trial]
     of = f"of {row['new_runs']}"
     if not results.is_timed:
-        median = _text(metric, row[f"median_{metric.name}"])
+        median = metric.shown(row[f"median_{metric.name}"])
         return [f"search {best}", f"new seeds {median} (median {of})"]
     if not row["new_hits"]:
         return [f"search {found}", f"new seeds missed (0 {of})"]
@@ -138,10 +142,6 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of}"
     ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
     return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
-
-
-def _text(metric: Metric, value: float) -> str:
-    return f"{value:.1%}" if metric.is_share else f"{value:.4g}"
 
 
 def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
@@ -161,29 +161,26 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
     axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
 
 
-REPEATS = {
-    "race": (":", "race (new seeds, beside others)"),
-    "confirm": ("-", "confirm runs (new seeds, alone)"),
-}
-"""Lines of runs with new seeds, and words; the search's are dashed."""
+REPEATS = {"trial": "--", "race": ":", "confirm": "-"}
+"""Lines of runs, by what they are for."""
 PANEL = 2.3
 """Inches of a panel's height; they stand one below the other."""
 
 
-def repeats_figure(results: Study, *, number: int = 3) -> Figure:
-    """Curves of the best `number` configurations: the search's run, the race's, those alone."""
-    best, metric = list(configurations(results)["trial"].head(number)), results.metric
+def repeats_figure(results: Study) -> Figure:
+    """Curves of the best NUMBER configurations: the search's run, the race's, those alone."""
+    best, metric = list(configurations(results)["trial"].head(NUMBER)), results.metric
     figure, panels = parts.panels(len(best), PANEL, 0.4, sharey=True, sharex=True)
     trials = results.trials.set_index("trial")
     curves = dict(iter(results.curves.groupby("trial")))
     for axes, trial in zip(panels, best, strict=True):
         metric_axis(axes, results)
-        again = trials["role"].isin(list(REPEATS)) & (trials["source"] == trial)
+        again = trials["role"].isin(("race", "confirm")) & (trials["source"] == trial)
         for name in [trial, *trials.index[again]]:
             run, curve = trials.loc[name], curves.get(name, results.curves.head(0))
             style, colour = "--", parts.INK
             if name != trial:
-                style, colour = REPEATS[run["role"]][0], parts.colour_of(run["framework"])
+                style, colour = REPEATS[run["role"]], parts.colour_of(run["framework"])
             x, y = curve_xy(metric, curve)
             axes.plot(x, y, color=colour, linestyle=style, linewidth=1.3, gid=str(name))
             mark(axes, metric, curve, run, colour)
@@ -191,11 +188,7 @@ def repeats_figure(results: Study, *, number: int = 3) -> Figure:
     panels[-1].set_xlabel("seconds of training [s]")
     panels[len(panels) // 2].set_ylabel(parts.plain(metric.axis_words))
     panels[0].set_xlim(left=0)
-    keys: list[Artist] = [parts.key("search (one run)", linestyle="--")]
-    colour = parts.colour_of(trials.loc[best[-1], "framework"])
-    for role, (style, words) in REPEATS.items():
-        if role in set(trials["role"]):
-            keys.append(parts.key(words, colour, linestyle=style))
+    keys = [parts.key(ROLES[r], linestyle=REPEATS[r]) for r in REPEATS if r in set(trials["role"])]
     parts.legend_below(figure, keys, columns=1)
     return figure
 
@@ -203,13 +196,9 @@ def repeats_figure(results: Study, *, number: int = 3) -> Figure:
 MOST_ROWS = 10
 ROW = 0.52
 """Inches of a configuration's row."""
-ROLE_STYLE = {
-    "trial": ("D", False, "its run in the search"),
-    "placement_check": ("D", False, "its run in the search"),
-    "race": ("o", True, "race: new seed"),
-    "confirm": ("s", True, "confirm: new seed, alone"),
-}
-"""Marker, whether it is filled, words."""
+ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
+SEARCHED = ("trial", "placement_check")
+"""What is drawn hollow."""
 MISSED: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
@@ -223,7 +212,7 @@ def race_figure(results: Study) -> Figure:
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
     shown = rows[:MOST_ROWS]
-    figure, axes = parts.new_figure(parts.WIDTH, 0.8 + ROW * max(len(shown), 2))
+    figure, axes = parts.new_figure(0.8 + ROW * max(len(shown), 2))
     verdict = judge(results)
     ties = set(verdict.ties) if verdict is not None else set()
     _scale(axes, results, table[table["trial"].isin(shown)])
@@ -293,8 +282,8 @@ def _interval(axes: Axes, results: Study, trial: str, place: int, colour: str) -
 
 
 def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
-    marker, is_filled, _ = ROLE_STYLE[row.role]
-    style: dict[str, Any] = {"marker": marker, "markersize": 6, "color": colour}
+    is_filled = row.role not in SEARCHED
+    style: dict[str, Any] = {"marker": ROLE_MARKERS[row.role], "markersize": 6, "color": colour}
     style |= {"markerfacecolor": colour if is_filled else parts.PAPER}
     if is_filled:
         style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 0.7}
@@ -305,8 +294,9 @@ def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
 
 def _legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_out: int) -> None:
     keys: list[Artist] = [
-        parts.dot(words, marker=marker, is_filled=is_filled)
-        for marker, is_filled, words in dict.fromkeys(ROLE_STYLE[role] for role in table["role"])
+        parts.dot(ROLES[role], marker=marker, is_filled=role not in SEARCHED)
+        for role, marker in ROLE_MARKERS.items()
+        if role in set(table["role"])
     ]
     what = "expected seconds" if results.is_timed else "median"
     keys.append(Patch(color=parts.QUIET, label=f"{what}, 90 % interval"))

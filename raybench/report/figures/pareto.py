@@ -16,6 +16,7 @@ from raybench.results.analyses import not_dominated, pareto_front
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target
+from raybench.spec.text import counted
 
 WIDEST = 5
 """Doublings of the costs along the axis up to which the words above it have room side by side."""
@@ -36,7 +37,7 @@ def pareto_figure(results: Study) -> Figure:
     if points.empty:
         return _metric_figure(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
-    figure, axes = parts.new_figure(parts.WIDTH, 4.0)
+    figure, axes = parts.new_figure(4.0)
     axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
     axes.set_ylabel("expected seconds to the target [s]")
     front = pareto_front(points)
@@ -84,7 +85,7 @@ def _metric_points(results: Study) -> pd.DataFrame:
 
 def _metric_figure(results: Study) -> Figure:
     metric, runs = results.metric, _metric_points(results)
-    figure, axes = parts.new_figure(parts.WIDTH, 3.7)
+    figure, axes = parts.new_figure(3.7)
     axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
     axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     losses = np.column_stack([runs["x"], -metric.sign * runs["y"]])
@@ -125,7 +126,7 @@ def _explain(
     """Explain colours, markers and fillings: of what ran once, and again."""
     handles = parts.frameworks(rows["framework"])
     for count in sorted(set(rows["num_workers"])):
-        label, marker = parts.plural(int(count), "worker"), parts.marker_of(count)
+        label, marker = counted(int(count), "worker"), parts.marker_of(count)
         handles.append(parts.dot(label, marker=marker))
     for is_confirmed, words in ((False, once), (True, again)):
         if (rows["is_confirmed"] == is_confirmed).any():
@@ -150,7 +151,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
             continue  # it does not cross the frame
         ends = [count * low, count * high]
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
-        words, hits_of = f"{parts.plural(int(count), 'worker')}:\n", f"{reached} of {tried}"
+        words, hits_of = f"{counted(int(count), 'worker')}:\n", f"{reached} of {tried}"
         if count * high <= right:
             words += f"{hits_of}\nreached it"  # narrow: a neighbour is a factor of two beside it
             lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))

@@ -64,10 +64,9 @@ class FigureKind:
     """Whether the study has what it draws."""
 
 
-def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(height: float) -> tuple[Figure, Axes]:
     """Return a figure of one axes, in inches at 100 dpi; pyplot never hears of it."""
     figure, (axes,) = panels(1, height)
-    figure.set_figwidth(width)
     return figure, axes
 
 
@@ -285,11 +284,6 @@ def plain(text: str) -> str:
 def wrapped(text: str, width: int) -> str:
     """Return text from outside in lines of `width` characters, broken at spaces where it can be."""
     return plain("\n".join(textwrap.wrap(clean(text), width, break_on_hyphens=False)))
-
-
-def plural(number: int, noun: str) -> str:
-    """Return `1 run`, `2 runs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import FigureKind, drawn, metric_axis
-from raybench.report.scaling_files import (
+from raybench.report.figures.scaling_models import (
     MODEL_FILE,
     PLAN_FILE,
     has_file,
@@ -51,12 +51,7 @@ IDEAL: dict[str, Any] = {"color": parts.INK, "linestyle": ":", "linewidth": 1.2}
 IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
-def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table's rows, by the names of its columns."""
-    return [{str(key): value for key, value in row.items()} for row in cells.to_dict("records")]
-
-
-def cell_label(row: Mapping[str, Any]) -> str:
+def cell_label(row: Mapping[Any, Any]) -> str:
     """Return what a figure calls a cell."""
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
@@ -71,13 +66,13 @@ def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
 def shares_figure(results: Study) -> Figure:
     """Where the time of a step goes: input, what one worker alone needs, and the rest."""
     cells = share_cells(scaling_cells(results))
-    shown = cell_rows(cells.head(MOST_BARS))
+    shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
     names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
     # A cell's words stand above its bar: beside it they would take half of a telephone's width.
     ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
     places = ends - BAR / 2
-    figure, axes = parts.new_figure(parts.WIDTH, 0.7 + max(ends[-1], 0.8))
+    figure, axes = parts.new_figure(0.7 + max(ends[-1], 0.8))
     left, keys = np.zeros(len(rows)), []
     for part, (colour, hatch) in SHARE_STYLE.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
@@ -100,7 +95,7 @@ def shares_figure(results: Study) -> Figure:
     return figure
 
 
-def step_shares(row: Mapping[str, float]) -> dict[str, float]:
+def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the parts of a cell's step, a row of `scaling`; they sum to 1.
 
     Input wait is measured; alone is the step of one worker with the same batch, waiting left out;
@@ -232,7 +227,7 @@ def accuracy_figure(results: Study) -> Figure:
         axes.locator_params(axis="x", integer=axes.get_xlim()[1] > 2)
     keys: list[Artist] = [
         parts.key(parts.wrapped(cell_label(row), parts.ROOM), **_style(number))
-        for number, row in enumerate(cell_rows(cells))
+        for number, row in enumerate(cells.to_dict("records"))
     ]
     if len(keys) > MOST_LINES:
         keys[MOST_LINES:] = [parts.note(MORE.format(len(keys) - MOST_LINES, "cells"))]
@@ -285,7 +280,7 @@ def _speeds(results: Study, column: str) -> pd.DataFrame:
 
 def _shares_table(results: Study) -> pd.DataFrame:
     rows = []
-    for row in cell_rows(share_cells(scaling_cells(results)).head(parts.MOST_ROWS)):
+    for row in share_cells(scaling_cells(results)).head(parts.MOST_ROWS).to_dict("records"):
         shares = {f"{part} [%]": 100 * share for part, share in step_shares(row).items()}
         rows.append({"cell": cell_label(row), "step [ms]": 1000 * row["step_median_s"]} | shares)
     return pd.DataFrame(rows).fillna(0.0)
@@ -293,7 +288,7 @@ def _shares_table(results: Study) -> pd.DataFrame:
 
 def _values_table(results: Study) -> pd.DataFrame:
     metric, runs = results.metric, scaling_runs(results)
-    labels = {row["cell"]: cell_label(row) for row in cell_rows(scaling_cells(results))}
+    labels = {row["cell"]: cell_label(row) for row in scaling_cells(results).to_dict("records")}
     return pd.DataFrame(
         {
             "cell": runs["cell"].map(labels),

@@ -17,7 +17,7 @@ from raybench.report.figures.batches import Outcome, outcome, outcome_axis, plat
 from raybench.results.analyses import importance_of
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, counted, shorten
 
 MOST_BARS = 12
 """Keys that a figure has room for."""
@@ -29,7 +29,7 @@ def importance_figure(results: Study) -> Figure:
     The thin line is the range over fifths of the runs: where it reaches 0, the key may not matter.
     """
     table = importance_of(results).head(MOST_BARS)
-    figure, axes = parts.new_figure(parts.WIDTH, 0.9 + 0.34 * max(len(table), 2))
+    figure, axes = parts.new_figure(0.9 + 0.34 * max(len(table), 2))
     shares, places = 100 * table["importance"], np.arange(len(table))
     low, high = 100 * table["low"], 100 * table["high"]
     axes.barh(places, shares, height=0.55, color=parts.COLOURS[0])
@@ -44,7 +44,7 @@ def importance_figure(results: Study) -> Figure:
     ticks = [tick for tick in MaxNLocator(6).tick_values(0, end) if tick < 0.94 * end]
     axes.set(xlim=(0, end), xticks=ticks)
     axes.set_xlabel("share of what they tell [%]")
-    runs = parts.plural(int(table["runs"].iloc[0]), "run")
+    runs = counted(int(table["runs"].iloc[0]), "run")
     words = f"by {runs}; the keys explain {100 * table['explained'].iloc[0]:.0f} % of unseen runs"
     figure.suptitle(words, x=0.01, ha="left", fontsize=parts.TEXT, color=parts.INK)
     return figure
@@ -252,7 +252,7 @@ def _keys(found: Outcome, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
     ]
     keys.append(parts.key("best", marker="*", markersize=11, linestyle="none"))
     if len(near) > 1:
-        keys.append(Patch(label=f"as good: {parts.plural(len(near), 'configuration')}", **SHADE))
+        keys.append(Patch(label=f"as good: {counted(len(near), 'configuration')}", **SHADE))
     if found.is_seconds and len(found.missed):
         words = f"missed the target ({len(found.missed):,})"
         keys.append(parts.key(words, parts.QUIET, marker="x", linestyle="none"))

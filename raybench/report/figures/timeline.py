@@ -14,7 +14,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
+from raybench.report.words import ROLES
 from raybench.results.study import Study
+from raybench.spec.text import counted
 
 SLACK_S = 1.0
 """Records tell the second in which a run finished, not when in it."""
@@ -49,7 +51,7 @@ def spans(results: Study) -> Spans:
     begin = end - (runs["wall_s"] - runs["queue_s"].fillna(0.0)).clip(lower=0.0)
     groups = zip(runs["framework"], runs["num_workers"], strict=True)
     table = runs[["trial", "role", "state"]].assign(
-        group=[f"{name}, {parts.plural(int(count), 'worker')}" for name, count in groups],
+        group=[f"{name}, {counted(int(count), 'worker')}" for name, count in groups],
         begin=begin - begin.min(),
         end=end - begin.min(),
     )
@@ -113,16 +115,15 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-ROLE_STYLE = {
-    "reference": ("#CC79A7", "reference: a default one, first"),
-    "trial": ("#0072B2", "search"),
-    "placement_check": ("#56B4E9", "placement check: was predicted"),
-    "race": ("#E69F00", "race: best, new seeds"),
-    "confirm": ("#009E73", "confirm: winners alone"),
-    "scaling": ("#0072B2", "repeat of a cell"),
-    "pair": ("#0072B2", "run of a pair"),
+ROLE_COLOURS = {
+    "reference": "#CC79A7",
+    "trial": "#0072B2",
+    "placement_check": "#56B4E9",
+    "race": "#E69F00",
+    "confirm": "#009E73",
+    "scaling": "#0072B2",
+    "pair": "#0072B2",
 }
-"""Colour and words of what a run is for."""
 MOST_BARS, MOST_DOTS = 250, 250
 """Runs up to which each is a bar of its own; dots of the upper panel."""
 MOST_MERGED = 350
@@ -180,7 +181,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
         metric_axis(axes, results, table["value"], is_labelled=False)
     axes.set_ylabel(words)
     shown = parts.some(table, MOST_DOTS)
-    colour = ROLE_STYLE["trial"][0]
+    colour = ROLE_COLOURS["trial"]
     dots: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": parts.PAPER}
     for row in parts.tuples(shown):
         parts.mark(axes, row.end / scale, values[row.Index], str(row.trial), color=colour, **dots)
@@ -198,7 +199,7 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     bars = _merged(runs, found) if is_many else runs.assign(number=1)
     keys: list[Artist] = []
     for role, own in bars.groupby("role", sort=False):
-        colour, words = ROLE_STYLE[str(role)]
+        colour = ROLE_COLOURS[str(role)]
         hollow = {"facecolor": "none", "edgecolor": colour}
         filled = {"facecolor": colour, "edgecolor": parts.PAPER}
         for row in parts.tuples(own):
@@ -206,7 +207,7 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
             style: dict[str, Any] = hollow if row.state == "stopped" else filled
             gid = None if is_many else str(row.trial)
             axes.add_patch(Rectangle(corner, width, 0.72, gid=gid, linewidth=0.7, **style))
-        keys.append(Patch(color=colour, label=f"{words} ({own['number'].sum():,})"))
+        keys.append(Patch(color=colour, label=f"{ROLES[str(role)]} ({own['number'].sum():,})"))
     if stopped := (runs["state"] == "stopped").sum():
         words = f"hollow: stopped early ({stopped:,})"
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
@@ -282,10 +283,10 @@ def ledger_figure(results: Study) -> Figure:
     """Where the seconds went: the ledger summed over the runs of each phase and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))[:MOST_GROUPS]
-    figure, axes = parts.new_figure(parts.WIDTH, 1.0 + 0.5 * len(groups))
+    figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
     axes.set_xlabel("seconds summed over runs [s]")
     names = [
-        parts.plain(f"{phase}, {framework}") + f"\n{parts.plural(len(runs), 'run')}"
+        parts.plain(f"{phase}, {framework}") + f"\n{counted(len(runs), 'run')}"
         for (phase, framework), runs in groups
     ]
     left, keys = np.zeros(len(groups)), []

@@ -6,21 +6,21 @@ moments but those at which runs ended. Clock of the state: seconds of Unix time.
 
 import json
 import os
-import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from raybench.report.live.state import Cause, LiveState
 from raybench.results.bucket import Bucket, BucketError
-from raybench.results.lock import LEASE_KEY, OWNER_FILE
+from raybench.results.lock import LEASE_KEY, driver_of, owner_of
+from raybench.results.lock import Driver as Driver
 from raybench.results.place import is_url, local_path
-from raybench.results.records import evaluation_of, kind_and_trial, run_of
+from raybench.results.records import record_of
 from raybench.results.staging import log_of, start_of
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, plain
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import unix_seconds
@@ -28,9 +28,6 @@ from raybench.stats.record import Evaluation, RunRecord
 
 MARK_BYTES = 256
 """Of what was read last, by which the same file is known again."""
-Driver = Literal["lives", "ended", "died", "unknown"]
-"""`ended`: it gave the place back; `died`: it did not, and is gone; `unknown`: it is on a host
-whose processes are not seen from here."""
 
 
 @dataclass(frozen=True)
@@ -154,25 +151,6 @@ Source = FolderSource | UrlSource
 BucketError where it is below a URL, and go on the next time."""
 
 
-def owner_of(folder: Path) -> dict[str, Any] | None:
-    """Return what who writes the study in a folder says of itself; None where nobody does."""
-    content = _read(folder / OWNER_FILE)
-    return None if content is None else _mapping(content)
-
-
-def driver_of(owner: Mapping[str, Any]) -> Driver:
-    """Say whether the process of an owner is there."""
-    if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
-        return "unknown"
-    try:
-        os.kill(owner["pid"], 0)
-    except ProcessLookupError:
-        return "died"
-    except (PermissionError, OverflowError):  # another user's; no number of a process
-        return "unknown"
-    return "lives"
-
-
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
@@ -289,12 +267,12 @@ class Replay:
         self.state.after_s = self._forecast.after_s(self.state.phase)
 
     def _take(self, line: Any) -> None:
-        kind, name = kind_and_trial(line)
-        if kind == "eval":
+        name, found = record_of(plain(line))
+        if isinstance(found, Evaluation):
             points = self._open.pop(name, [])
-            self._open[name] = [*points, evaluation_of(line)]  # the last one heard of
-        elif kind == "run":
-            self._ended(run_of(line))
+            self._open[name] = [*points, found]  # the last one heard of
+        elif isinstance(found, RunRecord):
+            self._ended(found)
 
     def _ended(self, record: RunRecord) -> None:
         ended_s = _moment(record)

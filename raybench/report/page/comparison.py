@@ -14,12 +14,11 @@ from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.figures.svg import svg
 from raybench.report.page.tables import Table, table_of
 from raybench.report.words import duration, target_in_words
-from raybench.results.analyses import best_at_every_budget
+from raybench.results.analyses import best_at_every_budget, search_curves
 from raybench.results.study import Study
 from raybench.results.verdict import VerdictFacts, facts_of, judge
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
-from raybench.spec.errors import UserError
 from raybench.spec.text import shorten
 
 Named = Sequence[tuple[str, Study]]
@@ -99,10 +98,7 @@ def _asked(dataset: Any) -> str:
     if not isinstance(dataset, Mapping):
         return words(dataset)
     given = {key: value for key, value in dataset.items() if key not in SIZES}
-    try:
-        spec = validate(DatasetSpec, given, "dataset")
-    except UserError:
-        return words(given)  # of another version
+    spec = validate(DatasetSpec, given, "dataset")
     other = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
     return ", ".join([spec.name, *([words(other)] if other else [])])
 
@@ -123,9 +119,7 @@ def _judged(results: Study, facts: VerdictFacts) -> tuple[float, float, float]:
     one = facts.fastest
     if results.is_timed:
         return one.seconds, *one.ends_s
-    best = results.runs[one.trial].best_value
-    value = one.value if facts.is_confirmed or best is None else best
-    return value, *(one.ends or (math.nan, math.nan))
+    return one.value, *(one.ends or (math.nan, math.nan))
 
 
 def _said(results: Study, value: float) -> str:
@@ -145,8 +139,7 @@ def winners_table(studies: Named) -> pd.DataFrame:
             form = (lambda end: f"{end:.3g}") if results.is_timed else metric.shown
             row["90 %"] = " to ".join(map(form, ends)) if all(map(math.isfinite, ends)) else None
             row["worker-seconds"] = one.cost if results.is_timed else math.nan
-            value = one.value if facts.is_confirmed else results.runs[one.trial].best_value
-            row["value"] = f"{metric.words} {metric.shown(value)}"
+            row["value"] = f"{metric.words} {metric.shown(one.value)}"
             row["confirmed"] = facts.is_confirmed
         row |= {"target": where["target"], "model": where["workload"], "data": where["dataset"]}
         rows.append(row | {"machine": where["machine"], "runs": len(results.runs)})
@@ -183,18 +176,6 @@ def winner_sentence(studies: Named) -> str:
     return f"{head}, against {against}; {sure}."
 
 
-def study_names(studies: Sequence[Study]) -> list[str]:
-    """Return a name for each that no other has: the folder's, else its place, with a number."""
-    names = [one.name for one in studies]
-    if len(set(names)) < len(names):
-        names = [one.place for one in studies]
-    before = [names[:place].count(name) for place, name in enumerate(names)]
-    return [
-        name if not again else f"{name} ({again + 1})"
-        for name, again in zip(names, before, strict=True)
-    ]
-
-
 LONGEST = 40
 """Characters of a study's name in a legend."""
 STEPS = 300
@@ -206,14 +187,6 @@ READING = (
 )
 
 
-def _envelope(results: Study) -> pd.DataFrame:
-    """Return the best of the search's runs at every budget; see `best_at_every_budget`."""
-    trials = results.trials
-    names = set(trials["trial"][(trials["phase"] == "search") & (trials["state"] != "failed")])
-    curves = results.curves
-    return best_at_every_budget(curves[curves["trial"].isin(names)], results.metric)
-
-
 def _overlays(named: Named) -> list[Picture]:
     groups: dict[str, list[tuple[str, Study]]] = {}
     for name, one in named:
@@ -223,7 +196,7 @@ def _overlays(named: Named) -> list[Picture]:
     for number, group in enumerate(groups.values()):
         metric = group[0][1].metric
         title = OVERLAY if len(groups) == 1 else f"{OVERLAY}: {metric.words}"
-        lines = {name: _envelope(one) for name, one in group}
+        lines = {name: best_at_every_budget(search_curves(one), metric) for name, one in group}
         drawing = Markup(svg(_overlay(group[0][1], lines), f"overlay{number}", title))
         every = pd.concat([table.assign(study=name) for name, table in lines.items()])
         columns = {"study": "study", "train_s": "seconds of training"}
@@ -237,7 +210,7 @@ def _overlays(named: Named) -> list[Picture]:
 def _overlay(results: Study, lines: Mapping[str, pd.DataFrame]) -> Figure:
     """One line a study; all are judged by the metric of the first."""
     every = pd.concat(lines.values(), ignore_index=True)
-    figure, axes = parts.new_figure(parts.WIDTH, 3.6)
+    figure, axes = parts.new_figure(3.6)
     metric = results.metric
     axes.set(xlabel="seconds of training", ylabel=parts.plain(f"best {metric.axis_words}"))
     if every.empty:

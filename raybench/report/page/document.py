@@ -7,32 +7,32 @@ import base64
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.page.answer import Answer, answer_of
-from raybench.report.page.comparison import Picture, compared, study_names, words
+from raybench.report.page.comparison import Picture, compared
 from raybench.report.page.tables import Table, TrialTable, own, table_of, trials_of
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
-from raybench.report.tables import BATCH_STATISTICS, failures, ledger_totals, predictions
-from raybench.results.place import shown
+from raybench.report.tables import BATCH_STATISTICS, failures, predictions
+from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
-from raybench.results.store import StudyFiles
+from raybench.results.store import STUDY_FILE, StudyFiles
 from raybench.results.study import Study
 from raybench.scaling.cells import scaling_cells
+from raybench.spec.documents import to_yaml
 from raybench.spec.errors import UserError
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, clean_lines, shorten
 
 HERE = Path(__file__).parent
 
@@ -76,57 +76,42 @@ PREDICTED = (
     "Predicted (~), not run: from a trial's learning curve and the measured step times. Never "
     "mixed with what was measured."
 )
-SECONDS = "Seconds of all runs together; only train counts for the target"
 FAILED = "Failed runs by cause, the most frequent first"
 
 
 def study_part(results: Study, study: str, name: str, extras: Sequence[Extra] = ()) -> StudyPart:
-    """Return what the page shows of a study; parts without anything are left out."""
-    parts = {} if results.trials.empty else _parts(results, study, extras)
-    parts["provenance"] = ("Provenance", {"pairs": _provenance(results)})
-    shown = [
-        Part(f"{study}-{part}", title, **what)
-        for part, (title, what) in parts.items()
-        if any(what.values())
-    ]
-    return StudyPart(study, name, answer_of(results, study), shown)
+    """Return what the page shows of a study."""
+    parts = [] if results.trials.empty else [*_parts(results, study, extras)]
+    parts.append(Part("provenance", "Provenance", pairs=_provenance(results)))
+    own_ids = [replace(one, name=f"{study}-{one.name}") for one in parts]
+    return StudyPart(study, name, answer_of(results, study), own_ids)
 
 
-def _parts(
-    results: Study, study: str, extras: Sequence[Extra]
-) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the parts by name, in the order of the page: titles, and what `Part` holds."""
+def _parts(results: Study, study: str, extras: Sequence[Extra]) -> Iterator[Part]:
+    """Yield the parts of a study that has runs, in the order of the page."""
     is_scaling, trials = results.is_scaling, results.trials
-    parts: dict[str, tuple[str, dict[str, Any]]] = {}
-    parts["figures"] = ("Pictures", {"pictures": _pictures(results, study)})
+    if pictures := _pictures(results, study):
+        yield Part("figures", "Pictures", pictures)
     for scaling, title in TITLES.items() if is_scaling else ():
         rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
             cells = printed_cells(rows, metric=results.metric)
-            table = table_of(cells, BELOW, rest="scaling.csv")
-            parts[f"cells-{scaling}"] = (title, {"tables": [table]})
+            yield Part(
+                f"cells-{scaling}", title, tables=[table_of(cells, BELOW, rest="scaling.csv")]
+            )
     for number, one in enumerate(extras):
         tables = [table_of(table, caption) for caption, table in one.tables]
-        parts[f"extra-{number}"] = (one.title, {"lines": one.lines, "tables": tables})
-    words = "Runs" if is_scaling else "Trials"
-    parts["trials"] = (words, {"trials": trials_of(results, study)})
+        yield Part(f"extra-{number}", one.title, lines=one.lines, tables=tables)
+    yield Part("trials", "Runs" if is_scaling else "Trials", trials=trials_of(results, study))
     predicted = pd.DataFrame() if is_scaling else predictions(results)
     if len(predicted):
-        rough = trials["batch_statistics"].eq(True).any()
+        rough = [BATCH_STATISTICS] if trials["batch_statistics"].eq(True).any() else []
         table = table_of(predicted.rename(columns={"trial": "curve of trial"}), PREDICTED)
-        what = {"lines": [BATCH_STATISTICS] if rough else (), "tables": [table]}
-        parts["predicted"] = ("Not run: predicted", what)
-    totals = ledger_totals(trials)
-    totals["share"] = (100 * totals["share"]).round(1)
-    totals = totals.rename(columns={"seconds": "seconds [s]", "share": "share [%]"})
-    parts["seconds"] = ("Where the seconds went", {"tables": [table_of(totals, SECONDS)]})
+        yield Part("predicted", "Not run: predicted", lines=rough, tables=[table])
     failed = failures(trials)
-    what = {"tables": [table_of(failed, FAILED, rest="trials.csv")]}
-    parts["failures"] = (
-        "Failures by cause",
-        what if len(failed) else {"lines": ["No run failed."]},
-    )
-    return parts
+    tables = [table_of(failed, FAILED, rest="trials.csv")] if len(failed) else []
+    lines = [] if tables else ["No run failed."]
+    yield Part("failures", "Failures by cause", lines=lines, tables=tables)
 
 
 def _pictures(results: Study, study: str) -> list[Picture]:
@@ -149,20 +134,9 @@ MOST_NAMED = 20
 
 def _provenance(results: Study) -> list[tuple[str, str, bool]]:
     """Return what must be known to read the results later, or to repeat them."""
-    content = results.study
-    pairs: list[tuple[str, str, bool]] = []
-    continued = content.get("continued")
-    later = [one for one in continued if isinstance(one, dict)] if continued else []
-    for number, session in enumerate([content, *later]):
-        which = "" if number == 0 else f", session {number + 1}"
-        if session.get("command"):
-            pairs.append((f"Command{which}", str(session["command"]), True))
-        for key in ("versions", "machine", "cluster"):
-            if session.get(key):
-                pairs.append((f"{key.capitalize()}{which}", words(session[key]), False))
-    for key in ("workload", "dataset", "search", "confirm", "fixed"):
-        if content["study"].get(key):
-            pairs.append((key.capitalize(), words(content["study"][key]), False))
+    pairs: list[tuple[str, str, bool]] = [
+        (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
+    ]
     runs = results.runs.values()
     for name, values in (
         ("Hosts of runs", {host for run in runs for host in run.hosts}),
@@ -219,14 +193,14 @@ def page_text(studies: Sequence[Study], extras: Sequence[Extra] = ()) -> str:
     `extras` are of a single study: what its command knows beyond the records.
     """
     with uncollected():
-        names = study_names(studies)
+        names = unlike([(one.name, one.place) for one in studies])
         shown = [
             study_part(one, f"s{number}", name, extras)
             for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
         ]
         (first, *others), comparison = shown, None
-        headline = first.answer.headline
-        title, kind = f"{first.name}: {headline}", f"Study {first.name}"
+        headline: str = first.answer.headline
+        title, kind = f"{first.name}: {first.answer.title}", f"Study {first.name}"
         links = [(part.name, part.title) for part in first.parts]
         if others:
             comparison = compared(list(zip(names, studies, strict=True)))

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
+from raybench.report.words import ROLES
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.trials import searched_columns
@@ -35,11 +36,11 @@ def own(content: object) -> Markup:
     return safe if safe.isascii() else Markup("<bdi>{}</bdi>").format(safe)
 
 
-def trial_link(results: Study, trial: str, study: str, words: str = "trial ") -> Markup:
+def trial_link(results: Study, trial: str, study: str) -> Markup:
     """Return a link to a trial; `study` begins the ids of its study."""
-    link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}{}</a>')
+    link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}</a>')
     place = list(results.runs).index(trial)
-    return link.format(study, place, study, clean(trial), words, own(trial))
+    return link.format(study, place, study, clean(trial), own(trial))
 
 
 @dataclass(frozen=True)
@@ -97,17 +98,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{DIGITS}g}"
 
 
-ROLES = {
-    "trial": "search",
-    "placement_check": "predicted split, run",
-    "race": "race, new seed",
-    "confirm": "alone, new seed",
-    "scaling": "repeat of a cell",
-    "pair": "run of a pair",
-}
-"""What a run is for, where its role does not say it."""
-
-
 @dataclass(frozen=True)
 class Column:
     """A column of the table of trials."""
@@ -156,7 +146,7 @@ def columns_of(results: Study) -> list[Column]:
         column("learning rate", "rate", "learning_rate"),
     ]
     found += [_own(key, trials[key]) for key in searched_columns(trials)]
-    roles = [ROLES.get(run.role, run.role) for run in results.runs.values()]
+    roles = [ROLES[run.role] for run in results.runs.values()]
     found.append(Column("run for", "text", roles, is_chosen=True))
     found.append(Column("state", "text", _states(trials), is_chosen=True))
     if trials[metric.test_column].notna().any():

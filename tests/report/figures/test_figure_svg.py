@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def figure() -> Figure:
-    figure, axes = parts.new_figure(5, 3)
+    figure, axes = parts.new_figure(3)
     axes.plot([0, 1, 2], [0.123456, 0.5, 0.7], gid="0012", color=parts.QUIET, marker="o")
     axes.plot([0, 1], [1, 0], gid=HOSTILE, color="#0072B2")
     axes.axhline(0.5, gid="target", color=parts.INK)
@@ -31,7 +31,7 @@ def test_it_is_one_image_with_a_name_and_no_size(figure: Figure) -> None:
     assert root.get("role") == "img"
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == 'Curves <&> "all"'
     assert root.get("class") == "figure"
-    assert root.get("viewBox") == "0 0 360 216"
+    assert root.get("viewBox") == "0 0 388.8 216"
     assert root.get("width") is None
     for word in ("<?xml", "<!DOCTYPE", "<!--", "<metadata", "<style", "xlink", "DejaVu"):
         assert word not in text

@@ -167,6 +167,18 @@ def test_studies_that_are_no_search_are_shown_too(tmp_path: Path) -> None:
     assert watched.state.pace.num_runs is None
 
 
+def test_a_study_of_another_version_is_shown_without_what_is_left(folder: Path) -> None:
+    content = {"study": STUDY.document() | {"confirm": {"top": 3}}}
+    (folder / STUDY_FILE).write_text(to_yaml(content))
+    watched = Watched(FolderSource(str(folder)), 0.0)
+    watched.look(1e9)
+    assert (watched.state.pace.num_done, watched.state.pace.num_runs) == (1, None)
+    (note,) = watched.notes()
+    assert note.startswith(
+        "What is left is not known: study.yaml: study: unknown key 'confirm.top'"
+    )
+
+
 def test_a_finished_study_ends_with_its_tables(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

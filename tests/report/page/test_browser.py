@@ -164,7 +164,7 @@ def test_names_that_are_attacks_are_shown_as_they_are(opened):
 
 def test_links_and_marks_in_pictures_open_their_trial(opened):
     tab = opened()
-    tab.locator("header a", has_text="trial 0000").click()
+    tab.locator("h1 a", has_text="0000").click()
     assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
     address = tab.url
     tab.keyboard.press("Escape")
@@ -212,11 +212,7 @@ def test_a_screen_reader_meets_the_answer_first(opened):
     tree = opened().locator("body").aria_snapshot()
     first = [line.strip() for line in tree.splitlines() if "link" not in line and "url" not in line]
     assert first[0] == "- banner:"
-    assert (
-        first[1]
-        .replace("'", "")
-        .startswith('- heading "The fastest and cheapest way found to 90 % accuracy')
-    )
+    assert first[1].replace("'", "").startswith('- heading "Train with PyTorch on 1 worker')
     assert "[level=1]" in first[1]
 
 
@@ -234,7 +230,7 @@ def test_it_prints_light_without_controls(opened):
 
 def test_without_a_script_answer_pictures_and_table_are_there(opened):
     tab = opened(java_script_enabled=False)
-    assert tab.locator("h1").inner_text().startswith("The fastest")
+    assert tab.locator("h1").inner_text().startswith("Train with PyTorch")
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator(".trials tbody tr").count() > 8
     assert not tab.locator(".controls").is_visible()
@@ -267,6 +263,4 @@ def test_five_thousand_trials_are_painted_in_pages(opened, tmp_path):
 def test_a_page_of_nothing_opens(opened, tmp_path):
     path = tmp_path / "empty.html"
     path.write_text(page_text([results_folder(tmp_path / "study", [])]), encoding="utf-8")
-    assert opened(path).locator("h1").inner_text() == (
-        "No run has finished yet, so there is no answer."
-    )
+    assert opened(path).locator("h1").inner_text() == "No run has finished."

@@ -301,7 +301,7 @@ def test_no_further_reference_run_begins_once_they_have_taken_their_share(machin
     assert list(one.seconds) == ["reference0", "reference1"]
 
 
-@pytest.mark.parametrize(("left_s", "tau"), [(200.0, 4.0), (3000.0, 8.0)])
+@pytest.mark.parametrize(("left_s", "tau"), [(200.0, 6.0), (3000.0, 15.0)])
 def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
     machine: Make, left_s: float, tau: float
 ) -> None:

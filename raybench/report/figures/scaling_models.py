@@ -1,7 +1,5 @@
-"""What the models of a scaling study have said, as `raybench scale` leaves it, and its figures.
-
-The models are fitted above this layer; pictures, page and notebooks read what they said.
-"""
+"""What the models of a scaling study have said, as `raybench scale` leaves it in two files, and the
+figures of it: models are fitted above this layer."""
 
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from matplotlib.patches import Patch
 from raybench.report.figures import parts
 from raybench.results.study import Study
 from raybench.spec.errors import UserError
+from raybench.spec.text import counted
 
 MODEL_FILE, PLAN_FILE = "model.csv", "plan.csv"
 MODEL_COLUMNS = (
@@ -146,8 +145,8 @@ def _line(axes: Axes, line: pd.DataFrame, number: int) -> None:
 def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]:
     keys: list[Artist] = []
     for number, (workers, nodes) in enumerate(layouts[:MOST_LINES]):
-        words = parts.plural(int(workers), "worker")
-        words += f" on {parts.plural(int(nodes), 'host')}" if nodes > 1 else ""
+        words = counted(int(workers), "worker")
+        words += f" on {counted(int(nodes), 'host')}" if nodes > 1 else ""
         style = {"linestyle": "--", "marker": parts.marker(number)}
         keys.append(parts.key(words, parts.colour(number), **style))
     if len(layouts) > MOST_LINES:
