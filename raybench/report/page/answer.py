@@ -51,7 +51,8 @@ def answer_of(results: Study, study: str) -> Answer:
     elif results.study["study"].get("run"):
         facts = _facts_of_run(results)
     else:
-        facts = [("How sure", found.sure), ("Target", target_sentence(results))]
+        sure = found.sure[:1].upper() + found.sure[1:]
+        facts = [("How sure", sure), ("Target", target_sentence(results))]
         facts.append(("Another target", " ".join(sensitivity_lines(results))))
         steps = [one for one in next_steps(results, judge(results)) if not one.do.endswith(PAGE)]
     facts.append(("What the study took", effort_words(results)))
