@@ -20,8 +20,10 @@ import yaml
 
 from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
+from raybench.runs.preflight import first_values
 from raybench.spec import errors
 from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.spec.study import build_study
 from raybench.stats.clock import Ledger
 from raybench.training.base import find_backend
 from raybench.training.run import run
@@ -153,6 +155,13 @@ def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:
     answers = [text for _, kind, text in BLOCKS if not kind and "Answer: Train with" in text]
     assert len(answers) == 2
     assert all(text.strip() in "\n".join(screen) for text in answers)
+
+
+def test_the_space_of_settings_of_ones_own_is_one() -> None:
+    content = yaml.safe_load(block("yaml", "optimizer_options"))
+    study, space = build_study(content | {"objective": {"target": 0.9}}, "docs")
+    assert {"model.dropout", "data.window", "optimizer_options.momentum"} <= space.keys()
+    assert study.run_spec(first_values(study, space)).optimizer == "torch:SGD"
 
 
 def test_the_space_shown_is_the_default_one() -> None:

@@ -182,7 +182,7 @@ class _Run:
         self._world = world
         spec = command.spec
         workload, self._dataset = load_workload_dataset(
-            spec.workload, spec.dataset, spec.model, shared=data
+            spec.workload, spec.dataset, spec.model, spec.data, shared=data
         )
         build = find_backend(spec.framework).Trainer
         self._trainer: Trainer = build(spec, workload, self._dataset, world)

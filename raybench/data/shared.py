@@ -6,8 +6,9 @@ open files, and nothing of a folder is unpickled. What it reads is the system's 
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,16 @@ from raybench.spec.run import DatasetSpec
 ABOUT = "dataset.json"
 
 
-def shared_key(workload: str, spec: DatasetSpec) -> str:
+def shared_key(
+    workload: str, spec: DatasetSpec, data: Mapping[str, Any] = MappingProxyType({})
+) -> str:
     """Return the name of the folder for a dataset: equal for equal data, else another.
 
-    The workload counts where the data are its own. What its code reads is not looked at, so
-    the folder that holds these must not outlive a session.
+    The workload counts where the data are its own, and `data`, its settings. What its code reads is
+    not looked at, so the folder that holds these must not outlive a session.
     """
-    owner = workload if spec.name == "workload" else ""
-    content = json.dumps([owner, spec.model_dump(mode="json")], sort_keys=True)
+    owner = [workload, *([dict(data)] if data else [])] if spec.name == "workload" else [""]
+    content = json.dumps([*owner, spec.model_dump(mode="json")], sort_keys=True)
     return f"{spec.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 

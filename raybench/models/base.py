@@ -6,12 +6,15 @@ Those are what the constructor of a workload takes, by name and default. A run s
 """
 
 import contextlib
+import importlib
 import inspect
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -240,22 +243,44 @@ def _place(error: BaseException) -> str:
     return f"{steps[-1].filename}, line {steps[-1].lineno}: " if steps else ""
 
 
-def known_settings(build: Callable[..., Any], taken: int = 0) -> dict[str, Any] | None:
+def known_settings(
+    build: Callable[..., Any], taken: int = 0, *, takes_any: bool = True
+) -> dict[str, Any] | None:
     """Return the settings that a constructor takes, with their defaults; None where any name goes.
 
-    `taken`: how many of its first parameters are not the user's. What has no default is
-    `inspect.Parameter.empty`.
+    `taken`: how many of its first parameters are not the user's. Not `takes_any`: those that it
+    names, whatever it takes beside. What has no default is `inspect.Parameter.empty`.
     """
     found = list(inspect.signature(build).parameters.values())[taken:]
-    if any(one.kind is one.VAR_KEYWORD for one in found):
+    if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):
         return None
-    return {one.name: one.default for one in found if one.kind is not one.VAR_POSITIONAL}
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {one.name: _default(one) for one in found if one.kind not in many}
 
 
-def check_settings(known: Mapping[str, Any] | None, given: Mapping[str, Any], what: str) -> None:
+def _default(parameter: inspect.Parameter) -> Any:
+    """Return its default; of a number with a fraction that begins at 0 (`momentum: float = 0`) as
+    such."""
+    default = parameter.default
+    is_float = "float" in str(parameter.annotation) and type(default) is int
+    return float(default) if is_float else default
+
+
+def import_users(module_name: str, what: str) -> ModuleType:
+    """Import a module of the user's, also beside them; UserError that begins with `what`."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    advice = "; run from the folder that holds it, or mend it"
+    with users_code(f"{what}: module '{module_name}' cannot be imported", advice=advice):
+        return importlib.import_module(module_name)
+
+
+def check_settings(
+    known: Mapping[str, Any] | None, given: Mapping[str, Any], what: str, *, key: str = "model"
+) -> None:
     """Raise UserError for a setting that there is not, or one that is missing or of another kind.
 
-    A default says the kind: a number is no text, a switch is `true` or `false`.
+    A default says the kind: a number is no text, a switch is `true` or `false`. `key` holds them.
     """
     if known is None:
         return
@@ -263,14 +288,14 @@ def check_settings(known: Mapping[str, Any] | None, given: Mapping[str, Any], wh
         if name not in known:
             nothing = "" if known else "there are none: its constructor takes nothing."
             hint = did_you_mean(name, known, nothing)
-            raise UserError(f"model.{name}: {what} has no such setting; {hint}")
+            raise UserError(f"{key}.{name}: {what} has no such setting; {hint}")
         if not _is_alike(known[name], value):
             raise UserError(
-                f"model.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}."
+                f"{key}.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}."
             )
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in given:
-            raise UserError(f"{what} needs model.{name}: set it under fixed.model or space.model.")
+            raise UserError(f"{what} needs {key}.{name}: set it under fixed.{key} or space.{key}.")
 
 
 def _is_alike(default: Any, value: Any) -> bool:

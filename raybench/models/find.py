@@ -1,7 +1,5 @@
 """From the name of a workload to the workload, and the checks that need no training."""
 
-import importlib
-import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from raybench.models.base import (
     Workload,
     as_tuples,
     check_settings,
+    import_users,
     known_settings,
     missing_method,
     users_code,
@@ -150,17 +149,24 @@ def load_workload_dataset(
     name: str,
     spec: DatasetSpec,
     model: Mapping[str, Any] = MappingProxyType({}),
+    data: Mapping[str, Any] = MappingProxyType({}),
     *,
     shared: Path | None = None,
 ) -> tuple[Workload, Dataset]:
     """Return workload `name` with its settings and the data of `spec`, made to fit each other.
 
-    A second call with an equal spec does not load again, a workload's own data included. With
+    `data` are settings of the workload's own `load_dataset`; UserError for one that it does not
+    take. A second call with an equal spec does not load again, a workload's own data included. With
     `shared`, a folder on this machine that lives as long as a session, the arrays are mapped
     from there: the first process to ask loads them, all others get them at once.
     """
     if spec.name == "workload":
-        return _load_own(name, spec, model, shared)
+        return _load_own(name, spec, model, data, shared)
+    if data:
+        raise UserError(
+            f"data.{next(iter(data))}: dataset {spec.name} takes no such settings; they are what a "
+            "workload's own load_dataset takes (dataset: workload)."
+        )
     dataset = load_dataset(spec) if shared is None else _load_shared(spec.model_dump_json(), shared)
     return find_workload(name, DataShape.of(dataset), model), dataset
 
@@ -174,28 +180,35 @@ def _load_shared(spec_json: str, shared: Path) -> Dataset:
     return open_shared(shared / shared_key("", spec), lambda: build_dataset(spec))
 
 
-_own_data: dict[tuple[str, str, Path | None], Dataset] = {}
+_own_data: dict[tuple[str, Path | None], Dataset] = {}
 """The last few datasets of workloads; whatever settings a model has, its data are the same."""
 MOST_KEPT = 4
 
 
 def _load_own(
-    name: str, spec: DatasetSpec, model: Mapping[str, Any], shared: Path | None
+    name: str,
+    spec: DatasetSpec,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    shared: Path | None,
 ) -> tuple[Workload, Dataset]:
-    workload, key = find_workload(name, model=model), (name, spec.model_dump_json(), shared)
+    workload, key = find_workload(name, model=model), (shared_key(name, spec, data), shared)
     if key not in _own_data:
-        build = partial(_build_own, name, workload, spec)
-        folder = None if shared is None else shared / shared_key(name, spec)
-        found = build() if folder is None else open_shared(folder, build)
+        what = f"load_dataset of workload {name}"
+        check_settings(known_settings(workload.load_dataset, 1), data, what, key="data")
+        build = partial(_build_own, name, workload, spec, data)
+        found = build() if shared is None else open_shared(shared / key[0], build)
         for oldest in list(_own_data)[: len(_own_data) + 1 - MOST_KEPT]:
             del _own_data[oldest]
         _own_data[key] = found
     return workload, _own_data[key]
 
 
-def _build_own(name: str, workload: Workload, spec: DatasetSpec) -> Dataset:
+def _build_own(
+    name: str, workload: Workload, spec: DatasetSpec, data: Mapping[str, Any]
+) -> Dataset:
     with users_code(f"Workload {name}: load_dataset failed"):
-        dataset = workload.load_dataset(spec)
+        dataset = workload.load_dataset(spec, **data)
     if not isinstance(dataset, Dataset):
         raise UserError(
             f"load_dataset of workload {name} must return a raybench Dataset, not "
@@ -248,13 +261,7 @@ def _require_layers(workload: LayerWorkload) -> None:
 
 def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     module_name, _, class_name = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    with users_code(
-        f"Workload {name}: module '{module_name}' cannot be imported",
-        advice="; run from the folder that holds it, or mend it",
-    ):
-        module = importlib.import_module(module_name)
+    module = import_users(module_name, f"Workload {name}")
     found = getattr(module, class_name, None)
     if found is None:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")

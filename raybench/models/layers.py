@@ -1,9 +1,9 @@
 """One description of a network for both frameworks: its layers, shapes and initial weights."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -141,6 +141,7 @@ Layer = (
 )
 
 
+Form = TypeVar("Form")
 Shape = tuple[int, ...]
 """Of one sample: (H, W, C) of an image, (features,) of a vector, (tokens,) of token ids,
 (tokens, features) of what is known of each token."""
@@ -171,6 +172,11 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
             turned = len(before) == 3
         shapes.append(shape)
     return shapes
+
+
+def of_class(forms: Mapping[type[Any], Form], layer: Layer) -> Form:
+    """Return what `forms` has for a layer's class, or for the one that it derives from."""
+    return next(forms[kind] for kind in type(layer).__mro__ if kind in forms)
 
 
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:

@@ -121,7 +121,7 @@ def of_results(results: StudyResults) -> dict[str, Any]:
     if results.study["study"].get("run"):
         run = next(iter(results.runs.values()))
         found["details"] |= {
-            "spec": run.spec.document(),
+            "spec": run.spec.complete(),
             "stop": run.stop,
             "best_value": run.best_value,
             "test_value": run.test_value,
@@ -151,7 +151,7 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
                 "gpu": gpu or None,
                 "trial": trial,
                 "configuration": one.label,
-                "spec": one.spec.document(),
+                "spec": one.spec.complete(),
                 "is_confirmed": verdict.is_confirmed and one.hits > 0,
                 "runs": one.runs,
                 "hits": one.hits,

@@ -45,7 +45,7 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
         trial = nearest(results) or nearest(results, "reference")
         if trial is not None and not guessing_lines(results):
             comment = spec_comment(results, trial, None, "nearest to the target")
-            store.write_yaml("best.yaml", results.specs[trial].document(), comment=comment)
+            store.write_yaml("best.yaml", results.specs[trial].complete(), comment=comment)
             written.append(store.folder / "best.yaml")
         return written
     best = results.metric.superlative
@@ -55,7 +55,7 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
         (WINNERS[1], verdict.cheapest, names[1]),
     ):
         comment = spec_comment(results, trial, verdict, what)
-        store.write_yaml(name, results.specs[trial].document(), comment=comment)
+        store.write_yaml(name, results.specs[trial].complete(), comment=comment)
         written.append(store.folder / name)
     return written
 

@@ -20,7 +20,7 @@ from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec, flat, value_of
+from raybench.spec.run import OPEN, RunSpec, flat, value_of
 from raybench.spec.space import SEARCHABLE, Dimension, Powers, Range, Space, parse_space, resolve
 from raybench.spec.text import clean, shorten
 
@@ -182,7 +182,9 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
 
     A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
     """
-    known = {one: getattr(spec, one) for one in SEARCHABLE} | flat({"model": spec.model})
+    known = {one: getattr(spec, one) for one in SEARCHABLE} | flat(
+        {one: getattr(spec, one) for one in OPEN}
+    )
     found, value = resolve(dimension, known), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
         return None

@@ -61,7 +61,7 @@ class Chosen:
         given = arguments_of(self.spec)
         for name in WINNERS:
             file = self.folder / name
-            if file.is_file() and read_mapping(file) == self.spec.document():
+            if file.is_file() and read_mapping(file) == self.spec.complete():
                 given = [str(file)]
                 break
         return command_line("train", *given)

@@ -40,7 +40,7 @@ from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, UserError
-from raybench.spec.run import RunSpec, describe, label_keys
+from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
 from raybench.stats.sequential import ERRORS
@@ -121,7 +121,7 @@ def check_sides(options: argparse.Namespace, console: Console) -> Compared:
         warnings += [one for one in found if one not in warnings]
         name = chr(ord("A") + number)
         specs[name] = spec.model_copy(update={"objective": objective})
-        datasets[shared_key(spec.workload, spec.dataset)] = dataset
+        datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
         labels[name] = np.asarray(dataset.validation.labels)
     first = specs["A"]
     for (name, spec), source in zip(list(specs.items())[1:], options.sides[1:], strict=True):
@@ -141,10 +141,11 @@ def check_sides(options: argparse.Namespace, console: Console) -> Compared:
     objective = first.objective.model_copy(update={"max_train_seconds": longest})
     judged = {"objective": objective, "eval_every_samples": first.eval_every_samples}
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
+    flats = [flat(spec.in_short().document()) for spec in specs.values()]
     keys = [
         key
-        for key in RunSpec.model_fields
-        if len({json.dumps(spec.document()[key]) for spec in specs.values()}) > 1
+        for key in dict.fromkeys(key for one in flats for key in one)
+        if len({json.dumps(one.get(key)) for one in flats}) > 1
     ]
     sides = tuple(
         Side(name, source, describe(spec, label_keys(dict.fromkeys(keys))))

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from raybench.cluster.admission import Capacity
 from raybench.cluster.doctor import check_gpus_there
 from raybench.cluster.layout import Node
@@ -25,7 +27,8 @@ from raybench.scaling.runs import RUN_COLUMNS
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY, Metric, find_metric
 from raybench.spec.objective import BUDGET, Objective, resolved
-from raybench.spec.run import MODEL, RESOURCES, Placement, RunSpec, nested, value_of
+from raybench.spec.optimizer import is_librarys
+from raybench.spec.run import OPEN, RESOURCES, Placement, RunSpec, is_open, nested, value_of
 from raybench.spec.space import (
     Choices,
     Powers,
@@ -73,7 +76,7 @@ def check_task(
                 f"framework {framework} is not installed; run: pip install "
                 f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
             )
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     for framework in frameworks:
         require_framework(workload, framework)
         refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
@@ -132,10 +135,31 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
         several={one.framework for one in groups(study, space) if one.num_workers > 1},
     )
     warnings += leak_lines(dataset)
+    check_data(study, space, spec, dataset)
     if has_batch_statistics and _takes_apart(study, space):
         search = study.search.model_copy(update={"factorise": False})
         return study.model_copy(update={"search": search}), dataset, [*warnings, SAMPLED_WHOLE]
     return study, dataset, warnings
+
+
+def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) -> None:
+    """Load what other values of the data's settings give; UserError where their validation rows are
+    others: times to a target on several sets of rows say which rows are easy."""
+    keys = [key for key in space if is_open(key, "data")]
+    for values in combinations(space, study.fixed, keys):
+        given = {key: values[key] for key in keys}
+        own = nested({"data": spec.data} | given).get("data", {})
+        if own == spec.data:
+            continue
+        _, other = load_workload_dataset(spec.workload, spec.dataset, spec.model, own)
+        shown = ", ".join(f"{key} {value}" for key, value in given.items())
+        with users_code(f"{shown}: reading its samples failed"):
+            check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})")
+        if not np.array_equal(other.validation.labels, dataset.validation.labels):
+            raise UserError(
+                f"{shown}: has other validation rows than the first values; a search judges all by "
+                "the same rows: split by spec.split_seed alone, whatever else is set."
+            )
 
 
 def _takes_apart(study: StudySpec, space: Space) -> bool:
@@ -433,13 +457,16 @@ def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]
     Each value stands in one of them, not every combination.
     """
     starts = [key for key in START_KEYS if key in space]
-    settings = [key for key in space if key.startswith(MODEL)]
+    settings = [key for key in space if is_open(key, "model")]
+    if any(map(is_librarys, values_of("optimizer", space, study.fixed))):
+        starts += [key for key in ("framework", "optimizer") if key in space]
+        settings += [key for key in space if is_open(key, "optimizer_options")]
     every = {key: values_of(key, space, study.fixed) for key in (*starts, *settings)}
     wanted: list[dict[str, object]] = [
         dict(zip(starts, combination, strict=True))
         for combination in itertools.product(*(every[key] for key in starts))
     ]
-    wanted += [{key: one} for key in settings for one in every[key]]
+    wanted += [before | {key: one} for key in settings for one in every[key] for before in wanted]
     seen = {(key, str(value_of(spec, key))) for key in (*starts, *settings)}
     found = []
     for given in wanted:
@@ -448,5 +475,6 @@ def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]
         if not pairs <= seen:
             seen |= pairs
             own = {key: values[key] for key in (*starts, *settings)}
-            found.append(spec.model_copy(update=nested({"model": spec.model} | own)))
+            before = {key: getattr(spec, key) for key in OPEN}
+            found.append(spec.model_copy(update=nested(before | own)))
     return found

@@ -228,7 +228,8 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
     """Load every workload and dataset once, in all frameworks it runs in."""
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
-        key = json.dumps([cell.spec.workload, cell.spec.dataset.model_dump(mode="json")])
+        spec = cell.spec
+        key = json.dumps([spec.workload, spec.dataset.model_dump(mode="json"), spec.data])
         tasks.setdefault(key, []).append(cell)
     checked, metrics = Checked({}, [], ACCURACY), dict[str, Metric]()
     for alike in tasks.values():
@@ -237,7 +238,7 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
         several = in_groups([cell.spec for cell in alike])
         objective, dataset = check_task(spec, list(frameworks))
         metrics[objective.judged_by.name] = objective.judged_by
-        checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
+        checked.datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
         checked.warnings.extend(
             one
             for one in check_models(spec, list(frameworks), several=several).warnings

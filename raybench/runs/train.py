@@ -208,7 +208,7 @@ def _run(
             deadline.raise_fault(of=record)
             if weights is not None:
                 _, dataset = load_workload_dataset(
-                    spec.workload, spec.dataset, spec.model
+                    spec.workload, spec.dataset, spec.model, spec.data
                 )  # is kept
                 store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
                 store.write_bytes(MODEL_FILES[spec.framework], weights)

@@ -10,7 +10,7 @@ from typing import Any
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
-from raybench.spec.run import MODEL, RESOURCES, Placement, RunSpec
+from raybench.spec.run import RESOURCES, Placement, RunSpec, is_open
 from raybench.spec.space import Cases, Choices, Powers, Space, possible_values, values_of
 from raybench.spec.study import TIME, StudySpec
 
@@ -109,10 +109,10 @@ def study_factors(study: StudySpec, space: Space) -> Factors | str:
     """Return the study's space taken apart, or why it is not."""
     if not study.search.factorise:
         return "search.factorise is false"
-    if any(key.startswith(MODEL) for key in space):
-        return next(_obstacles(study, space, SPEED_KEYS), "the model's settings are searched")
-    model = study.fixed.get("model") or {}
-    workload, _ = load_workload_dataset(study.workload, study.dataset, model)
+    if any(is_open(key, "model", "data") for key in space):
+        return next(_obstacles(study, space, SPEED_KEYS))
+    model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
+    workload, _ = load_workload_dataset(study.workload, study.dataset, model, data)
     return factorise(study, space, equal_frameworks=isinstance(workload, LayerWorkload))
 
 
@@ -126,7 +126,11 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
         if key in space and not isinstance(space[key], Choices | Powers):
             yield f"space.{key} is neither a list nor a range with log2: true"
     for key in space:
-        if key in NOT_WITH or key.startswith(MODEL):
+        # Numbers of an optimizer cost as much as others; a switch may choose other kernels.
+        is_switch = is_open(key, "optimizer_options") and any(
+            isinstance(one, bool | str) for one in possible_values(space[key])
+        )
+        if key in NOT_WITH or is_open(key, "model", "data") or is_switch:
             yield f"space.{key} changes the step time too"
     if values_of("learning_rate_scaling", space, study.fixed) != ["none"]:
         yield "learning_rate_scaling makes the rate depend on the workers"

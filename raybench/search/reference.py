@@ -1,6 +1,7 @@
 """What is set before a search by training a typical configuration: target, seconds, eval interval.
 
-The reference is the space's first optimizer at its default rate, with seeds of its own.
+The reference is the space's first optimizer at its default rate, with seeds of its own; where none
+has a default (a library's), the first at the middle of its range.
 
 - `target: auto`: three runs of it, side by side, train for as long as a trial may, in a time budget
   for a fifth of it in all (a single one where that is little). The target is the median of what
@@ -55,7 +56,15 @@ from raybench.spec.objective import (
     search_score,
 )
 from raybench.spec.run import RunSpec
-from raybench.spec.space import Space, combinations, known_values, possible_values, resolve
+from raybench.spec.space import (
+    Range,
+    Simple,
+    Space,
+    combinations,
+    known_values,
+    possible_values,
+    resolve,
+)
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.stats.clock import WORKER_PHASES
 from raybench.stats.record import Evaluation, RunRecord, StopReason
@@ -286,7 +295,9 @@ def reference_spec(
     values: dict[str, Any] = {}
     for key, dimension in space.items():
         known = known_values(study.fixed, hints | values)
-        values[key] = hints.get(key, possible_values(resolve(dimension, known))[0])
+        simple = resolve(dimension, known)
+        first = middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
+        values[key] = hints.get(key, first)
     changes = NO_TARGET if study.needs_target else {}
     objective = study.objective.model_copy(update=changes)
     spec = study.run_spec(values)
@@ -295,6 +306,13 @@ def reference_spec(
         found = (study.run_spec(values | {k: one[k] for k in one if k in space}) for one in others)
         spec = next(filter(has_room, found), spec)
     return spec.model_copy(update={"objective": objective})
+
+
+def middle_of(dimension: Simple) -> float:
+    """Return the value in the middle of a dimension of rates."""
+    values: list[float] = sorted(possible_values(dimension))
+    is_range = isinstance(dimension, Range)
+    return math.sqrt(values[0] * values[-1]) if is_range else values[len(values) // 2]
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:

@@ -25,6 +25,7 @@ from raybench.results.study import Study, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     Kind,
+    first_values,
     following,
     groups,
     kinds_in_time,
@@ -87,7 +88,8 @@ class StudyPipeline:
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
         if self.study.dataset.name not in STORED and not self.deadline.over:
-            key = shared_key(self.study.workload, self.study.dataset)
+            spec = self.study.run_spec(first_values(self.study, self.space))
+            key = shared_key(spec.workload, spec.dataset, spec.data)
             share(self.dataset, self.session.scratch / DATA / key)
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.dataset_spec import DatasetSpec as DatasetSpec
@@ -23,6 +23,8 @@ from raybench.spec.documents import (
     one_name_each,
 )
 from raybench.spec.objective import Objective
+from raybench.spec.optimizer import DEFAULTS, LEFT_TO_IT, Optimizer, problem_of_optimizer
+from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
 
 ROUNDING = 1e-6
 """Parts of a worker that are an error of arithmetic: ten tenths of a GPU are a whole one."""
@@ -83,16 +85,12 @@ class Placement:
 
 
 Framework = Literal["torch", "tensorflow"]
-Optimizer = Literal[
-    "adam", "radam", "lars", "lamb", "sgd", "adamw", "nadamw", "lion", "schedule_free_adamw", "muon"
-]
 ScheduleName = Literal[
     "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"
 ]
 OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
 """Schedules that begin with a warm-up of their own."""
 FRAMEWORKS: tuple[str, ...] = get_args(Framework)
-OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -120,6 +118,9 @@ class RunSpec(Document):
     space each is a key of its own, `model: {hidden_units: [64, 128]}`."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
     """Which data, and how much of it."""
+    data: dict[Name, Setting] = {}
+    """The data's own settings, which the workload's `load_dataset` takes (dataset `workload`); in a
+    space `data: {window: [16, 32]}`, lists alone: each value is a dataset."""
     objective: Objective = Objective(target=0.95)
     """What the run is judged by, and when it may end."""
     framework: Framework = "torch"
@@ -155,7 +156,12 @@ class RunSpec(Document):
     bucket_mb: PositiveFloat = 25.0
     """MiB of gradients that are exchanged together, while the others are still computed."""
     optimizer: Optimizer = "adam"
-    """The optimizer; the same update in both frameworks."""
+    """The optimizer, with the same update in both frameworks: adam, radam, lars, lamb, sgd, adamw,
+    nadamw, lion, schedule_free_adamw, muon. Or any class of torch.optim or keras.optimizers, for
+    that framework: `torch:SGD`, `keras:Nadam`; of another module `torch:pytorch_optimizer.Lion`."""
+    optimizer_options: dict[Name, Setting] = {}
+    """What such a class is constructed with beside the rate and `weight_decay`, by the names of its
+    own: `{momentum: 0.9}`; null is the class's default. In a space each is a key of its own."""
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
@@ -236,6 +242,12 @@ class RunSpec(Document):
         """Take `exchange_every: 4` for `accumulate: 4`."""
         return one_name_each(content)
 
+    @field_validator("optimizer_options")
+    @classmethod
+    def _by_default(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Leave out null: a case of a space says so that there is nothing to set."""
+        return {name: one for name, one in options.items() if one is not None}
+
     @model_validator(mode="after")
     def _keys_go_together(self) -> "RunSpec":
         for problem in _problems(self):
@@ -270,6 +282,20 @@ class RunSpec(Document):
         """Return the spec as plain data for YAML or JSON, every key included."""
         return self.model_dump(mode="json")
 
+    def complete(self) -> dict[str, Any]:
+        """Return the spec for other scripts: what is left to the optimizer in numbers, and without
+        what it does not read. Read back it is another spec of the same run: see `in_short`."""
+        own = DEFAULTS.get(self.optimizer, {})
+        found = self.document()
+        found |= {key: own.get(key) for key in LEFT_TO_IT if found[key] is None}
+        return {key: one for key, one in found.items() if key not in LEFT_TO_IT or one is not None}
+
+    def in_short(self) -> "RunSpec":
+        """Return the same run with null where a number is the optimizer's own default."""
+        own = DEFAULTS.get(self.optimizer, {})
+        same = [key for key in LEFT_TO_IT if key in own and getattr(self, key) == own[key]]
+        return self.model_copy(update=dict.fromkeys(same))
+
 
 def _problems(spec: RunSpec) -> Iterator[str]:
     """Yield what excludes each other; a space tries all values of the keys that are looked at."""
@@ -295,6 +321,9 @@ def _problems(spec: RunSpec) -> Iterator[str]:
         )
     if spec.accelerator_type and not spec.gpus_per_worker:
         yield "accelerator_type is of GPUs; set gpus_per_worker: 1 with it"
+    if ":" in spec.optimizer or spec.optimizer_options:
+        problem = problem_of_optimizer(spec.optimizer, spec.framework, spec.optimizer_options)
+        yield from [problem] if problem else []
     yield from _problems_of_processes(spec)
 
 
@@ -329,39 +358,46 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
 
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 """Keys of what a worker is given."""
-MODEL = "model."
-"""What the keys of the model's own settings begin with, where each is a key of its own."""
+OPEN = ("model", "data", "optimizer_options")
+"""Keys that hold settings of the user's own, each a key of its own: `model.hidden_units`."""
+
+
+def is_open(key: str, *parents: str) -> bool:
+    """Whether a key is a setting below one of OPEN, or of these among them."""
+    parent, dot, _ = key.partition(".")
+    return bool(dot) and parent in (parents or OPEN)
 
 
 def is_key(key: str) -> bool:
     """Whether a run spec has this key; `model.NAME` is one whatever the name."""
-    return key in RunSpec.model_fields or key.startswith(MODEL)
+    return key in RunSpec.model_fields or is_open(key)
 
 
 def value_of(spec: RunSpec, key: str) -> Any:
-    """Return the value of a key; of a model's setting that the spec does not name None."""
-    if key.startswith(MODEL):
-        return spec.model.get(key.removeprefix(MODEL))
-    return getattr(spec, key)
+    """Return the value of a key; of a setting below OPEN that the spec does not name None."""
+    parent, _, name = key.partition(".")
+    return getattr(spec, parent).get(name) if is_open(key) else getattr(spec, key)
 
 
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys and what they have, each of the model's settings as a key of its own."""
-    settings = content.get("model")
-    if not isinstance(settings, dict):
-        return dict(content)
-    own = {f"{MODEL}{name}": one for name, one in settings.items()}
+    """Return keys and what they have, each setting below OPEN as a key of its own."""
     found: dict[str, Any] = {}
     for key, value in content.items():  # at its place: later keys may depend on it
-        found |= own if key == "model" else {key: value}
+        own = isinstance(value, dict) and key in OPEN
+        found |= {f"{key}.{name}": one for name, one in value.items()} if own else {key: value}
     return found
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as a run spec has them: the model's settings below `model`."""
-    rest = {key: one for key, one in values.items() if not key.startswith(MODEL)}
-    own = {key.removeprefix(MODEL): one for key, one in values.items() if key not in rest}
-    return rest | ({"model": dict(rest.get("model", {})) | own} if own else {})
+    """Return values as a run spec has them: the settings below OPEN in their places."""
+    found: dict[str, Any] = {}
+    for key, one in values.items():
+        parent, _, name = key.partition(".")
+        if is_open(key):
+            found[parent] = {**found.get(parent, {}), name: one}
+        else:
+            found[key] = {**one, **found[key]} if key in found else one
+    return found
 
 
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
@@ -391,8 +427,14 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
         f"{spec.optimizer} {spec.learning_rate:.3g}"
     )
-    named = [f"{key.removeprefix(MODEL)} {short(value_of(spec, key))}" for key in keys]
-    return " ".join([base, *named])
+    values = [(key, value_of(spec, key)) for key in keys]
+    values = [(key, one) for key, one in values if one is not None or not is_open(key)]
+    return " ".join([base, *(f"{shown_key(key)} {short(one)}" for key, one in values)])
+
+
+def shown_key(key: str) -> str:
+    """Return a key as labels have it: a setting of the model or the optimizer by its name alone."""
+    return key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key
 
 
 def short(value: object) -> str:

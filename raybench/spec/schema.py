@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from raybench.spec.documents import OTHER_NAMES
-from raybench.spec.run import RunSpec
+from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.space import NOT_SEARCHED, RangeForm
 from raybench.spec.study import AUTO, COMMON, StudySpec
 
@@ -59,13 +59,14 @@ def study_schema() -> dict[str, Any]:
             if key not in NOT_SEARCHED
         }
         | {
-            "model": {
+            key: {
                 "type": "object",
-                "description": keys["model"].get("description", ""),
+                "description": keys[key].get("description", ""),
                 "additionalProperties": {"anyOf": _DIMENSION},
             }
+            for key in OPEN
         },
-        "patternProperties": {"^model\\.": {"anyOf": _DIMENSION}},
+        "patternProperties": {f"^({'|'.join(OPEN)})\\.": {"anyOf": _DIMENSION}},
         "additionalProperties": False,
     }
     return schema

@@ -9,13 +9,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.run import MODEL, RunSpec, flat, nested
+from raybench.spec.run import OPEN, RunSpec, flat, is_open, nested
 
 NOT_SEARCHED = (
     "checkpoint_every_s",
     "dataset",
     "exchange_gradients",
-    "model",
+    *OPEN,
     "objective",
     "record_steps",
     "seed",
@@ -178,8 +178,8 @@ def every_value(dimension: Simple) -> Sequence[Any]:
 
 
 def is_searchable(key: str) -> bool:
-    """Whether a space may search a key, and its conditions name it; any setting of a model's."""
-    return key in SEARCHABLE or str(key).startswith(MODEL)
+    """Whether a space may search a key, and its conditions name it; any setting below OPEN."""
+    return key in SEARCHABLE or is_open(str(key))
 
 
 def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Space:
@@ -196,6 +196,8 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
         if key in flat(fixed):
             raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
         dimension = _parse_dimension(content, key, where, f"{source}: space")
+        if is_open(key, "data") and _has_range(dimension):
+            raise UserError(f"{where}: each value is a dataset of its own; list the values.")
         if isinstance(dimension, Cases):
             _check_conditions(dimension, space, fixed, where, raw)
         space[key] = dimension
@@ -275,14 +277,14 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
 
 def _validated(key: str, value: Any, source: str) -> Any:
     """Return a value as a run spec holds it; UserError where it cannot."""
-    if not key.startswith(MODEL):
+    if not is_open(key):
         return validate_key(RunSpec, key, value, source)
-    name = key.removeprefix(MODEL)
-    return validate_key(RunSpec, "model", {name: value}, source)[name]
+    parent, _, name = key.partition(".")
+    return validate_key(RunSpec, parent, {name: value}, source).get(name)
 
 
 def _parse_range(form: RangeForm, key: str, where: str, *, is_whole: bool) -> Range | Powers:
-    if key.startswith(MODEL):  # its type is not known here: 1 and 8 are whole, 1.0 and 8.0 not
+    if is_open(key):  # its type is not known here: 1 and 8 are whole, 1.0 and 8.0 not
         is_integer = is_whole
     else:
         # The key's type decides whether numbers are whole, not the bounds.
@@ -366,9 +368,11 @@ def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source
         except ValidationError as error:
             problem = problem_of(error.errors()[0])
         seen = list(dict.fromkeys(_Watched.seen))
-        more = [key for key in seen if key in space and key not in keys]
+        more = [key for key in space if key not in keys and key.partition(".")[0] in seen]
         if more:
             return _check_together(space, fixed, [*keys, *more], source)
+        if problem and not keys:
+            raise UserError(f"{source}: fixed: {problem}.")
         if problem:
             shown = ", ".join(f"{key}: {known[key]}" for key in seen if key in known)
             raise UserError(f"{source}: 'space': {shown}: {problem}.")

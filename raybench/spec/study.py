@@ -16,12 +16,14 @@ from raybench.spec.documents import (
     one_name_each,
     read_mapping,
     validate,
+    validate_key,
 )
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
-from raybench.spec.run import MODEL, DatasetSpec, RunSpec, flat, nested
-from raybench.spec.space import Space, parse_space
+from raybench.spec.optimizer import is_librarys
+from raybench.spec.run import DatasetSpec, RunSpec, flat, is_open, nested
+from raybench.spec.space import Space, parse_space, values_of
 
 MOST = 200
 """Runs of a race at most."""
@@ -158,8 +160,16 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for key in study.fixed:
         if key in elsewhere:
             raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.")
-    validate(RunSpec, study.fixed, f"{source}: fixed")
-    return study, parse_space(study.space, study.fixed, source)
+    for key, value in study.fixed.items():  # what excludes each other depends on the space too
+        validate_key(RunSpec, key, value, f"{source}: fixed")
+    space = parse_space(study.space, study.fixed, source)
+    for one in values_of("optimizer", space, study.fixed):
+        if is_librarys(one) and "learning_rate" not in (*space, *study.fixed):
+            raise UserError(
+                f"{source}: 'space': {one} has no default learning rate here; name its range under "
+                "space.learning_rate, or one rate under fixed."
+            )
+    return study, space
 
 
 def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
@@ -198,9 +208,7 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
         setting = f"{key}{separator}{value}"
         if key == "seed":
             setting = f"search.{setting.strip()}"
-        elif key.startswith(MODEL) or (
-            key in RunSpec.model_fields and key not in StudySpec.model_fields
-        ):
+        elif is_open(key) or (key in RunSpec.model_fields and key not in StudySpec.model_fields):
             content = _without(content, "space", key)
             setting = f"fixed.{setting.strip()}"
         elif key.startswith("space."):
@@ -224,10 +232,5 @@ def _without(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
     entries = content.get(part)
     if not isinstance(entries, dict):
         return content
-    kept = {name: item for name, item in entries.items() if name != key}
-    if key.startswith(MODEL) and isinstance(kept.get("model"), dict):
-        name = key.removeprefix(MODEL)
-        settings = {other: item for other, item in kept["model"].items() if other != name}
-        kept = {other: item for other, item in kept.items() if other != "model"}
-        kept |= {"model": settings} if settings else {}
-    return content | {part: kept}
+    kept = {name: item for name, item in flat(entries).items() if name != key}
+    return content | {part: kept if part == "space" else nested(kept)}

@@ -108,12 +108,12 @@ class Saved(BaseModel):
 
 
 def spec_digest(spec: RunSpec) -> str:
-    """SHA-256 of what a run computes; neither a key at its default changes it, nor naming accuracy
-    or a baseline value."""
+    """SHA-256 of what a run computes; neither a key at its default changes it, nor the optimizer's
+    own settings in numbers, nor naming accuracy or a baseline value."""
     names = ["direction", "is_share", "baseline_value"]
     names += ["metric"] if spec.objective.judged_by == ACCURACY else []
     objective = spec.objective.model_copy(update=dict.fromkeys(names))
-    spec = spec.model_copy(update={"objective": objective})
+    spec = spec.in_short().model_copy(update={"objective": objective})
     content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

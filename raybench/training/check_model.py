@@ -55,7 +55,7 @@ def check_models(
     settings of the model, or with another start (weights, what is frozen), which is tried without a
     batch. `several`: the frameworks of which several workers may train it.
     """
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     for other in others:  # a name or a value that its constructor does not take
         if other.model != spec.model:
             find_workload(spec.workload, DataShape.of(dataset), other.model)

@@ -94,22 +94,10 @@ matrices alone, and keras.optimizers.Muon leaves convolutions to Adam.
 from collections.abc import Callable
 from typing import Any
 
+from raybench.models.base import check_settings, import_users, known_settings, users_code
+from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.optimizer import DEFAULTS, KEY_OF
 from raybench.spec.run import RunSpec
-
-ADAM: dict[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-DEFAULTS: dict[str, dict[str, float]] = {
-    "adam": ADAM,
-    "radam": ADAM,
-    "lars": {"momentum": 0.9, "trust_coefficient": 0.001},
-    "lamb": ADAM | {"epsilon": 1e-6},
-    "sgd": {"momentum": 0.9, "nesterov": False},
-    "adamw": ADAM,
-    "nadamw": ADAM,
-    "lion": {"beta1": 0.9, "beta2": 0.99},
-    "schedule_free_adamw": ADAM,
-    "muon": {"momentum": 0.95} | ADAM,
-}
-"""The settings that each optimizer reads, as its authors have them."""
 
 
 def own_settings(name: str, **given: float | None) -> dict[str, float]:
@@ -130,7 +118,41 @@ def own_settings(name: str, **given: float | None) -> dict[str, float]:
 def settings_of(spec: RunSpec) -> dict[str, Any]:
     """Return what `build_optimizer` takes beside the optimizer's name."""
     names = {"learning_rate", "weight_decay"}.union(*DEFAULTS.values())
-    return {name: getattr(spec, name) for name in names}
+    return {name: getattr(spec, name) for name in names} | {"options": spec.optimizer_options}
+
+
+def construct(name: str, package: str, base: type, *first: Any, **given: Any) -> Any:
+    """Return an optimizer of a library's class: `torch:SGD`, whose module is `package` where the
+    name has none.
+
+    `first` is what it takes before its settings; `given` are rate, weight decay and options.
+    UserError for a class that there is not or is none of `base`, and for what it does not take.
+    """
+    path, what = name.partition(":")[2], f"optimizer {name}"
+    module_name, _, class_name = path.rpartition(".")
+    module = import_users(module_name or package, what)
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        kind = [one for one in vars(module).values() if isinstance(one, type)]
+        there = [one.__name__ for one in kind if issubclass(one, base) and one is not base]
+        hint = did_you_mean(class_name, there, "name a class of its optimizers.")
+        raise UserError(f"{what}: {module.__name__} has no optimizer {class_name}; {hint}")
+    known = known_settings(found, len(first), takes_any=False) or {}
+    rate = next((one for one in ("lr", "learning_rate") if one in known), None)
+    if rate is None:
+        raise UserError(f"{what}: takes no learning rate (lr), which the run sets at every step.")
+    decay = given.pop("weight_decay")
+    if "weight_decay" not in known and decay:
+        raise UserError(f"{what}: takes no weight_decay; leave it out, or take another optimizer.")
+    options = given.pop("options")
+    rest = {one: known[one] for one in known if one not in KEY_OF}
+    check_settings(rest, options, what, key="optimizer_options")
+    options = {one: tuple(v) if isinstance(v, list) else v for one, v in options.items()}
+    if "weight_decay" in known:
+        options["weight_decay"] = decay
+    shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    with users_code(f"{what}: cannot be made with {shown or 'its defaults'}"):
+        return found(*first, **{rate: given["learning_rate"]}, **options)
 
 
 DROWN = 1e20

@@ -17,6 +17,7 @@ from raybench.models.base import LayerWorkload, Workload, users_code
 from raybench.models.named import NamedWorkload, size_warnings
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
+from raybench.spec.optimizer import framework_of, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.base import World, find_part
 
@@ -291,14 +292,20 @@ def softmax_warning(workload: Workload, outputs: Array) -> list[str]:
 
 
 def needs_check(spec: RunSpec) -> bool:
-    """Whether a model must be built to tell that it can begin as a spec says."""
+    """Whether a framework must be asked to tell that a run can begin as a spec says."""
+    return _begins_otherwise(spec) or is_librarys(spec.optimizer)
+
+
+def _begins_otherwise(spec: RunSpec) -> bool:
     return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
 
 
 def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
     """Return sentences of weights that were drawn anew, and others on how a model begins; UserError
-    for weights, a head, images and batch normalisation that cannot be."""
-    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
+    for weights, a head, images, batch normalisation and an optimizer that cannot be."""
+    if framework_of(spec.optimizer) == framework:
+        find_part(framework, "optim").check_optimizer(spec)
+    if not isinstance(workload, NamedWorkload) and not _begins_otherwise(spec):
         return []
     model = find_part(framework, "model").build_model(workload, spec.seed)
     warnings: list[str] = find_part(framework, "named").start_from(model, workload, spec.weights)

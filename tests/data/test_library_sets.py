@@ -147,6 +147,12 @@ def test_arrays_of_a_user(tmp_path):
     assert found.train.weights.mean() == pytest.approx(1)
 
 
+def test_labels_that_are_text_are_taken_as_they_are(tmp_path):
+    names = ["colour"] * 30 + ["color"] * 2 + ["NA"] * 28
+    keys = npz(tmp_path, x=pixels(60, 4, 4), y=np.array(names))
+    assert build_dataset(DatasetSpec(**keys)).class_names == ("NA", "color", "colour")
+
+
 X, Y = pixels(6, 2), digits(6, 2)
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}

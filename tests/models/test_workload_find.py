@@ -6,8 +6,10 @@ import pytest
 from raybench.models import find
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
+from raybench.runs.preflight import check_data, first_values
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from raybench.spec.study import build_study
 
 MODULE = """
     import numpy as np
@@ -16,7 +18,7 @@ MODULE = """
     from raybench.models.layers import Dense
 
     def _split(num_samples):
-        return Split(np.zeros((num_samples, 3), np.float32), np.zeros(num_samples, np.int64))
+        return Split(np.zeros((num_samples, 3), np.float32), np.arange(num_samples) % 2)
 
     class Full(Workload):
         name, input_shape, num_classes = "full", (3,), 2
@@ -33,6 +35,11 @@ MODULE = """
 
         def build_torch(self):
             return f"{self.width} {self.dropout}"
+
+    class Cut(Full):
+        def load_dataset(self, spec, size=8, fold=0, noise=0.0):
+            held_out = _split(4 + fold)
+            return Dataset("cut", 2, train=_split(size), validation=held_out, test=_split(4))
 
     class Layers(LayerWorkload):
         name, input_shape, num_classes, layers = "layers", (3,), 2, (Dense(2),)
@@ -179,6 +186,38 @@ def test_a_workload_takes_its_settings_and_keeps_its_data():
         find_workload("users_own:Set", model={"widht": 9})
     with pytest.raises(UserError, match="its constructor takes nothing"):
         find_workload("mnist_small", model={"width": 9})
+
+
+def test_settings_of_the_data_are_what_load_dataset_takes(tmp_path):
+    spec = DatasetSpec(name="workload")
+    _, small = load_workload_dataset("users_own:Cut", spec, {}, {"size": 6}, shared=tmp_path)
+    _, large = load_workload_dataset("users_own:Cut", spec, shared=tmp_path)
+    assert (len(small.train), len(large.train)) == (6, 8)
+    again = load_workload_dataset("users_own:Cut", spec, {}, {"size": 6}, shared=tmp_path)[1]
+    assert again is small
+    assert len([one for one in tmp_path.iterdir() if one.is_dir()]) == 2
+    for data, message in (
+        ({"sise": 6}, r"data\.sise: load_dataset of workload users_own:Cut .* mean 'size'\?"),
+        ({"size": 6.5}, r"data\.size: 6\.5 is not of the kind"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_workload_dataset("users_own:Cut", spec, {}, data)
+    with pytest.raises(UserError, match=r"data\.size: dataset digits takes no such settings"):
+        load_workload_dataset("mlp", DatasetSpec(), {}, {"size": 6})
+
+
+def test_a_search_judges_all_by_the_same_rows():
+    def check(data):
+        content = {"workload": "users_own:Cut", "dataset": "workload", "space": {"data": data}}
+        content |= {"objective": {"target": 0.9}}
+        study, space = build_study(content, "s.yaml")
+        spec = study.run_spec(first_values(study, space))
+        dataset = load_workload_dataset(spec.workload, spec.dataset, {}, spec.data)[1]
+        check_data(study, space, spec, dataset)
+
+    check({"size": [4, 8], "noise": [0.0, 0.5]})
+    with pytest.raises(UserError, match=r"data\.size 4, data\.fold 1: has other validation rows"):
+        check({"size": [4, 8], "fold": [0, 1]})
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
     lines = [run_line("0000", 2.0), run_line("0001", 1.0, num_workers=4)]
     study = results_folder(tmp_path, lines)
     assert "best.yaml" not in study.best.command
-    (tmp_path / "best.yaml").write_text(to_yaml(study.best.spec.document()))
+    (tmp_path / "best.yaml").write_text(to_yaml(study.best.spec.complete()))
     assert study.best.command == f"python -m raybench.train {tmp_path / 'best.yaml'}"
     assert study.cheapest.trial == "0000"
     assert "best.yaml" not in study.cheapest.command

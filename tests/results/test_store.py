@@ -209,7 +209,7 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
         ({"spec.num_workers": 10**30}, "'spec.num_workers': input should be a valid integer"),
         ({"spec.batch_size_per_worker": 1.5}, "size_per_worker': input should be a valid integer"),
         ({"spec.learning_rate": "fast"}, "'spec.learning_rate': input should be a valid number"),
-        ({"spec.optimizer": None}, "optimizer': input should be 'adam', 'radam', 'lars', 'lamb'"),
+        ({"spec.optimizer": None}, "optimizer': input should be a valid string"),
     ],
 )
 def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):

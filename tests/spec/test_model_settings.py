@@ -1,14 +1,19 @@
-"""Keys of the user's own model: in spaces, conditions, command lines, labels and tables."""
+"""Keys of the user's own model, data and optimizer: in spaces, conditions, labels and tables."""
 
 import pytest
 
+from raybench.report.remarks import end_of
 from raybench.results.trials import trial_table
 from raybench.runs.preflight import first_values, other_starts
 from raybench.search.factorisation import factorise
+from raybench.search.reference import reference_spec
+from raybench.search.sampling.default_rates import priors
+from raybench.search.sampling.feedback import Infeasible
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec, describe, label_keys, value_of
 from raybench.spec.space import Choices, Range, num_configurations
 from raybench.spec.study import apply_settings_to_study, build_study
+from raybench.stats.checkpoint import spec_digest
 
 CONTENT = {
     "workload": "my:Net",
@@ -102,3 +107,121 @@ def test_what_a_model_is_changes_how_fast_it_trains():
     study, space = built()
     found = factorise(study, space, equal_frameworks=True)
     assert found == "space.model.hidden_units changes the step time too"
+
+
+LIBRARYS = CONTENT | {
+    "workload": "mnist_small",
+    "space": {
+        "framework": ["torch", "tensorflow"],
+        "num_workers": [1, 2],
+        "optimizer": [
+            {"when": {"framework": "torch"}, "values": ["torch:SGD", "adam"]},
+            {"when": {"framework": "tensorflow"}, "values": ["keras:Nadam"]},
+        ],
+        "optimizer_options": {
+            "momentum": [
+                {"when": {"optimizer": "torch:SGD"}, "low": 0.0, "high": 0.99},
+                {"when": {"optimizer": ["adam", "keras:Nadam"]}, "values": [None]},
+            ]
+        },
+        "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+    },
+    "fixed": {},
+}
+OF_SGD = {"framework": "torch", "optimizer": "torch:SGD", "optimizer_options.momentum": 0.9}
+
+
+def test_an_optimizer_of_a_library_is_searched_with_its_options():
+    study, space = build_study(LIBRARYS, "s.yaml")
+    spec = study.run_spec(OF_SGD | {"learning_rate": 0.01, "num_workers": 1})
+    assert spec.optimizer_options == {"momentum": 0.9}
+    assert describe(spec, label_keys(study.space)).endswith("1x64 torch:SGD 0.01 momentum 0.9")
+    none = study.run_spec(OF_SGD | {"optimizer": "adam", "optimizer_options.momentum": None})
+    assert none.optimizer_options == {}
+    assert value_of(none, "optimizer_options.momentum") is None
+    assert end_of(space["learning_rate"], "learning_rate", spec) == "upper"
+    first = study.run_spec(first_values(study, space))
+    tried = {(one.framework, one.optimizer) for one in other_starts(study, space, first)}
+    assert {("tensorflow", "keras:Nadam"), ("torch", "adam")} <= tried
+    assert any(
+        one.optimizer_options == {"momentum": 0.99} for one in other_starts(study, space, spec)
+    )
+
+
+def test_a_library_s_optimizer_has_no_default_rate_and_the_reference_none_but_the_middle():
+    study, space = build_study(LIBRARYS, "s.yaml")
+    assert {one["optimizer"] for one in priors(space, study.fixed)} == {"adam"}
+    assert reference_spec(study, space).optimizer == "adam"
+    space = {key: one for key, one in space.items() if key in ("framework", "learning_rate")}
+    study = study.model_copy(update={"fixed": {"optimizer": "torch:SGD"}})
+    assert priors(space, study.fixed) == []
+    assert reference_spec(study, space).learning_rate == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"optimizer": ["adm"]}, "there is no such optimizer; did you mean 'adam'"),
+        ({"optimizer": ["tf:SGD"]}, "a library's class is written torch:SGD or keras:Nadam"),
+        ({"optimizer": ["torch:SGD"], "framework": ["tensorflow"]}, "is of framework torch; set"),
+        ({"optimizer": ["adam"]}, "what adam reads are keys of the run: beta1, beta2, epsilon"),
+        ({"optimizer_options": {"lr": [0.1]}}, "optimizer_options.lr is the run's learning_rate"),
+        ({"optimizer_options": {"use_ema": [True]}}, "is the run's ema_decay; set that key"),
+        ({"learning_rate": None}, "torch:SGD has no default learning rate here; name its range"),
+        (
+            {"data": {"noise": {"low": 0.0, "high": 1.0}}},
+            "'space.data.noise': each value is a data",
+        ),
+    ],
+)
+def test_what_an_optimizer_or_data_cannot_have_is_one_sentence(changes, says):
+    plain = {"optimizer": ["torch:SGD"], "learning_rate": [0.1], "framework": ["torch"]}
+    space = plain | {"optimizer_options": {"momentum": [0.0, 0.9]}} | changes
+    space = {key: one for key, one in space.items() if one is not None}
+    with pytest.raises(UserError, match=says):
+        build_study(LIBRARYS | {"space": space}, "s.yaml")
+
+
+def test_what_is_fixed_may_be_of_the_framework_that_is_searched():
+    space = {"framework": ["tensorflow"], "learning_rate": [0.1]}
+    changes = {"space": space, "fixed": {"optimizer": "keras:Nadam"}}
+    assert build_study(LIBRARYS | changes, "s.yaml")[0].fixed == changes["fixed"]
+
+
+def test_numbers_of_an_optimizer_leave_the_space_apart_and_switches_do_not():
+    def found(options):
+        space = {"num_workers": [1, 2], "optimizer_options": options}
+        changes = {"space": space, "fixed": {"optimizer": "torch:SGD", "learning_rate": 0.1}}
+        study, parsed = build_study(LIBRARYS | changes, "s.yaml")
+        return factorise(study, parsed, equal_frameworks=True)
+
+    assert not isinstance(found({"momentum": [0.0, 0.9]}), str)
+    assert found({"nesterov": [True, False]}).startswith("space.optimizer_options.nesterov changes")
+
+
+def test_settings_of_the_data_are_data_of_their_own():
+    study, _ = built(space={"data": {"window": [16, 32]}, "num_workers": [1, 2]}, fixed={})
+    small, large = (study.run_spec({"data.window": one}) for one in (16, 32))
+    assert small.data == {"window": 16}
+    assert describe(small, label_keys(study.space)).endswith("data.window 16")
+    assert describe(study.run_spec({}), label_keys(study.space)).endswith("adam 0.001")
+    infeasible = Infeasible()
+    infeasible.add("oom", small)
+    assert not infeasible.is_feasible(small)
+    assert infeasible.is_feasible(large)
+
+
+def test_a_complete_spec_is_the_same_run():
+    for name, own in (("sgd", {"momentum": 0.9}), ("lion", {"beta2": 0.99}), ("adam", {})):
+        spec = RunSpec(optimizer=name)
+        complete = spec.complete()
+        keys = {"momentum": None, "beta2": None, "epsilon": None}
+        known = own or {"beta2": 0.999, "epsilon": 1e-8}
+        assert {key: complete.get(key) for key in keys} == keys | known
+        again = RunSpec.model_validate(complete)
+        assert again != spec
+        assert again.in_short() == spec
+        assert again.complete() == complete
+        assert spec_digest(again) == spec_digest(spec)
+    other = RunSpec(optimizer="sgd", momentum=0.8)
+    assert spec_digest(other) != spec_digest(RunSpec(optimizer="sgd"))

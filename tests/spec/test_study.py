@@ -5,7 +5,7 @@ import pytest
 
 from raybench.spec.documents import OTHER_NAMES
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
+from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
 from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
 from raybench.spec.study import (
@@ -106,7 +106,7 @@ def test_the_published_schema_is_the_present_one_and_describes_every_key():
     published = json.loads((DIGITS.parent / "schema.json").read_text())
     assert published == study_schema(), "run: python -m raybench.spec.schema"
     space = published["properties"]["space"]["properties"]
-    assert set(space) == {*RunSpec.model_fields, *OTHER_NAMES} - set(NOT_SEARCHED) | {"model"}
+    assert set(space) == {*RunSpec.model_fields, *OTHER_NAMES} - set(NOT_SEARCHED) | set(OPEN)
     assert all(entry["description"] for entry in space.values())
 
 

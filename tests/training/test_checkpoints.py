@@ -12,7 +12,7 @@ from group import run_two
 from local import FRAMEWORKS, alone, new_trainer
 
 from raybench.spec.errors import UserError
-from raybench.spec.run import OPTIMIZERS
+from raybench.spec.run import OPTIMIZERS, RunSpec
 from raybench.stats.checkpoint import latest_checkpoint
 from raybench.stats.clock import Ledger
 from raybench.training.run import run
@@ -24,6 +24,10 @@ pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 ALIKE = ("adamw", "nadamw", "lion", "muon", "radam", "lamb", "sgd")
 """Those whose state is of the kinds that others have; test_*_optim.py saves theirs too."""
+LIBRARYS = {
+    "torch": ("torch:NAdam", {"betas": [0.8, 0.99]}),
+    "tensorflow": ("keras:Nadam", {"beta_1": 0.8}),
+}
 PASSES = {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_norm": 0.5}
 
 
@@ -38,7 +42,15 @@ PASSES = {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_n
 def test_a_continued_run_equals_a_whole_one(
     framework: str, optimizer: str, changes: dict, tmp_path: Path
 ) -> None:
-    spec = spec_of(framework, optimizer, **changes)
+    check_continued(spec_of(framework, optimizer, **changes), framework, tmp_path)
+
+
+def test_a_run_of_a_librarys_optimizer_continues_too(framework: str, tmp_path: Path) -> None:
+    name, options = LIBRARYS[framework]
+    check_continued(spec_of(framework, name, optimizer_options=options), framework, tmp_path)
+
+
+def check_continued(spec: RunSpec, framework: str, tmp_path: Path) -> None:
     curve, trainer = whole(spec, alone(framework), tmp_path)
     assert [point.samples for point in curve] == [48, 90, 138, 180]
     expected = all_of(trainer, framework)

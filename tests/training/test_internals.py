@@ -153,6 +153,16 @@ def test_a_run_without_the_private_things_of_keras_has_the_same_curve(monkeypatc
     assert found[-1].value == expected[-1].value
 
 
+def test_keras_sums_gradients_over_the_workers():
+    """What `take_exchanged` replaces is what Keras calls."""
+    optimizer = keras.optimizers.Nadam()
+    optimizer.build([variable := keras.Variable([1.0])])
+    given = []
+    optimizer._all_reduce_sum_gradients = lambda pairs: given.extend(pairs) or pairs
+    optimizer.apply([keras.ops.ones((1,))], [variable])
+    assert len(given) == 1
+
+
 def test_a_registry_of_another_kind_is_left_alone(monkeypatch):
     from tensorflow.python.framework import ops
 

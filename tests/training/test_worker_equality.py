@@ -18,7 +18,12 @@ from raybench.spec.run import DatasetSpec, RunSpec
 
 SCRIPT = Path(__file__).with_name("one_worker.py")
 CASES = [("sgd", 1), ("lamb", 2)]
-MORE = {"sgd": {"clip_norm": 0.5, "ema_decay": 0.9, "label_smoothing": 0.1}}
+LIBRARYS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
+MORE = {
+    "sgd": {"clip_norm": 0.5, "ema_decay": 0.9, "label_smoothing": 0.1},
+    "torch:NAdam": {"optimizer_options": {"betas": [0.8, 0.99], "eps": 1e-3}, "weight_decay": 0.01},
+    "keras:Nadam": {"optimizer_options": {"beta_1": 0.8, "epsilon": 1e-3}, "weight_decay": 0.01},
+}
 # 303 samples: the last global batch of an epoch is partial and does not split evenly.
 DATASET = DatasetSpec(image_size=28, limit=303)
 
@@ -38,7 +43,7 @@ def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -
 
 def two_workers(framework: str, folder: Path) -> Path:
     """Train every case in one group of two processes; return the folder of what they saved."""
-    specs = [spec_of(framework, *case, num_workers=2) for case in CASES]
+    specs = [spec_of(framework, *case, num_workers=2) for case in [*CASES, LIBRARYS[framework]]]
     arguments = json.dumps([spec.document() for spec in specs])
     run_two([str(SCRIPT), arguments], folder)
     return folder
@@ -53,7 +58,7 @@ def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
 def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     two_workers(framework, tmp_path)
-    for index, case in enumerate(CASES):
+    for index, case in enumerate([*CASES, LIBRARYS[framework]]):
         one = one_worker(spec_of(framework, *case, num_workers=1))
         two, other = (dict(np.load(tmp_path / f"{index}-{rank}.npz")) for rank in range(2))
         for name in two:

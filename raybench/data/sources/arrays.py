@@ -62,6 +62,8 @@ class RawSet:
 class LabelTable(Table):
     """Labels of an array as a table of one column, which is read as those of tables are."""
 
+    is_written = False
+
     def __init__(self, labels: Array, class_names: Sequence[str], source: str) -> None:
         """`labels`: (N,); `class_names`: by number, where they are known."""
         labels = labels.astype(str) if labels.dtype.kind == "S" else labels

@@ -210,7 +210,7 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
 
 
 def _require_learnable(values: Array, names: Sequence[str], table: Table, column: str) -> None:
-    """Raise UserError for one class only, and for a class that must be a slip of the pen."""
+    """Raise UserError for one class only, and where texts are written for a slip of the pen."""
     counts = np.bincount(values, minlength=len(names))
     if np.count_nonzero(counts) < 2:
         only = names[int(counts.argmax())]
@@ -218,6 +218,8 @@ def _require_learnable(values: Array, names: Sequence[str], table: Table, column
             f"{table.source}: label column '{column}' is '{only}' in every row; there is "
             "nothing to tell apart, name another column or add rows of other classes."
         )
+    if not table.is_written:
+        return
     frequent = [int(one) for one in np.argsort(-counts) if counts[one] >= 10 * RARE]
     for number in np.flatnonzero((counts > 0) & (counts <= RARE)).tolist():
         close = next((one for one in frequent if _are_alike(names[one], names[number])), None)

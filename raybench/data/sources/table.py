@@ -116,6 +116,8 @@ class Table:
     num_rows: int
     class_names: Mapping[str, Sequence[str]] = {}
     """Names of the classes of columns that hold them as numbers."""
+    is_written: bool = True
+    """Whether somebody may have misspelt one of its texts; arrays are made by programs."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield `pyarrow.RecordBatch`es of these columns, from the first row to the last."""

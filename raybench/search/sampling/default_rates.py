@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
-from raybench.search.policy import DEFAULT, LINEAR, SearchPolicy
+from raybench.search.policy import BASE_RATES, DEFAULT, LINEAR, SearchPolicy
 from raybench.spec.errors import UserError
 from raybench.spec.schedule import scaling_factor
 from raybench.spec.space import (
@@ -42,8 +42,9 @@ def default_rate(optimizer: str, global_batch: int, policy: SearchPolicy = DEFAU
 
 
 def batch_power(optimizer: str) -> float:
-    """Return by which power of the global batch an optimizer's rate grows."""
-    return 1.0 if optimizer in LINEAR else 0.5
+    """Return by which power of the global batch an optimizer's rate grows; of one whose rule is
+    not known the larger, which leaves out least."""
+    return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
 
 def priors(
@@ -51,7 +52,8 @@ def priors(
 ) -> list[dict[str, Any]]:
     """Return configurations to try first: every optimizer at two batch sizes, small ones first.
 
-    Rates are `factor` times the default ones.
+    A library's optimizer has no default rate, and none of these. Rates are `factor` times the
+    default ones.
 
     Keys that say nothing of the rate are left out, for the sampler to choose. Without a
     searched learning rate there is nothing to know beforehand. Of a space taken apart
@@ -62,7 +64,8 @@ def priors(
     batch_key = GLOBAL_BATCH if GLOBAL_BATCH in space else "batch_size_per_worker"
     found = []
     for batch in _two_of(space, fixed, batch_key):
-        for number, optimizer in enumerate(values_of("optimizer", space, fixed)):
+        optimizers = dict.fromkeys(values_of("optimizer", space, fixed))
+        for number, optimizer in enumerate(one for one in optimizers if one in policy.base_rates):
             values: dict[str, Any] = {"optimizer": optimizer, batch_key: batch}
             if batch_key != GLOBAL_BATCH:
                 workers = values_of("num_workers", space, fixed)
@@ -165,6 +168,8 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
 
 def _remoteness(study: StudySpec, values: dict[str, Any], policy: SearchPolicy) -> int:
     known = known_values(study.fixed, values)
+    if known["optimizer"] not in policy.base_rates:
+        return 1
     batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * known["num_workers"]
     rate = default_rate(known["optimizer"], batch * known["accumulate"], policy)
     rate *= rate_factor(study, policy)

@@ -121,7 +121,8 @@ def _rate(spec: RunSpec) -> float:
 def _memory_key(spec: RunSpec) -> Key:
     kind = spec.accelerator_type or ""
     state = str(spec.momentum == 0), str(spec.ema_decay is None), str(spec.frozen_epochs == "all")
-    framework = spec.framework, spec.strategy, str(sorted(spec.model.items()))
+    own = (str(sorted(one.items())) for one in (spec.model, spec.data, spec.optimizer_options))
+    framework = spec.framework, spec.strategy, *own
     return *framework, spec.optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
 
 

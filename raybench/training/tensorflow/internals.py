@@ -6,6 +6,8 @@
 |                                | a user's own layer holds inside       |                         |
 | `gradient_registry._registry`  | every traced sum over workers leaves  | it stays there: memory  |
 |                                | its graph there (about 6 MB a run)    | grows with every run    |
+| `Optimizer._all_reduce_sum_..` | Keras's optimizers sum gradients over | several workers' steps  |
+|                                | the workers, which the loop has done  | are as many times large |
 
 tests/training/test_internals.py says when the libraries have changed them.
 """
@@ -66,3 +68,8 @@ def _gradient_registry() -> dict[str, Any]:
     except (ImportError, AttributeError):
         return {}
     return registry if isinstance(registry, dict) else {}
+
+
+def take_exchanged(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let Keras's own optimizer take gradients as they are: the loop has summed them."""
+    optimizer._all_reduce_sum_gradients = lambda pairs: list(pairs)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from raybench.models import layers as description
-from raybench.models.layers import Layer, Shape, output_shapes
+from raybench.models.layers import Layer, Shape, of_class, output_shapes
 from raybench.training.tensorflow.internals import all_layers, no_new_gradients
 
 NORM_EPSILON = 1e-5
@@ -20,7 +20,7 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.laye
     """Return one Keras layer a layer, for images (N, H, W, C), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
-    return [_LAYERS[type(layer)](layer, before) for layer, before in pairs]
+    return [of_class(_LAYERS, layer)(layer, before) for layer, before in pairs]
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:

@@ -49,8 +49,11 @@ from raybench.training.tensorflow.model import (
     save_weights,
 )
 from raybench.training.tensorflow.named import start_from
-from raybench.training.tensorflow.optim import build_optimizer, clip_gradients
-from raybench.training.tensorflow.optim.kernels import Optimizer
+from raybench.training.tensorflow.optim import (
+    apply_exchanged,
+    build_optimizer,
+    clip_gradients,
+)
 from raybench.training.tensorflow.state import (
     Averaging,
     Copies,
@@ -89,7 +92,7 @@ class TracedSteps:
         spec: RunSpec,
         world: World,
         model: keras.Model,
-        optimizer: Optimizer,
+        optimizer: keras.optimizers.Optimizer,
         averaging: Averaging,
         judge: Losses,
     ) -> None:
@@ -144,7 +147,7 @@ class TracedSteps:
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        self._optimizer.apply_exchanged(self._clipped(exchanged), variables)
+        apply_exchanged(self._optimizer, self._clipped(exchanged), variables)
         self._averaging.update()
         return loss, self._exchange.squares(gradients, exchanged)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raybench.models import layers as description
-from raybench.models.layers import Layer, Shape, output_shapes
+from raybench.models.layers import Layer, Shape, of_class, output_shapes
 from raybench.spec.errors import UserError
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
@@ -37,7 +37,7 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]
     """Return one module a layer, for images (N, C, H, W), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
-    modules = [_MODULES[type(layer)](layer, before) for layer, before in pairs]
+    modules = [of_class(_MODULES, layer)(layer, before) for layer, before in pairs]
     for index in range(1, len(modules)):
         module, before = modules[index], modules[index - 1]
         # The maximum of what is above 0 is what is above 0 of the maximum, gradients included:

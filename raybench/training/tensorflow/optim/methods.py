@@ -11,10 +11,9 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from raybench.spec.optimizer import ADAM, DEFAULTS
 from raybench.training.optimizers import (
-    ADAM,
     COEFFICIENTS,
-    DEFAULTS,
     DROWN,
     NO_MATRICES,
     RMS,

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raybench.spec.optimizer import DEFAULTS
 from raybench.training.optimizers import (
     COEFFICIENTS,
-    DEFAULTS,
     DROWN,
     NO_MATRICES,
     RMS,

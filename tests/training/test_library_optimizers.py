@@ -1,0 +1,109 @@
+"""Optimizers of libraries: `torch:SGD`, `keras:Nadam`, and what is wrong with others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from local import FRAMEWORKS, small_spec
+
+from raybench.models.shipped import shipped_workload
+from raybench.spec.errors import UserError
+from raybench.training.base import find_part
+from raybench.training.optimizers import settings_of
+from raybench.training.probe import check_start
+
+LIBRARYS = {"torch": "torch", "tensorflow": "keras"}
+PLAIN = """
+import torch
+
+class Plain(torch.optim.Optimizer):
+    def __init__(self, params, lr, *, strength):
+        super().__init__(params, {"lr": lr, "strength": strength})
+
+    def step(self):
+        with torch.no_grad():
+            for group in self.param_groups:
+                for one in group["params"]:
+                    one.sub_(one.grad, alpha=group["lr"] * group["strength"])
+"""
+
+
+def check(framework: str, name: str, **changes: Any) -> None:
+    spec = small_spec(framework, optimizer=f"{LIBRARYS[framework]}:{name}", **changes)
+    check_start(framework, shipped_workload("mlp", None), spec)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "AdamW"])
+def test_a_class_takes_what_its_constructor_takes(framework: str, name: str) -> None:
+    check(framework, name)
+    if name == "SGD":
+        check(framework, name, optimizer_options={"momentum": 0.9, "nesterov": True})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("SGDD", {}, "has no optimizer SGDD; did you mean 'SGD'"),
+        ("nowhere_at_all.Lion", {}, "module 'nowhere_at_all' cannot be imported"),
+        ("SGD", {"momentun": 0.9}, "optimizer_options.momentun: optimizer .*SGD has no such sett"),
+        ("SGD", {"momentum": "0.9"}, "optimizer_options.momentum: '0.9' is not of the kind"),
+        ("SGD", {"momentum": -0.5}, "SGD: cannot be made with momentum=-0.5"),
+    ],
+)
+def test_what_it_does_not_take_is_one_sentence(
+    framework: str, name: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        check(framework, name, optimizer_options=options)
+
+
+def test_a_class_that_computes_gradients_anew_is_refused() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(UserError, match="its steps compute the gradient anew"):
+        check("torch", "LBFGS")
+    with pytest.raises(UserError, match="torch:SparseAdam: takes no weight_decay; leave it out"):
+        check("torch", "SparseAdam", weight_decay=0.1)
+
+
+def test_a_class_beside_the_user_is_found(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "plain_steps.py").write_text(PLAIN)
+    monkeypatch.chdir(tmp_path)
+    check("torch", "plain_steps.Plain", optimizer_options={"strength": 0.5})
+    with pytest.raises(UserError, match=r"needs optimizer_options\.strength: set it"):
+        check("torch", "plain_steps.Plain")
+
+
+def test_biases_have_no_weight_decay_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    spec = small_spec("torch", optimizer="torch:AdamW", weight_decay=0.1, learning_rate=0.1)
+    model = torch.nn.Linear(3, 2)
+    before = [one.detach().clone() for one in model.parameters()]
+    optimizer = find_part("torch", "optim").build_optimizer(
+        spec.optimizer, model, **settings_of(spec)
+    )
+    for one in model.parameters():
+        one.grad = torch.zeros_like(one)
+    optimizer.step()
+    weight, bias = model.parameters()
+    torch.testing.assert_close(weight, before[0] * (1 - 0.1 * 0.1))
+    torch.testing.assert_close(bias, before[1])
+
+
+def test_biases_have_no_weight_decay_in_keras() -> None:
+    keras = pytest.importorskip("keras")
+    spec = small_spec("tensorflow", optimizer="keras:AdamW", weight_decay=0.1, learning_rate=0.1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, bias_initializer="ones")])
+    before = [one.numpy() for one in model.trainable_variables]
+    optim = find_part("tensorflow", "optim")
+    optimizer = optim.build_optimizer(spec.optimizer, model, **settings_of(spec))
+    optimizer.build(model.trainable_variables)
+    zeros = [np.zeros_like(one) for one in before]
+    optim.apply_exchanged(optimizer, zeros, model.trainable_variables)
+    weight, bias = model.trainable_variables
+    np.testing.assert_allclose(weight.numpy(), before[0] * (1 - 0.1 * 0.1), rtol=1e-6)
+    np.testing.assert_array_equal(bias.numpy(), before[1])
+    plain = optim.build_optimizer("keras:AdamW", model, learning_rate=0.1)
+    assert plain.weight_decay is None, "Keras's own default is 0.004"
