@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from raybench.spec.errors import StudyError as StudyError
 from raybench.spec.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from raybench.api import compare as compare
+    from raybench.api import diagnose as diagnose
+    from raybench.api import scale as scale
+    from raybench.api import train as train
+    from raybench.api import tune as tune
     from raybench.data.dataset import Dataset as Dataset
     from raybench.data.dataset import Split as Split
     from raybench.models.base import Workload as Workload
@@ -23,13 +29,22 @@ if TYPE_CHECKING:
     __version__: str
 
 HOMES = {
+    **dict.fromkeys(("tune", "train", "scale", "diagnose", "compare"), "raybench.api"),
     "Workload": "raybench.models.base",
     "Dataset": "raybench.data.dataset",
     "Split": "raybench.data.dataset",
     "Metric": "raybench.spec.metric",
 }
-"""What a user's own model and data are made of; numpy and pydantic come with them."""
-__all__ = ["UserError", "__version__", "load", "load_model", "published_claims", *HOMES]
+"""Commands, and what a user's own model and data are made of; imported when it is asked for."""
+__all__ = [
+    "StudyError",
+    "UserError",
+    "__version__",
+    "load",
+    "load_model",
+    "published_claims",
+    *HOMES,
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -231,18 +231,13 @@ def test_the_confirm_phase_is_chosen(capsys, arguments, words):
         (["--confirm", "3"], "--confirm 3: write it as race=40,fresh=5, or only one of them."),
         (["--confirm", "rase=3"], "unknown key 'confirm.rase'; did you mean 'race'?"),
         (["--more", "0"], "--more 0: name a number of runs, 1 or more."),
+        (["--confirm", "race=1", "--no-confirm"], "--no-confirm: not with --confirm"),
         (["--confirm", "race=0,fresh=6"], "fresh runs are of a race's winner, and there is no"),
         (["--more", "5"], "--more 5: results/digits holds no confirmed study; run the same"),
     ],
 )
 def test_a_confirm_phase_that_cannot_be(capsys, arguments, sentence):
     assert sentence in refusal(capsys, *arguments)
-
-
-def test_a_confirm_phase_wanted_and_unwanted(capsys):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        tune.main(["--confirm", "race=1", "--no-confirm"])
-    assert "not allowed with argument --confirm" in capsys.readouterr().err
 
 
 def test_the_overview_names_every_command(capsys):

@@ -285,7 +285,7 @@ def in_new_process(code):
     return result.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["raybench", "raybench.commands.cli"])
+@pytest.mark.parametrize("module", ["raybench", "raybench.api", "raybench.commands.cli"])
 def test_importing_raybench_needs_no_heavy_library(module):
     heavy = ["torch", "tensorflow", "keras", "ray", "optuna", "pandas", "matplotlib", "sklearn"]
     code = f"import sys, {module}; print([n for n in {heavy} if n in sys.modules])"
@@ -306,6 +306,19 @@ def test_the_public_names_exist():
     assert "UserError" in raybench.__all__
     assert [name for name in raybench.__all__ if not hasattr(raybench, name)] == []
     assert not hasattr(raybench, "Wrokload")
+
+
+@pytest.mark.parametrize("command", ["tune", "train", "scale", "diagnose", "compare"])
+def test_a_command_is_a_function_whatever_was_imported_before(command):
+    checks = "import raybench.api; print(raybench.COMMAND is raybench.api.COMMAND)"
+    for before in (
+        "import raybench",
+        "import raybench.COMMAND",
+        "from raybench import COMMAND; import raybench.COMMAND",
+        "import importlib; importlib.import_module('raybench.COMMAND'); import raybench.COMMAND",
+    ):
+        code = f"{before}; {checks}".replace("COMMAND", command)
+        assert in_new_process(code) == "True", before
 
 
 def test_the_names_that_messages_and_habit_expect():

@@ -13,6 +13,7 @@ from raybench.report.live.replay import FolderSource
 from raybench.results.store import RECORDS_FILE
 from raybench.search.watched import Watched
 from raybench.spec.objective import Objective
+from raybench.training.check_model import Probed
 from tests.made_results import results_folder, run_line
 
 ROOT = Path(__file__).parents[1]
@@ -118,6 +119,7 @@ def test_watching_ends_once_runs_alone_have_confirmed(
     [
         (("tune", "digits", "--trials", "7"), ("search", "trials", 7)),
         (("train", "--set", "dataset.name=digits"), ("dataset", "name", "digits")),
+        (("diagnose", "--seed", "3"), ("seed", None, 3)),
         (("scale", "--set", "repeats=2", "--set", "base.dataset=digits"), ("repeats", None, 2)),
     ],
     ids=lambda one: one[0],
@@ -128,6 +130,37 @@ def test_a_plan_is_what_would_run(
     plan = asked(capsys, *words, "--dry-run")["details"]["plan"]
     part = plan[key[0]]
     assert (part if key[1] is None else part[key[1]]) == key[2]
+
+
+@pytest.mark.parametrize("command", ["train", "scale", "compare", "diagnose", "tune"])
+def test_a_plan_has_the_warnings(
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    probed = Probed(["A sentence of warning."])
+    for module in ("compare", "preflight", "scale", "train"):
+        monkeypatch.setattr(f"raybench.runs.{module}.check_models", lambda *_, **__: probed)
+    words: list[object] = []
+    if command == "compare":
+        content = "{dataset: digits, objective: {target: 0.5}}"
+        words = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+        for file in words:
+            Path(str(file)).write_text(content)
+    found = asked(capsys, command, *words, "--dry-run")["answer"]
+    assert ("A sentence of warning." in found) == (command != "diagnose")
+
+
+def test_a_fit_has_its_predictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = ["1,1,32,0.05", "2,1,32,0.06", "4,1,32,0.065", "1,1,64,0.08"]
+    file = tmp_path / "measured.csv"
+    file.write_text("\n".join(["num_workers,num_nodes,batch_size_per_worker,step_s", *rows]))
+    found = asked(capsys, "scale", "--fit", file, "--predict", "8")
+    assert any("Leave-one-out error" in one for one in found["answer"])
+    rows_of_8 = found["details"]["predictions"]
+    assert {one["batch_size_per_worker"] for one in rows_of_8} == {32, 64}
+    assert all(one["low_s"] < one["step_s"] < one["high_s"] for one in rows_of_8)
 
 
 def test_data_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

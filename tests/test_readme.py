@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from raybench import api
+from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
 from raybench.runs.preflight import first_values
@@ -147,6 +149,24 @@ def test_python_reads_a_study(page: str, code: str, folder: Path) -> None:
         exec(code, {})
     if printed := out.getvalue():
         assert printed == block("", printed.splitlines()[0]), page
+
+
+@pytest.mark.parametrize(
+    "code", [text for _, kind, text in BLOCKS if kind == "python" and "raybench.tune(" in text]
+)
+def test_python_asks_for_what_can_be_run(
+    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+
+    def plan(options: Any, interrupt: Interrupt) -> errors.Ended:
+        ended = cli.run_asked(options.model_copy(update={"dry_run": True}), interrupt)
+        planned.append(options.OF)
+        return errors.Ended(ended.code, "results/digits")
+
+    monkeypatch.setattr(api, "run_asked", plan)
+    exec(code, {})
+    assert planned
 
 
 def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:

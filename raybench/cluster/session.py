@@ -54,6 +54,8 @@ class Session:
     """A Ray connection with a worker pool; closes what it started."""
 
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
+        if ray.is_initialized():
+            raise UserError("Ray runs in this process already; end it first: ray.shutdown().")
         self._last = contextlib.ExitStack()
         """What ends after the connection."""
         self.scratch = self._last.enter_context(own_scratch())
@@ -64,6 +66,8 @@ class Session:
             with local_ray.own_signals(), without_hangup():
                 if address is None:
                     self._last.enter_context(local_ray.own_token())
+                    # Ray's own processes read these too, so they are set before it starts.
+                    self._last.enter_context(local_ray.meanwhile(WORKER_ENVIRONMENT))
                     _start_local(log_level)
                 else:
                     _connect(address, log_level)
@@ -225,8 +229,6 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
 
 
 def _start_local(log_level: str) -> None:
-    # Ray's own processes read these too, so they are set before it starts.
-    os.environ.update(WORKER_ENVIRONMENT)
     with local_ray.on_loopback(), local_ray.own_niceness(), local_ray.meanwhile(LOCAL_ENVIRONMENT):
         ray.init(
             address="local",

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -16,16 +17,30 @@ WATCH_S, LAST_WORDS_S = 0.5, 1.0
 class Interrupt:
     """Remembers that the user asked to stop: by Ctrl-C, a termination, or a closed terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, owns_process: bool = True) -> None:
+        """`owns_process`: the second signal ends it; else it raises, as Python's own code does."""
+        self.began = time.perf_counter()
+        """When the command began, which a time budget counts from."""
         self.is_set = False
+        self._owns_process = owns_process
         self.can_continue = False
         """Whether a results folder holds something that the same command goes on with."""
-        self._is_immediate = self._has_raised = False
+        self._is_immediate = self._has_raised = self._has_heard = False
 
     @property
     def is_early(self) -> bool:
         """Whether the user asked to stop before `defer`: nothing has been started."""
         return self.is_set and self._is_immediate
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt where a library took one for a failure of its own import."""
+        try:
+            yield
+        except Exception:
+            if self.is_early:
+                raise KeyboardInterrupt from None
+            raise
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
@@ -88,7 +103,9 @@ class Interrupt:
         if number == signal.SIGHUP:
             _leave_terminal()
         self.is_set = True
-        if self._is_immediate and not self._has_raised:
+        is_second = self._has_heard and not self._owns_process
+        self._has_heard = True
+        if is_second or (self._is_immediate and not self._has_raised):
             self._has_raised = True
             raise KeyboardInterrupt
 
@@ -98,7 +115,7 @@ class Interrupt:
         is_first = True
         while byte := os.read(numbers, 1):
             self.is_set = True
-            if not is_first and byte[0] != signal.SIGHUP:
+            if self._owns_process and not is_first and byte[0] != signal.SIGHUP:
                 end_at_once(self.can_continue)
             is_first = False
         os.close(numbers)

@@ -10,10 +10,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import Any, Literal, NoReturn
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from raybench.cluster.signals import SIGNALS, Interrupt
-from raybench.loggers.processes import LOGGERS
 from raybench.spec.errors import DONE as DONE  # the exit codes, as commands say them
 from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
@@ -21,6 +22,9 @@ from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
 from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean
 from raybench.spec.text import clean, redact_text, shorten
+
+if TYPE_CHECKING:
+    from raybench.runs.options import Options
 
 COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
@@ -34,7 +38,16 @@ COMMANDS = {
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }
-Command = Callable[[argparse.Namespace], Ended]
+HOMES = {
+    "tune": "raybench.search.tune",
+    "train": "raybench.runs.train",
+    "scale": "raybench.commands.scale",
+    "diagnose": "raybench.runs.diagnose",
+    "compare": "raybench.runs.compare",
+}
+"""Where the commands that take options have the function of their name; imported once signals are
+taken."""
+Command = Callable[[Any], Ended]
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -47,6 +60,8 @@ class Parser(argparse.ArgumentParser):
             "--json", action="store_true", help="one document on stdout, all else on stderr"
         )
         self._given: list[str] = []
+        self.kind: type[Options] | None = None
+        """What the arguments are made of, where that is a class of options."""
 
     @property
     def name(self) -> str:
@@ -55,9 +70,18 @@ class Parser(argparse.ArgumentParser):
 
     def run(self, arguments: Sequence[str] | None, command: Command) -> int:
         """Parse the arguments and run the command; return its exit code."""
-        options = self.parse_args(arguments)
-        json_of = self.name if options.json else None
-        return run_command(lambda: command(options), json_of=json_of)
+        given = self.parse_args(arguments)
+        options = given if self.kind is None else self.options(given)
+        return run_command(
+            lambda: command(options),
+            json_of=self.name if given.json else None,
+            is_silent=getattr(given, "progress", "") == "jsonl",
+        )
+
+    def options(self, given: argparse.Namespace) -> Any:
+        """Return what was given as the command's own class of options."""
+        assert self.kind is not None
+        return self.kind(**{name: getattr(given, name) for name in self.kind.model_fields})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Keep what was given: an error must know whether a document is wanted."""
@@ -73,53 +97,50 @@ class Parser(argparse.ArgumentParser):
         sys.exit(WRONG_INPUT)
 
 
-def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:
-    """Add the arguments that every running command takes."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="change any key, the value is YAML; repeatable",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help=f"results folder, or a URL: s3://, gs://, abfs:// (default {out})",
-    )
-    parser.add_argument("--workload", help="what to train: a shipped name, or module:Class")
-    parser.add_argument("--address", help="Ray cluster to use, e.g. auto; else one is started")
-    parser.add_argument(
-        "--wait",
-        type=float,
-        metavar="SECONDS",
-        help="how long a run may wait for machines in all (default: without end)",
-    )
-    parser.add_argument("--seed", type=int, help="seed of the search or the training")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
+def parser_of(name: str, about: str | None) -> Parser:
+    """Return a command's parser: arguments, defaults and help are those of its options."""
+    from raybench.runs.options import METAVARS, OPTIONS, POSITIONAL
+
+    result = Parser(prog=f"raybench {name}", description=about)
+    result.kind = kind = OPTIONS[name]
+    for option, field in kind.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        types = [one for one in get_args(field.annotation) if one is not NoneType]
+        words: dict[str, Any] = {"metavar": METAVARS.get(option), "default": default}
+        text = (field.description or "").removesuffix(".").replace("%", "%%")
+        words["help"] = text[:1].lower() + text[1:]
+        if default not in (None, False, []):
+            words["help"] += f" (default {str(default).replace('%', '%%')})"
+        if field.annotation is bool:
+            words = {"action": "store_true", "help": words["help"]}
+        elif get_origin(field.annotation) is Literal:
+            words["choices"] = types
+        elif get_origin(field.annotation) is list:
+            words |= {"nargs": "*"} if option in POSITIONAL else {"action": "append"}
+        else:
+            words["type"] = (types or [field.annotation])[0]
+            words |= {"nargs": "?"} if option in POSITIONAL else {}
+        if option in POSITIONAL:
+            result.add_argument(option, **words)
+            continue
+        flag = "set" if option == "settings" else option.replace("_", "-")
+        result.add_argument(f"--{flag}", dest=option, **words)
+    return result
 
 
-def add_log(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of what writes or reads a study."""
-    parser.add_argument(
-        "--log",
-        action="append",
-        default=[],
-        choices=tuple(LOGGERS),
-        help="write the runs to this tool too, while they are trained; repeatable",
-    )
-
-
-def run_command(command: Callable[[], Ended], *, json_of: str | None = None) -> int:
+def run_command(
+    command: Callable[[], Ended], *, json_of: str | None = None, is_silent: bool = False
+) -> int:
     """Run a command; return its exit code.
 
     `json_of` is the command's name where `--json` asks for its document, the only thing on stdout
-    then.
+    then. What else is printed goes to stderr, or `is_silent` nowhere: lines of JSON are there.
     """
     if json_of is None:
         return _ended(command).code
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(Path(os.devnull).open("w")) if is_silent else sys.stderr
+        stack.enter_context(contextlib.redirect_stdout(other))
         ended = _ended(command)
     _print_document(json_of, ended)
     return ended.code
@@ -167,26 +188,39 @@ def _said(
 
 
 def run_interruptible(
-    parser: Parser,
+    parser: Callable[[], Parser],
     arguments: Sequence[str] | None,
-    command: Callable[[argparse.Namespace, Interrupt], Ended],
+    command: Callable[[Any, Interrupt], Ended],
 ) -> int:
     """Parse the arguments and run a command that can be interrupted; return its exit code.
 
-    Signals are taken before anything that takes long is imported: `command` imports it.
+    Signals are taken before anything that takes long is imported: `parser` and `command` do.
     """
     interrupt = Interrupt()
 
-    def interruptible(options: argparse.Namespace) -> Ended:
-        try:
+    def interruptible(options: Any) -> Ended:
+        with interrupt.heard():
             return command(options, interrupt)
-        except Exception:
-            if interrupt.is_early:  # a library took it for a failure of its own import
-                raise KeyboardInterrupt from None
-            raise
 
     with interrupt.listening():
-        return parser.run(arguments, interruptible)
+        try:
+            found = parser()
+        except KeyboardInterrupt:
+            return _said(INTERRUPTED, "interrupted", "interrupted.").code
+        return found.run(arguments, interruptible)
+
+
+def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
+    """Do what is asked for; return how it ended."""
+    name = options.OF
+    function = getattr(importlib.import_module(HOMES[name]), name)
+    ended: Ended = function(options, interrupt)
+    return ended
+
+
+def run_options(parser: Callable[[], Parser], arguments: Sequence[str] | None = None) -> int:
+    """Run a command of HOMES with the options that the arguments make; return its exit code."""
+    return run_interruptible(parser, arguments, run_asked)
 
 
 def leave(code: int) -> NoReturn:

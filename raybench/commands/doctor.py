@@ -24,7 +24,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 1 where something will not work."""
-    return cli.run_interruptible(parser(), arguments, doctor)
+    return cli.run_interruptible(parser, arguments, doctor)
 
 
 def doctor(options: argparse.Namespace, interrupt: Interrupt) -> Ended:

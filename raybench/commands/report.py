@@ -51,7 +51,8 @@ def parser() -> cli.Parser:
         help="print optimizer, schedule and loop of a run spec (or a folder's best.yaml) as code "
         "that needs no raybench",
     )
-    cli.add_log(result)
+    help_ = "write the runs to tensorboard, mlflow or wandb too; repeatable"
+    result.add_argument("--log", action="append", default=[], metavar="TOOL", help=help_)
     return result
 
 

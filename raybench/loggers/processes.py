@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.text import command_line
 
 
@@ -56,6 +56,8 @@ LOGGERS: dict[str, LoggerKind] = {
 def check_loggers(names: Sequence[str]) -> None:
     """Raise UserError for a tool whose package is missing; imports none of them."""
     for name in names:
+        if name not in LOGGERS:
+            raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}")
         kind = LOGGERS[name]
         found = importlib.util.find_spec(kind.package)
         # A folder of that name, as the tools leave in the current one, has no origin.

@@ -20,6 +20,7 @@ from statistics import fmean
 
 from raybench.report.words import counted
 from raybench.results.ranking import cost_of, noise_of, ranked, repeat, repeated
+from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study, once
 from raybench.results.verdict import Verdict, judge
 from raybench.spec.study import ConfirmSpec
@@ -301,10 +302,12 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--out")
     own.add_argument("--fresh", action="store_true")
-    known, rest = own.parse_known_args(given[1:] if given else ["SPACE"])
+    is_asked = bool(given)  # else it was begun from Python
+    space = [str(results.folder / STUDY_FILE)]
+    known, rest = own.parse_known_args(given[1:] if is_asked else space)
     rest = [word for word in rest if word != without]
     # What began a new folder shall not begin one again: it goes on where its results are now.
-    place = results.place if known.fresh else known.out
+    place = results.place if known.fresh or not is_asked else known.out
     if place is None and Path(results.place).parent.name != RESULTS:
         place = results.place
     return results.command("tune", *rest, *(["--out", place] if place else []), *more)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -276,18 +277,26 @@ def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], N
     return try_page(report.results, folder, say, report.parts())
 
 
-def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:
-    """Fit each group, print how good it is and what it predicts, write the predictions."""
+def fit_to_files(
+    file: Path, predict: str | None, out: Path | None
+) -> tuple[list[str], list[dict[Any, Any]]]:
+    """Fit each group, print how good it is and what it predicts, write the predictions.
+
+    Return the sentences, and the rows of all `predictions` (`fit_command.prediction_table`).
+    """
     if out is not None:
         if predict is None:
             raise UserError(
                 f"--out {clean(str(out))}: there is nothing to write without --predict."
             )
         check_out(out, file)
-    console, tables = make_console(sys.stdout), []
+    console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     for fitted in fit_groups(file, predict):
         tables.append(fitted.predictions)
-        _print(console, fit_part(fitted))
+        part = fit_part(fitted)
+        lines += part.lines
+        _print(console, part)
     if out is not None:
         write_predictions(out, tables)
         say(console, f"predictions: {out}")
+    return lines, [row for table in tables for row in table.to_dict("records")]

@@ -3,11 +3,10 @@
 `Chosen` is a trial of it: its spec, the command that trains it again, and the training.
 """
 
+import contextlib
 import difflib
+import io
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +17,15 @@ import pandas as pd
 from raybench.report.answer import html_of, lines_of, said
 from raybench.report.console import Sentences
 from raybench.report.how_sure import runs_needed
+from raybench.report.pairs import Pairs, comparison_of
 from raybench.results import analyses, ranking, verdict
 from raybench.results.ranking import Repeated
 from raybench.results.store import WINNERS
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.spec.documents import read_mapping, validate
-from raybench.spec.errors import WRONG_INPUT, StudyError, UserError
+from raybench.spec.documents import read_mapping
+from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from raybench.report.figures.kinds import FigureKind
     from raybench.report.scaling_report import ScalingReport
 
-SAID = "raybench: "
-"""How the sentence begins that a command ends with."""
 PARTS = ("dataset", "objective")
 """Keys that a command line always gives whole: their defaults there differ from a spec's."""
 
@@ -74,21 +72,22 @@ class Chosen:
         say: bool = True,
         **changes: Any,
     ) -> "StudyResults":
-        """Train it again as `python -m raybench.train` does, and return what came of it.
+        """Train it again by `raybench.train`, and return what came of it.
 
         `out`: the results folder or URL; none is `results/train-STUDY-TRIAL`. `address`: a Ray
         cluster, `auto` for example; none starts one here. `changes` are keys of the run spec:
         `train(seed=1, epochs=20)`. Its output is printed (`say`). The model is read by
-        `raybench.load_model(out)`. A process of its own does it: Ray stays out of this one.
+        `raybench.load_model(out)`.
 
-        Raises UserError where the command refuses what it is asked, StudyError where it fails.
+        Raises UserError where it refuses what it is asked, StudyError where it fails.
         """
-        place = str(out) if out is not None else f"results/train-{self.file_name}"
-        spec = validate(RunSpec, self.spec.document() | changes, "train") if changes else self.spec
-        command = [sys.executable, "-m", "raybench.train", *arguments_of(spec), "--out", place]
-        command += ["--address", address] if address is not None else []
-        _run(command, say=say)
-        return StudyResults.load(place)
+        import raybench  # what trains is above, and found when it is asked for
+
+        place = out if out is not None else f"results/train-{self.file_name}"
+        with contextlib.ExitStack() as stack:
+            if not say:
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            return raybench.train(self.spec, out=place, address=address, **changes)
 
     @property
     def file_name(self) -> str:
@@ -132,34 +131,6 @@ def arguments_of(spec: RunSpec) -> list[str]:
     return found
 
 
-def _run(command: list[str], *, say: bool) -> None:
-    """Run a command, its output passed on line by line: a notebook shows no other process's."""
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        last = ""
-        try:
-            for line in process.stdout:
-                last = clean(line).strip() or last
-                if say:
-                    print(line, end="", flush=True)
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)  # it keeps what is recorded
-            raise
-        code = process.wait()
-    if code:
-        said = last.removeprefix(SAID)
-        if code == WRONG_INPUT and said != last:
-            raise UserError(said)
-        raise StudyError(f"raybench train ended with code {code}: {said or 'it said nothing'}")
-
-
 class StudyResults(Study):
     """What a results folder holds, and what follows from it."""
 
@@ -190,6 +161,11 @@ class StudyResults(Study):
     def verdict(self) -> Verdict | None:
         """The winners by trial, and what is statistically tied with them; None where none won."""
         return judge(self)
+
+    @property
+    def comparison(self) -> Pairs | None:
+        """What `raybench.compare` has found, `.comparisons["B"].outcome`; None of other studies."""
+        return comparison_of(self)
 
     @property
     def winners(self) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from raybench.results.store import SCALING
 from raybench.spec.documents import read_mapping, to_yaml, validate
 from raybench.spec.errors import UserError
 from raybench.spec.scaling_study import ScalingStudy
-from raybench.spec.study import StudySpec
+from raybench.spec.study import StudySpec, as_written
 from raybench.spec.text import shorten
 
 MAY_CHANGE = (
@@ -102,7 +102,7 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     found, now = comparable(before, file, study)
     if not _differences(found, now):
         return
-    changes = _differences(_as_written(found), _as_written(now)) or _differences(found, now)
+    changes = _differences(as_written(found), as_written(now)) or _differences(found, now)
     learning = f" (with --seed-from {place} it learns from this one)"
     if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
         learning = ""  # scores of another task say nothing
@@ -146,16 +146,6 @@ def _named(objective: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
     if objective["metric"] is not None:
         return objective
     return objective | {key: there[key] for key in ("metric", "direction", "is_share")}
-
-
-def _as_written(study: dict[str, Any]) -> dict[str, Any]:
-    """Return a study as its file has it: `auto` where reference runs set a key, or nothing."""
-    auto, objective = study["auto"], study["objective"]
-    own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
-    return own | {
-        "objective": objective | {key: "auto" for key in auto if key in objective},
-        "fixed": {key: value for key, value in study["fixed"].items() if key not in auto},
-    }
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,6 @@ The runs of a pair follow each other in a random order, so that a slow minute ha
 every pair the test of `stats.sequential` says whether that is enough.
 """
 
-import argparse
 import json
 import math
 import random
@@ -25,20 +24,21 @@ from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.report.console import make_console, say
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import Progress, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
 from raybench.results.place import check_place
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store, with_session
 from raybench.runs.deadline import Deadline
+from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import check_address, check_task, first_values
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
-from raybench.spec.documents import apply_settings, read_mapping, validate
+from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, UserError
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
@@ -46,7 +46,6 @@ from raybench.spec.study import build_study
 from raybench.stats.sequential import ERRORS
 from raybench.training.check_model import check_models, in_groups
 
-DEFAULT_PAIRS = 20
 RUN_NAME = "{side}-{number:03d}"
 
 
@@ -62,13 +61,13 @@ class Compared:
     warnings: list[str]
 
 
-def compare(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     """Compare, write the records, print the answer; return how it ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
     place = check_place(options.out or "results/compare")
     smallest = read_share(options.smallest)
-    compared = check_sides(options, console)
+    compared = check_sides(options)
     session_file = Path(options.session) if options.session else None
     errors = ERRORS if session_file is None else errors_left(session_file)
     for sentence in compared.warnings:
@@ -106,35 +105,39 @@ def read_share(text: str) -> float:
     return value
 
 
-def check_sides(options: argparse.Namespace, console: Console) -> Compared:
+def check_sides(options: CompareOptions) -> Compared:
     """Read and check all configurations: one objective, equal rows to validate on."""
     if len(options.sides) < 2:
         raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
     specs: dict[str, RunSpec] = {}
     datasets, warnings, labels = dict[str, Dataset](), list[str](), dict[str, np.ndarray]()
-    for number, source in enumerate(options.sides):
-        spec = read_side(source, options.settings)
+    sources = [
+        str(side) if isinstance(side, str | Path) else f"side {chr(ord('A') + number)}"
+        for number, side in enumerate(options.sides)
+    ]
+    for number, (side, source) in enumerate(zip(options.sides, sources, strict=True)):
+        spec, found = read_side(side, source, options.settings), list[str]()
         if chosen_address(options.address) is None:
-            spec = for_this_machine(spec, console)
+            spec, found = for_this_machine(spec)
         objective, dataset = check_task(spec, [spec.framework])
-        found = check_models(spec, [spec.framework], several=in_groups([spec])).warnings
+        found += check_models(spec, [spec.framework], several=in_groups([spec])).warnings
         warnings += [one for one in found if one not in warnings]
         name = chr(ord("A") + number)
         specs[name] = spec.model_copy(update={"objective": objective})
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
         labels[name] = np.asarray(dataset.validation.labels)
     first = specs["A"]
-    for (name, spec), source in zip(list(specs.items())[1:], options.sides[1:], strict=True):
+    for (name, spec), source in zip(list(specs.items())[1:], sources[1:], strict=True):
         for key in ("kind", "metric", "target", "hold"):
             ours, theirs = getattr(first.objective, key), getattr(spec.objective, key)
             if ours != theirs:
                 raise UserError(
-                    f"{source}: its objective.{key} is {theirs}, that of {options.sides[0]} is "
+                    f"{source}: its objective.{key} is {theirs}, that of {sources[0]} is "
                     f"{ours}; set one for both: --set objective.{key}=..."
                 )
         if not np.array_equal(labels["A"], labels[name]):
             raise UserError(
-                f"{source}: its validation rows are not those of {options.sides[0]}; compare on "
+                f"{source}: its validation rows are not those of {sources[0]}; compare on "
                 "the same data."
             )
     longest = max(spec.objective.max_train_seconds for spec in specs.values())
@@ -149,16 +152,21 @@ def check_sides(options: argparse.Namespace, console: Console) -> Compared:
     ]
     sides = tuple(
         Side(name, source, describe(spec, label_keys(dict.fromkeys(keys))))
-        for (name, spec), source in zip(specs.items(), options.sides, strict=True)
+        for (name, spec), source in zip(specs.items(), sources, strict=True)
     )
     return Compared(sides, specs, datasets, warnings)
 
 
-def read_side(source: str, settings: Sequence[str]) -> RunSpec:
-    """Return the run spec of a file: a run spec, a study's folder, or a space of one point."""
-    path = Path(source)
-    path = path / "best.yaml" if path.is_dir() else path
-    content = read_mapping(path)
+def read_side(
+    side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Sequence[str]
+) -> RunSpec:
+    """Return the run spec of a side: a run spec, a study's folder, or a space of one point.
+
+    `source` is what messages call it.
+    """
+    if isinstance(side, str | Path) and Path(side).is_dir():
+        side = Path(side) / "best.yaml"
+    content, _ = content_of(side, source)
     if "space" not in content:
         return validate(RunSpec, with_whole_paths(apply_settings(content, list(settings))), source)
     study, space = build_study(with_whole_paths(content), source)
@@ -202,7 +210,7 @@ def _documents(compared: Compared) -> dict[str, Any]:
 
 
 def _run(
-    options: argparse.Namespace,
+    options: CompareOptions,
     compared: Compared,
     store: Store,
     console: Console,
@@ -248,7 +256,9 @@ def _run(
             if dataset.name not in STORED:
                 share(dataset, session.scratch / DATA / key)
         deadline = Deadline(options.time_budget, interrupt=interrupt)
-        progress = Progress(console, num_trials=options.runs * len(sides))
+        progress = Progress(
+            console, num_trials=options.runs * len(sides), lines=lines_for(options.progress)
+        )
         pairs = so_far()
         with (
             progress,

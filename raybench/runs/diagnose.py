@@ -1,6 +1,5 @@
 """One `raybench diagnose`, from its arguments to the verdict."""
 
-import argparse
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +19,7 @@ from raybench.results.storage import open_storage
 from raybench.results.store import DIAGNOSIS, Store, keep_error
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
+from raybench.runs.options import DiagnoseOptions
 from raybench.runs.train import (
     check_connected,
     check_run,
@@ -226,15 +226,18 @@ def _range(times: list[float]) -> str:
 MARK = "diagnosis"
 
 
-def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     """Train the probes, print and keep the verdict; return how it ended."""
     spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
-    place, spec, dataset = check_run(options, spec, console, "diagnose")
+    place, spec, dataset, words = check_run(options, spec, "diagnose")
     _check_data(spec, dataset)
+    for sentence in words:
+        say(console, sentence)
     if options.dry_run:
         _print_plan(console, spec, dataset)
-        return Ended(DONE, details={"plan": spec.document() | {"results": place}})
+        plan = spec.document() | {"results": place}
+        return Ended(DONE, answer=words, details={"plan": plan})
     with open_storage(place, warn=partial(say, console)) as storage:
         folder = storage.folder
         refuse_other(place, folder, MARK)
@@ -258,7 +261,7 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
 VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of each round below."
 
 
-def _check(options: argparse.Namespace, spec: RunSpec) -> None:
+def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
     if spec.num_workers > 1 and not spec.exchange_gradients:
         raise UserError(
             "exchange_gradients: false: diagnose itself measures a training with and without the "
@@ -306,7 +309,7 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset) -> None:
 
 
 def _measure(
-    options: argparse.Namespace,
+    options: DiagnoseOptions,
     spec: RunSpec,
     dataset: Dataset,
     store: Store,

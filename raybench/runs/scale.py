@@ -3,9 +3,7 @@ named study, or the default one), what its cells train, the plan that `--dry-run
 runs, one at a time in a random order, interleaved by repeat.
 """
 
-import argparse
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import Progress, lines_for
 from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport, try_scaling_page
 from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
@@ -33,6 +31,7 @@ from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
+from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
     GPUS,
     check_address,
@@ -48,7 +47,7 @@ from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fit_command import check_predict
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
-from raybench.spec.documents import read_mapping, validate
+from raybench.spec.documents import content_of, read_mapping, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import naming
@@ -178,27 +177,29 @@ class Chosen:
     """Whether it is one of `raybench.scaling.published`."""
 
 
-def chosen_study(options: argparse.Namespace) -> Chosen:
+def chosen_study(options: ScaleOptions) -> Chosen:
     """Return the study of a command line, `--set` and the other flags applied."""
     flags = {"base.workload": options.workload, "seed": options.seed}
     settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
     settings += options.settings
-    asked: str | None = options.study
+    asked = options.study
     if asked is None:
         content = with_whole_paths(
             set_in_scaling(DEFAULT | (QUICK if options.quick else {}), settings)
         )
         source = "the default study"
         return Chosen(build_scaling_study(content, source, name=DEFAULT_NAME), source)
-    if Path(asked).suffix or Path(asked).exists():
+    is_name = isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists()
+    if not is_name:
         if options.quick:
             raise UserError(
                 "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
                 "--set epochs=2."
             )
-        content = with_whole_paths(set_in_scaling(read_mapping(Path(asked)), settings))
-        name = _name_of(Path(asked))
-        return Chosen(build_scaling_study(content, asked, name=name), asked)
+        content, source = content_of(asked, DEFAULT_NAME)
+        content = with_whole_paths(set_in_scaling(content, settings))
+        return Chosen(build_scaling_study(content, source, name=_name_of(Path(source))), source)
+    assert isinstance(asked, str)
     if asked not in STUDIES:
         raise UserError(
             f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
@@ -260,11 +261,7 @@ def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
     return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
 
 
-BUSY = 0.5
-"""Load of the last minute per core, above which other work is said to disturb a measurement."""
-
-
-def scale(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     """Run what is left of a study, write the results, print them; return how it ended."""
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
@@ -274,25 +271,24 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     check_predict(options.predict)
     place = check_place(options.out or f"results/{chosen.study.name}")
     study, is_local = chosen.study, chosen_address(options.address) is None
+    words = list[str]()
     if is_local:
         study, words = with_gpus_there(study, local_capacity())
-        for sentence in words:
-            say(console, sentence)
     study = _continued(study, place, study_file(place))
     if is_local:
         study = with_room(study, local_capacity(), chosen.source)
     # Where only the cluster knows how many workers there are, one stands for them.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
-    for sentence in checked.warnings:
+    words += checked.warnings
+    for sentence in words:
         say(console, sentence)
     study = with_metric(study, checked.metric)
     if is_local:
         check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
     if options.dry_run:
         print_study(console, study, checked.datasets, place)
-        return Ended(DONE, details={"plan": study.document() | {"results": place}})
-    if is_local:
-        _say_busy(console)
+        plan = study.document() | {"results": place}
+        return Ended(DONE, answer=words, details={"plan": plan})
     warn = partial(say, console)
     with (
         open_storage(place, warn=warn) as storage,
@@ -371,7 +367,7 @@ def _continued(study: ScalingStudy, place: str, file: Path | None) -> ScalingStu
 
 
 def _run(
-    options: argparse.Namespace,
+    options: ScaleOptions,
     chosen: Chosen,
     store: Store,
     console: Console,
@@ -398,6 +394,7 @@ def _run(
             num_trials=len(cells) * study.repeats,
             keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
             outcome=outcome_words,
+            lines=lines_for(options.progress),
             num_workers=lambda spec: session.capacity.most_workers(spec.placement),
         )
         interrupt.can_continue = True
@@ -419,9 +416,7 @@ def outcome_words(record: RunRecord) -> str:
     return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"
 
 
-def _write_study(
-    options: argparse.Namespace, chosen: Chosen, store: Store, session: Session
-) -> None:
+def _write_study(options: ScaleOptions, chosen: Chosen, store: Store, session: Session) -> None:
     file = store.folder / STUDY_FILE
     earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
     asked = options.predict
@@ -437,15 +432,3 @@ def _write_study(
             **with_session(earlier, cluster=session.capacity.document()),
         },
     )
-
-
-def _say_busy(console: Console) -> None:
-    """Say where other work on this machine would be measured, too."""
-    cores = os.cpu_count() or 1
-    load_1min = os.getloadavg()[0]
-    if load_1min > BUSY * cores:
-        say(
-            console,
-            f"This machine is busy (load {load_1min:.1f} on {cores} cores): what else runs here "
-            "is measured, too; end it for figures of the training alone.",
-        )

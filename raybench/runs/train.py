@@ -1,6 +1,5 @@
 """One `raybench train`, from its arguments to its last line."""
 
-import argparse
 import sys
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.report.console import make_console, say
 from raybench.report.export import export
-from raybench.report.live.progress import TrainingScreen
+from raybench.report.live.progress import Progress, TrainingScreen, lines_for
 from raybench.report.page import try_page
 from raybench.report.words import target_words
 from raybench.results.place import check_place, shown
@@ -36,6 +35,7 @@ from raybench.results.store import (
 )
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
+from raybench.runs.options import DiagnoseOptions, TrainOptions
 from raybench.runs.preflight import (
     GPUS,
     check_address,
@@ -47,7 +47,7 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import Waits, live_session
 from raybench.spec.dataset_spec import with_whole_paths
-from raybench.spec.documents import apply_settings, read_mapping, to_yaml, validate
+from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
@@ -59,17 +59,18 @@ from raybench.training.saved import DATA_FILE, MODEL_FILES
 TRIAL = "0000"
 
 
-def train(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
+def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     """Train, save, print; return how it ended."""
     check_loggers(options.log)
     console = make_console(file=sys.stdout)
-    place, spec, dataset = check_run(options, read_spec(options), console, "train")
-    for warning in check_models(spec, [spec.framework], several=in_groups([spec])).warnings:
-        say(console, warning)
+    place, spec, dataset, words = check_run(options, read_spec(options), "train")
+    words += check_models(spec, [spec.framework], several=in_groups([spec])).warnings
+    for sentence in words:
+        say(console, sentence)
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)
         console.print(f"{dataset.num_train_samples:,} training samples an epoch")
-        return Ended(DONE, details={"plan": spec.document()})
+        return Ended(DONE, answer=words, details={"plan": spec.document()})
     warn = partial(say, console)
     with (
         open_storage(place, warn=warn) as storage,
@@ -101,48 +102,47 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
     return Ended(FAILED if record.failure else DONE, place)
 
 
-def read_spec(options: argparse.Namespace) -> RunSpec:
-    """Return the run spec of the command line."""
-    defaults = RunSpec().document()
-    content: dict[str, Any] = (
-        read_mapping(options.spec)
-        if options.spec
-        else {key: defaults[key] for key in ("dataset", "objective")}
-    )
+def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
+    """Return the run spec that is asked for."""
     settings = list(options.settings)
     for key, value in (("workload", options.workload), ("seed", options.seed)):
         if value is not None:
             settings.insert(0, f"{key}={value}")
-    source = str(options.spec) if options.spec else "run spec"
-    if not options.spec and any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
-        del content["dataset"]  # the size of its pictures is for the digits
+    if options.spec is None:
+        defaults, source = RunSpec().document(), "run spec"
+        content = {key: defaults[key] for key in ("dataset", "objective")}
+        if any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
+            del content["dataset"]  # the size of its pictures is for the digits
+    else:
+        content, source = content_of(options.spec, "run spec")
     return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
 
 
 def check_run(
-    options: argparse.Namespace, spec: RunSpec, console: Console, command: str
-) -> tuple[str, RunSpec, Dataset]:
+    options: TrainOptions | DiagnoseOptions, spec: RunSpec, command: str
+) -> tuple[str, RunSpec, Dataset, list[str]]:
     """Check the one run of a command before Ray starts; return its place, the spec with its
-    objective and GPUs, and its data."""
+    objective and GPUs, its data, and what is to be said of the GPUs."""
     check_address(options.address)
-    name = options.spec.stem if options.spec else "default"
-    place = check_place(options.out or f"results/{command}-{name}")
+    name = "default" if options.spec is None else "spec"
+    if isinstance(options.spec, str | Path):
+        name = Path(options.spec).stem
+    place, words = check_place(options.out or f"results/{command}-{name}"), list[str]()
     if chosen_address(options.address) is None:
-        spec = for_this_machine(spec, console)
+        spec, words = for_this_machine(spec)
     ours = not names_target(options)
     objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
-    return place, spec.model_copy(update={"objective": objective}), dataset
+    return place, spec.model_copy(update={"objective": objective}), dataset, words
 
 
-def for_this_machine(spec: RunSpec, console: Console) -> RunSpec:
-    """Return the spec, on GPUs if there are some and it names none; UserError without room."""
+def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
+    """Return the spec, on GPUs if there are some and it names none, and what is to be said of that;
+    UserError without room."""
     capacity = local_capacity()
     spec, words = spec_on_gpus(spec, capacity)
-    for sentence in words:
-        say(console, sentence)
     capacity.refuse_infeasible(spec.placement.group)
     check_gpus([spec.placement])
-    return spec
+    return spec, words
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
@@ -153,15 +153,16 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
         say(console, sentence)
 
 
-def names_target(options: argparse.Namespace) -> bool:
+def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
     """Whether the user has named an objective, or a part of it that says when to end."""
     asked = ("objective", "objective.target", "objective.kind")
-    is_set = any(setting.partition("=")[0].strip() in asked for setting in options.settings)
-    return is_set or bool(options.spec and "objective" in read_mapping(options.spec))
+    if any(setting.partition("=")[0].strip() in asked for setting in options.settings):
+        return True
+    return options.spec is not None and "objective" in content_of(options.spec, "")[0]
 
 
 def _run(
-    options: argparse.Namespace,
+    options: TrainOptions,
     spec: RunSpec,
     store: Store,
     console: Console,
@@ -175,10 +176,17 @@ def _run(
         loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         screen = TrainingScreen(console, spec)
+        events: Progress | None = None
+        if (lines := lines_for(options.progress)) is not None:
+            events = Progress(console, num_trials=1, lines=lines)
+            events.begin("train", 1)
+            events.started(TRIAL, spec)
 
         def record_evaluation(name: str, evaluation: Evaluation) -> None:
             store.append(evaluation.line(name, role="trial", spec=spec))
             screen.evaluated(evaluation)
+            if events is not None:
+                events.evaluated(name, evaluation)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
             waits.is_training = True
@@ -214,6 +222,8 @@ def _run(
                 store.write_bytes(MODEL_FILES[spec.framework], weights)
             store.append(record.line())
             saved.over(record)
+            if events is not None:
+                events.finished(record)
     return record
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -64,6 +64,8 @@ class StudyPipeline:
     """False starts new worker processes for every trial."""
     wait_s: float | None = None
     """How long a trial may wait for machines in all; none: without end."""
+    lines: TextIO | None = None
+    """What gets a line of JSON for each event, in place of a screen."""
     num_more: int = 0
     """Runs that a finished study's race is to have besides; nothing else is run then."""
     notes: list[str] = field(default_factory=list)
@@ -339,6 +341,7 @@ class StudyPipeline:
             began=self.deadline.began,
             ends_in_s=self.deadline.left_s,
             num_workers=lambda spec: self.session.capacity.most_workers(spec.placement),
+            lines=self.lines,
         )
 
     def _single_run(self, progress: Progress) -> SingleRun:

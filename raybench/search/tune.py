@@ -1,6 +1,5 @@
 """One `raybench tune`, from its arguments to its last screen, or to what `--dry-run` prints."""
 
-import argparse
 import importlib
 import math
 import sys
@@ -21,6 +20,7 @@ from raybench.data.dataset import Dataset
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.export import export
+from raybench.report.live.progress import lines_for
 from raybench.report.page import try_page
 from raybench.report.show import show
 from raybench.report.words import target_words
@@ -38,6 +38,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.study import Study, load
 from raybench.results.verdict import judge
 from raybench.runs.deadline import Deadline
+from raybench.runs.options import TuneOptions
 from raybench.runs.preflight import (
     GPUS,
     check_address,
@@ -231,11 +232,8 @@ def _describe_simple(dimension: Simple) -> str:
     return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")
 
 
-def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> Ended:
-    """Search, confirm, write the results, print them; return how it ended.
-
-    `began` is the `perf_counter` from which the time budget counts.
-    """
+def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
+    """Search, confirm, write the results, print them; return how it ended."""
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
@@ -279,7 +277,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         return Ended(DONE, answer=words, details={"plan": plan})
     # Those of a study that is finished were for its search.
     budget_s = study.search.time_budget_s if options.more is None else options.time_budget
-    deadline = Deadline(budget_s, began=began, interrupt=interrupt)
+    deadline = Deadline(budget_s, began=interrupt.began, interrupt=interrupt)
     refuse_spent(deadline)
     warn = partial(say, console)
     with (
@@ -354,7 +352,7 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
 
 
 def _run(
-    options: argparse.Namespace,
+    options: TuneOptions,
     study: StudySpec,
     space: Space,
     store: Store,
@@ -366,6 +364,7 @@ def _run(
     deadline: Deadline,
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
+    lines = lines_for(options.progress)  # before stderr leads elsewhere
     # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
     importing = threading.Thread(
         target=importlib.import_module, args=["raybench.search.study"], daemon=True
@@ -404,6 +403,7 @@ def _run(
             num_more=options.more or 0,
             notes=list(session.notes),
             set_by=taken,
+            lines=lines,
         )
         interrupt.can_continue = True
         pipeline.run(earlier)
@@ -411,11 +411,14 @@ def _run(
     return interrupt.is_set
 
 
-def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str]:
-    """Return the study's content as the command line has it, where it comes from, its name."""
+def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
+    """Return the study's content as it is asked for, where it comes from, its name."""
     if options.more is not None and options.more < 1:
         raise UserError(f"--more {options.more}: name a number of runs, 1 or more.")
-    path = shipped_space(options.space) or Path(options.space)
+    space = options.space
+    if isinstance(space, str):
+        space = shipped_space(space) or Path(space)
+    source = str(space) if isinstance(space, Path) else "space"
     flags: dict[str, Any] = {
         "search.trials": options.trials,
         "search.time_budget_s": None if options.more else options.time_budget,
@@ -430,12 +433,15 @@ def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str
     if options.workers is not None:
         settings.append(f"space.num_workers=[{options.workers}]")
     settings += _confirm_settings(options.confirm, options.no_confirm)
-    content = with_whole_paths(load_content(path, [*settings, *options.settings]))
-    return content, str(path), path.stem
+    content = with_whole_paths(load_content(space, [*settings, *options.settings]))
+    path = Path(source)
+    return content, source, path.parent.name if path.name == STUDY_FILE else path.stem
 
 
 def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
     """Return `--confirm race=40,fresh=5` and `--no-confirm` as `--set` has them."""
+    if unwanted and wanted is not None:
+        raise UserError("--no-confirm: not with --confirm, which asks for the opposite.")
     if unwanted:
         return ["confirm.race=0"]
     parts = [] if wanted is None else wanted.split(",")

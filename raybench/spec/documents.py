@@ -152,6 +152,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return content
 
 
+def content_of(
+    given: "str | Path | dict[str, Any] | Document", name: str
+) -> tuple[dict[str, Any], str]:
+    """Return what a file holds, or what was given in its place, and what messages call it: the
+    file, or `name`."""
+    if isinstance(given, Document):
+        return given.model_dump(mode="json", exclude_unset=True), name
+    if isinstance(given, dict):
+        return copy.deepcopy(given), name
+    return read_mapping(Path(given)), str(given)
+
+
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
     """Render a mapping as YAML in the order given; not `in_lines`: all of it in one."""
     return yaml.dump(

@@ -13,8 +13,8 @@ from raybench.spec.documents import (
     PositiveInt,
     Seed,
     apply_settings,
+    content_of,
     one_name_each,
-    read_mapping,
     validate,
     validate_key,
 )
@@ -135,9 +135,27 @@ def target_of(study: Mapping[str, Any]) -> float | None:
     return target
 
 
-def load_content(path: Path, settings: list[str]) -> dict[str, Any]:
-    """Read a search-space file with `--set` applied, not validated yet."""
-    return apply_settings_to_study(_one_name_each(read_mapping(path), str(path)), settings)
+def load_content(
+    given: str | Path | dict[str, Any] | StudySpec, settings: list[str]
+) -> dict[str, Any]:
+    """Return a search space with `--set` applied, not validated yet: of a file, given as it is, or
+    as the `study.yaml` of a results folder has it."""
+    content, source = content_of(given, "space")
+    whole = content if isinstance(given, StudySpec) else content.get("study")
+    if isinstance(whole, dict):
+        content = as_written(validate(StudySpec, whole, source).document())
+    return apply_settings_to_study(_one_name_each(content, source), settings)
+
+
+def as_written(study: dict[str, Any]) -> dict[str, Any]:
+    """Return a study's document as its file has it: `auto` where reference runs set a key, or
+    nothing."""
+    auto, objective = study["auto"], study["objective"]
+    own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
+    return own | {
+        "objective": objective | {key: AUTO for key in auto if key in objective},
+        "fixed": {key: value for key, value in study["fixed"].items() if key not in auto},
+    }
 
 
 def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:

@@ -59,9 +59,27 @@ def command(options, interrupt):
         time.sleep(20)
     except KeyboardInterrupt:
         raise ImportError("of an extension") from None
-cli.leave(cli.run_interruptible(cli.Parser(prog="raybench tune"), [], command))
+cli.leave(cli.run_interruptible(lambda: cli.Parser(prog="raybench tune"), [], command))
 """
     assert run(body, signal.SIGTERM) == (130, "", "raybench: interrupted.\n")
+
+
+def test_of_a_process_that_is_not_ours_the_second_raises_and_ends_nothing() -> None:
+    body = """
+interrupt = Interrupt(owns_process=False)
+try:
+    with interrupt.listening():
+        interrupt.defer()
+        print("ready", flush=True)
+        while not interrupt.is_set:
+            time.sleep(0.05)
+        print("remembered", flush=True)
+        time.sleep(20)
+except KeyboardInterrupt:
+    print("goes on")
+"""
+    found = run(body, signal.SIGINT, signal.SIGINT)
+    assert found == (0, "remembered\ngoes on\n", "")
 
 
 @pytest.mark.parametrize("number", ALL)

@@ -142,4 +142,5 @@ def options() -> Any:
     """What the job's command asks for."""
     words = shlex.split(SPEC["entrypoint"])
     assert words[:3] == ["python", "-m", "raybench.tune"]
-    return tune.parser().parse_args(words[3:])
+    parser = tune.parser()
+    return parser.options(parser.parse_args(words[3:]))

@@ -76,7 +76,9 @@ def steps(results):
 
 def test_a_study_that_was_moved_goes_on_where_it_is(tmp_path):
     results = results_folder(tmp_path / "results" / "my", [run_line("0001", 2.0)])
-    assert steps(results)["confirm it by new runs"] == "python -m raybench.tune SPACE"
+    own = tmp_path / "results" / "my"  # begun from Python, where the space was no file
+    command = f"python -m raybench.tune {own}/study.yaml --out {own}"
+    assert steps(results)["confirm it by new runs"] == command
     (tmp_path / "results" / "my").rename(tmp_path / "moved")
     results = load(tmp_path / "moved")
     results.study["study"]["search"] = {"trials": 10}

@@ -7,7 +7,6 @@ import yaml
 
 from raybench.commands import report
 from raybench.commands.compare import parser
-from raybench.report.console import make_console
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code
 from raybench.runs.compare import check_sides, errors_left, order_of, read_share, read_side
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
@@ -109,32 +108,32 @@ def write(path, **keys):
 
 def options(*sides, **keys):
     given = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
-    return parser().parse_args([*sides, *given])
+    return parser().options(parser().parse_args([*sides, *given]))
 
 
 def test_a_side_is_a_run_spec_a_study_or_a_space_of_one_point(tmp_path):
     spec = write(tmp_path / "best.yaml", learning_rate=0.002)
-    assert read_side(spec, []).learning_rate == 0.002
-    assert read_side(str(tmp_path), ["seed=3"]).seed == 3
+    assert read_side(spec, spec, []).learning_rate == 0.002
+    assert read_side(tmp_path, "", ["seed=3"]).seed == 3
     space = write(tmp_path / "s.yaml", workload="mnist_small", space={"learning_rate": [0.01]})
-    assert read_side(space, []).learning_rate == 0.01
+    assert read_side(space, space, []).learning_rate == 0.01
     wide = write(tmp_path / "w.yaml", workload="mnist_small", space={"learning_rate": [0.1, 0.2]})
     with pytest.raises(UserError, match=r"has 2 configurations; compare takes one"):
-        read_side(wide, [])
+        read_side(wide, wide, [])
 
 
 def test_sides_must_be_comparable(tmp_path):
     a = write(tmp_path / "a.yaml")
     other = write(tmp_path / "b.yaml", objective={"target": 0.8})
     with pytest.raises(UserError, match=r"its objective.target is 0.8, that of .*a.yaml is 0.9"):
-        check_sides(options(a, other), make_console())
+        check_sides(options(a, other))
     split = write(
         tmp_path / "c.yaml", dataset={"name": "digits", "image_size": 28, "split_seed": 5}
     )
     with pytest.raises(UserError, match="its validation rows are not those of"):
-        check_sides(options(a, split), make_console())
+        check_sides(options(a, split))
     with pytest.raises(UserError, match="name two configurations or more"):
-        check_sides(options(a), make_console())
+        check_sides(options(a))
 
 
 def test_all_are_judged_and_evaluated_alike(tmp_path):
@@ -146,7 +145,7 @@ def test_all_are_judged_and_evaluated_alike(tmp_path):
     b = write(
         tmp_path / "b.yaml", learning_rate=0.01, objective={"target": 0.9, "max_train_seconds": 99}
     )
-    found = check_sides(options(a, b), make_console())
+    found = check_sides(options(a, b))
     assert {spec.eval_every_samples for spec in found.specs.values()} == {500}
     assert {spec.objective.max_train_seconds for spec in found.specs.values()} == {99.0}
     assert "0.01" in found.sides[1].label

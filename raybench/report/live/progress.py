@@ -8,14 +8,18 @@ The moment (UTC), seconds since the first event, the phase with its runs done an
 and what is known of it as `key=value`, always in the same order; values with spaces stand in
 quotes. Events: `begin`, `starting`, `waits`, `finished`, `failed`, `status` (once a minute), `note`
 (a sentence follows).
+
+With `--progress jsonl` the same events are objects of JSON on stderr, and `evaluated` besides.
 """
 
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -43,25 +47,40 @@ Outcome = Callable[[RunRecord], str]
 """Says how a run ended that did not fail, where none is the best of them."""
 
 
-class EventLines:
-    """Prints what happens to a study."""
+def lines_for(progress: str) -> TextIO | None:
+    """Return what `--progress jsonl` writes to: today's stderr, wherever it leads to later."""
+    return sys.stderr if progress == "jsonl" else None
 
-    def __init__(self, console: Console, state: LiveState) -> None:
-        self._console, self._state = console, state
+
+class EventLines:
+    """Prints what happens to a study; as JSON to `lines` where they are asked for."""
+
+    def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
+        self._console, self._state, self._lines = console, state, lines
         self._status_s = state.began_s
 
     def write(self, at: float, event: str, values: Mapping[str, object], text: str = "") -> None:
         """Print an event; None and empty values are left out."""
-        pace = self._state.pace
+        state, seconds = self._state, at - self._state.began_s
+        pace, now = state.pace, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = {key: value for key, value in values.items() if value not in (None, "")}
+        if self._lines is not None:
+            line: dict[str, object] = {"event": event, "at": now, "t": round(seconds, 3)}
+            line |= {"phase": state.phase, "done": pace.num_done, "of": pace.num_runs}
+            line |= found | ({"text": text} if text else {}) | {"best": _best(state.best)}
+            print(json.dumps(_finite(line), ensure_ascii=False), file=self._lines, flush=True)
+            return
         total = "?" if pace.num_runs is None else pace.num_runs
-        head = (
-            f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} t={at - self._state.began_s:.1f} "
-            f"{self._state.phase} {pace.num_done}/{total} {event}"
-        )
-        pairs = [
-            f"{key}={_value(value)}" for key, value in values.items() if value not in (None, "")
-        ]
-        say(self._console, " ".join([head, *pairs, *([text] if text else [])]))
+        head_words = f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{total} {event}"
+        pairs = [f"{key}={_value(value)}" for key, value in found.items()]
+        say(self._console, " ".join([head_words, *pairs, *([text] if text else [])]))
+
+    def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
+        """Write an evaluation, where lines are JSON."""
+        if self._lines is not None:
+            keys = ("value", "train_s", "samples", "epoch")
+            values = {key: getattr(evaluation, key) for key in keys}
+            self.write(at, "evaluated", {"trial": name, **values})
 
     def finished(
         self, record: RunRecord, cause: Cause | None, at: float, outcome: Outcome | None
@@ -77,9 +96,9 @@ class EventLines:
                 values |= {"same_as": cause.trial, "count": cause.count}
         else:
             values |= {
-                "time_to_target_s": _rounded(record.time_to_target_s, ".2f"),
-                "train_s": _rounded(record.ledger["train"], ".2f"),
-                metric.name: _rounded(record.best_value, ".5g"),
+                "time_to_target_s": record.time_to_target_s,
+                "train_s": record.ledger["train"],
+                metric.name if self._lines is None else "value": record.best_value,
                 "stop": record.stop,
                 "best": "yes" if best is not None and best.trial == record.trial else None,
                 "outcome": None if outcome is None else outcome(record),
@@ -87,9 +106,9 @@ class EventLines:
         values |= {"left_s": self._left(at), "config": self._state.label(record.spec)}
         self.write(at, "finished" if cause is None else "failed", values)
 
-    def _left(self, at: float) -> str | None:
+    def _left(self, at: float) -> int | None:
         left = self._state.time_left(at)
-        return None if left is None else f"{left.seconds:.0f}"
+        return None if left is None else round(left.seconds)
 
     def status(self, at: float) -> None:
         """Print how it stands, if nothing was said of that for STATUS_S."""
@@ -101,7 +120,7 @@ class EventLines:
             "running": len(state.training),
             "not_yet": len(state.runs) - len(state.training),
             "workers": None if state.num_training is None else f"{state.num_training}/{num_all}",
-            "busy": _rounded(state.busy_share(at), ".2f"),
+            "busy": state.busy_share(at),
             "failed": sum(cause.count for cause in list(state.causes.values())) or None,
             "best": None if state.best is None else state.best.trial,
             "left_s": self._left(at),
@@ -109,13 +128,30 @@ class EventLines:
         self.write(at, "status", values)
 
 
-def _rounded(value: float | None, digits: str) -> str | None:
-    return None if value is None else format(value, digits)
+def _best(record: RunRecord | None) -> dict[str, object] | None:
+    if record is None:
+        return None
+    return _finite(
+        {
+            "trial": record.trial,
+            "value": record.best_value,
+            "train_s": record.ledger["train"],
+            "time_to_target_s": record.time_to_target_s,
+        }
+    )
+
+
+def _finite(values: Mapping[str, object]) -> dict[str, object]:
+    """Return what JSON can hold: neither NaN nor infinity."""
+    return {
+        key: None if isinstance(one, float) and not math.isfinite(one) else one
+        for key, one in values.items()
+    }
 
 
 def _value(value: object) -> str:
     """Return a value without spaces, or in quotes."""
-    text = clean(str(value))
+    text = clean(f"{value:.5g}" if isinstance(value, float) else str(value))
     is_plain = text and not any(character in text for character in ' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
@@ -137,13 +173,15 @@ class Progress:
         began: float | None = None,
         ends_in_s: float = math.inf,
         num_workers: Callable[[RunSpec], int] | None = None,
+        lines: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`).
 
         `outcome` says how a run ended that did not fail, where they are no trials of a search and
         none is the best of them. `began` is when the command did, by `clock`; `ends_in_s` what is
-        left of the time budget, `num_workers` how many workers of a spec the machines hold.
+        left of the time budget, `num_workers` how many workers of a spec the machines hold. With
+        `lines` nothing is shown, and they get a line of JSON for each event.
         """
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
@@ -153,8 +191,8 @@ class Progress:
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
         """Held while the state changes or is drawn, never while something is printed."""
-        self._view: View | None = view_for(console, self._draw)
-        self._lines = EventLines(console, self.state)
+        self._view: View | None = None if lines else view_for(console, self._draw)
+        self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
         """What was last said of waiting, where there is no screen."""
@@ -224,6 +262,7 @@ class Progress:
         """Show a run's newest evaluation."""
         with self._changing:
             self.state.evaluated(name, evaluation, self._clock())
+        self._lines.evaluated(name, evaluation, self._clock())
         self._changed()
 
     def finished(self, record: RunRecord) -> None:

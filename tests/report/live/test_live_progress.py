@@ -65,14 +65,36 @@ def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
     assert lines[1].split()[2:4] == ["search", "1/12"]
     done = values_of(lines[1])
     assert done["config"] == LABEL
-    assert (done["trial"], done["time_to_target_s"], done["best"]) == ("0000", "2.00", "yes")
+    assert (done["trial"], done["time_to_target_s"], done["best"]) == ("0000", "2", "yes")
     assert (done["t"], done["left_s"]) == ("12.0", "488"), "what is left of the budget"
     assert values_of(lines[2])["message"] == oom
     again = values_of(lines[3])
     assert (again["same_as"], again["count"], "message" in again) == ("0001", "2", False)
     assert values_of(lines[4])["for"] == "2 GPUs: 1 free"
-    assert values_of(lines[5])["busy"] == "0.10"
+    assert values_of(lines[5])["busy"] == "0.1"
     assert lines[6].endswith("note a sentence of the search")
+
+
+def test_a_program_gets_the_same_events_as_json(clock: Clock) -> None:
+    lines = io.StringIO()
+    progress, out = piped(clock, lines=lines)
+    with progress:
+        progress.started("0000", spec())
+        progress.evaluated("0000", evaluation(value=0.8))
+        progress.evaluated("0000", evaluation(1, value=float("nan")))
+        progress.finished(record("0000", 2.0))
+        progress.finished(record("0001", failure="oom", message="no bytes"))
+        progress.say("a sentence")
+    found = [json.loads(line, parse_constant=pytest.fail) for line in lines.getvalue().splitlines()]
+    events = "starting evaluated evaluated finished failed note"
+    assert " ".join(one["event"] for one in found) == events
+    assert (found[1]["trial"], found[1]["value"], found[1]["best"]) == ("0000", 0.8, None)
+    assert found[2]["value"] is None
+    done = found[3]
+    assert (done["time_to_target_s"], done["value"], done["done"], done["of"]) == (2.0, 0.96, 1, 12)
+    assert done["best"]["trial"] == found[5]["best"]["trial"] == "0000"
+    assert (found[4]["failure"], found[5]["text"]) == ("oom", "a sentence")
+    assert out.getvalue() == ""
 
 
 def test_a_run_of_no_search_says_what_it_came_to(clock: Clock) -> None:

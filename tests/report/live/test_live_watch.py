@@ -216,7 +216,7 @@ def test_in_a_pipe_a_study_is_lines_until_it_ends(
     assert watch.main([str(folder), "--interval", "0.5"]) == cli.DONE
     lines = capsys.readouterr().out.splitlines()
     assert " watching" in lines[0]
-    assert " search 2/12 finished trial=0001 time_to_target_s=3.00" in lines[1]
+    assert " search 2/12 finished trial=0001 time_to_target_s=3 " in lines[1]
     assert set(naps) == {0.5}
 
 

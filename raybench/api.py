@@ -1,0 +1,175 @@
+"""The commands as functions: `raybench.tune(space)` is `raybench tune SPACE`; so are the others.
+
+Each shows what the command shows, in a notebook in one display; writes the same results folder, in
+which the same call goes on; and returns it as `raybench.load` does. Ray runs in this process
+meanwhile. Mistakes are a UserError, what cannot go on is a StudyError; Ctrl-C raises
+KeyboardInterrupt once what was measured is written.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from raybench.cluster.signals import Interrupt
+from raybench.commands.cli import run_asked
+from raybench.spec.errors import FAILED, INTERRUPTED, StudyError, UserError
+
+if TYPE_CHECKING:
+    from raybench.report.study import StudyResults
+    from raybench.runs.options import Options
+    from raybench.spec.run import RunSpec
+    from raybench.spec.scaling_study import ScalingStudy
+    from raybench.spec.study import StudySpec
+
+Place = str | Path | None
+OF_COMMANDS = ("settings", "dry_run", "fit", "verbose")
+"""Options that only the command line has."""
+RESULTS = "results/study"
+SETTINGS = (str, int, float, list, type(None))
+"""Values of a dict that is settings of the data, not data."""
+
+
+def tune(
+    space: "str | Path | dict[str, Any] | StudySpec" = "digits",
+    *,
+    workload: str | type | None = None,
+    data: Any = None,
+    out: Place = None,
+    **changes: Any,
+) -> "StudyResults":
+    """Search a space for the configuration that gets there soonest, and confirm it.
+
+    `space`: a file, a shipped name, or what such a file holds. `workload`: a name, `module:Class`,
+    or a class of Workload that a file defines. `data`: a `Dataset`, a dict of arrays (`x_train`,
+    `y_train`, ...), a DataFrame with its column `label`, a Dataset of torch or of Hugging Face; it
+    is written once beside the results. `out`: the results folder or URL.
+
+    `changes` are options of the command by their names (`trials=20`, `time_budget=600` seconds,
+    `workers=[1, 2]`, `target=0.95`, `confirm={"race": 12}`, `seed=1`, `fresh=True`, `more=24`,
+    `address="auto"`, ...), all others keys of the space as `--set` sets them: `optimizer="lamb"`,
+    `**{"objective.hold": 2}`.
+
+    Raises UserError for what is asked wrong, StudyError where all runs fail.
+    """
+    given = {"space": space, "workload": workload, "data": data, "out": out}
+    return _run("tune", given | changes)
+
+
+def train(
+    spec: "str | Path | dict[str, Any] | RunSpec | None" = None,
+    *,
+    data: Any = None,
+    out: Place = None,
+    **changes: Any,
+) -> "StudyResults":
+    """Train one run spec (none: the defaults) and keep its model for `raybench.load_model(out)`.
+
+    See `tune` for the arguments; `changes` are keys of the run spec: `epochs=20`.
+    """
+    return _run("train", {"spec": spec, "data": data, "out": out} | changes)
+
+
+def scale(
+    study: "str | Path | dict[str, Any] | ScalingStudy | None" = None,
+    *,
+    data: Any = None,
+    out: Place = None,
+    **changes: Any,
+) -> "StudyResults":
+    """Measure how a training scales: a study's file or name, what a file holds, none: the default.
+
+    See `tune` for the arguments; `changes` are keys of the study: `num_workers=[1, 2]`.
+    """
+    return _run("scale", {"study": study, "data": data, "out": out} | changes)
+
+
+def diagnose(
+    spec: "str | Path | dict[str, Any] | RunSpec | None" = None,
+    *,
+    data: Any = None,
+    out: Place = None,
+    **changes: Any,
+) -> "StudyResults":
+    """Say what bounds a training: compute, communication or input. See `train`."""
+    return _run("diagnose", {"spec": spec, "data": data, "out": out} | changes)
+
+
+def compare(
+    *sides: "str | Path | dict[str, Any] | RunSpec", out: Place = None, **changes: Any
+) -> "StudyResults":
+    """Say whether B is better than A, by pairs of runs: `compare(a, b, runs=20, smallest="2%")`.
+
+    A side is a run spec, a results folder (its `best.yaml`) or a space of one configuration; see
+    `tune` for the others. Of what is returned `.comparison` has the outcome.
+    """
+    return _run("compare", {"sides": list(sides), "out": out} | changes)
+
+
+def _run(name: str, given: dict[str, Any]) -> "StudyResults":
+    """Run what a command does; return what its results folder holds."""
+    options, interrupt = asked(name, given), Interrupt(owns_process=False)
+    with interrupt.listening(), interrupt.heard():
+        ended = run_asked(options, interrupt)
+    if ended.code == INTERRUPTED:
+        raise KeyboardInterrupt
+    from raybench.report.study import load
+
+    assert ended.place is not None  # it was no dry run
+    results = load(ended.place)
+    if ended.code == FAILED:
+        failed = [one for one in results.runs.values() if one.failure]
+        why = f": {failed[0].failure} ({failed[0].message})" if failed else ""
+        raise StudyError(f"{ended.place}: has no result{why}.")
+    return results
+
+
+def asked(name: str, given: dict[str, Any]) -> "Options":
+    """Return the options of a call, its data written to a file; UserError for what cannot be."""
+    from raybench.runs.options import OPTIONS
+    from raybench.spec.documents import validate
+
+    kind, found, settings = OPTIONS[name], dict[str, Any](), list[str]()
+    given = dict(given)
+    data = given.pop("data", None)
+    if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
+        given["data"] = data  # of the workload's load_dataset
+    elif data is not None:
+        from raybench.data.handed_over import FOLDER, spec_of
+
+        out = str(given.get("out") or RESULTS)
+        folder = Path(RESULTS if "://" in out else out).parent / FOLDER
+        key = "base.dataset" if name == "scale" else "dataset"
+        given = {key: spec_of(data, given.pop("label", None), folder)} | given
+    for key, value in given.items():
+        if key in OF_COMMANDS:
+            raise UserError(f"raybench.{name}: {key} is of the command line; leave it out.")
+        if key in kind.model_fields:
+            found[key] = _value_of(value, kind.model_fields[key].annotation)
+        else:
+            settings.append(f"{key}={json.dumps(value, default=_plain)}")
+    return validate(kind, found | {"settings": settings}, f"raybench.{name}")
+
+
+def _value_of(value: Any, kind: Any) -> Any:
+    """Return what an option takes: what is text on the command line may be a number, a list, a dict
+    or a class here."""
+    types = get_args(kind)
+    if get_origin(kind) is list:  # repeatable
+        return [value] if isinstance(value, str) else value
+    if isinstance(value, str | None) or str not in (kind, *types) or dict[str, Any] in types:
+        return value
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    if isinstance(value, type):
+        if value.__module__ == "__main__":
+            raise UserError(
+                f"workload {value.__name__}: workers import it, which they cannot from a notebook "
+                "or the script itself; write the class in a file of its own."
+            )
+        return f"{value.__module__}:{value.__qualname__}"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)

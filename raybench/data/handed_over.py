@@ -1,0 +1,130 @@
+"""Data that Python hands over as they are: written once, to a file that the sources read."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from raybench.data.dataset import Array, Dataset, Split
+from raybench.spec.errors import UserError, did_you_mean
+
+FOLDER = "raybench-data"
+"""Of what is written, beside the results."""
+INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
+PARTS = {"train": "train", "validation": "val", "test": "test"}
+"""Splits, and how their arrays' names end."""
+TAKEN = (
+    "a raybench.Dataset, arrays by name (x_train, y_train, ... or x, y), a DataFrame, a Dataset of "
+    "torch or of Hugging Face"
+)
+
+
+def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str, Any]:
+    """Return the `dataset` of a file for data, which are written below `folder` under a name that
+    their content gives; UserError for data of no kind that is TAKEN."""
+    named: dict[str, Any] = {} if label is None else {"label": label}
+    if hasattr(data, "save_to_disk"):  # Hugging Face, of one split or several
+        splits = data.values() if isinstance(data, Mapping) else [data]
+        name = "-".join(str(split._fingerprint) for split in splits)
+        if not (path := folder / name).exists():
+            data.save_to_disk(str(path))
+        return {"name": "huggingface", "path": str(path.resolve())} | named
+    if hasattr(data, "to_parquet") and hasattr(data, "columns"):
+        return {"name": "parquet", "path": _written(folder, ".parquet", _table(data))} | named
+    arrays: dict[str, Array] = {}
+    if isinstance(data, Dataset):
+        arrays, named = _of_dataset(data)
+    elif _is_map_style(data):
+        arrays = _of_samples(data, "")
+    elif isinstance(data, Mapping) and data and all(map(_is_map_style, data.values())):
+        for part, samples in data.items():
+            if part not in PARTS:
+                raise UserError(f"data: split '{part}': {did_you_mean(part, PARTS)}")
+            arrays |= _of_samples(samples, f"_{PARTS[part]}")
+    elif isinstance(data, Mapping) and data:
+        arrays = {str(name): _array(one, str(name)) for name, one in data.items()}
+    else:
+        raise UserError(f"data: of type {type(data).__name__} cannot be taken; give {TAKEN}.")
+    written = _written(folder, ".npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+    return {"name": "npz", "path": written} | named
+
+
+def _array(values: Any, name: str) -> Array:
+    try:
+        found = np.asarray(values)
+    except ValueError:  # of several lengths
+        found = np.empty(0, object)
+    if found.dtype.kind == "O":
+        raise UserError(f"data: {name}: are of several kinds or lengths; make all samples alike.")
+    return found
+
+
+def _table(frame: Any) -> Callable[[Any], None]:
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise UserError(f"data: the table cannot be written ({error}).") from None
+    return lambda file: pyarrow.parquet.write_table(table, file)
+
+
+def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
+    """Write a file that is called by its content, if it is not there; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".partial{end}"
+    with partial.open("wb") as file:
+        write(file)
+    with partial.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return str(partial.replace(folder / f"{digest}{end}").resolve())
+
+
+def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays of a `Dataset`, and what else its spec says."""
+    arrays: dict[str, Array] = {}
+    spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
+    for part, end in PARTS.items():
+        split: Split = getattr(data, part)
+        if split.is_on_demand:
+            raise UserError(
+                "data: inputs that are read on demand cannot be written to a file; return them "
+                "from load_dataset of a workload."
+            )
+        if not len(split):
+            continue
+        inputs = split.arrays if isinstance(split.arrays, dict) else {INPUTS: split.array}
+        arrays |= {f"{name}_{end}": one for name, one in inputs.items()}
+        labels = split.labels
+        if data.class_names and labels.ndim == 1:
+            labels = np.array(data.class_names)[labels]
+        if data.label_scale is not None:
+            labels = labels * data.label_scale
+        if data.label_offset is not None:
+            labels = labels + data.label_offset
+        arrays[f"{LABELS}_{end}"] = labels
+        if split.weights is not None and part == "train":
+            arrays[f"{WEIGHTS}_{end}"], spec["weight"] = split.weights, WEIGHTS
+        if isinstance(split.arrays, dict):
+            spec["columns"] = list(inputs)
+    return arrays, spec if len(data.test) else spec | {"test_size": "none"}
+
+
+def _is_map_style(data: Any) -> bool:
+    """Whether these are samples by number, as a Dataset of torch has them."""
+    is_plain = isinstance(data, Mapping | list | tuple | str | bytes) or hasattr(data, "dtype")
+    return not is_plain and hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def _of_samples(samples: Any, end: str) -> dict[str, Array]:
+    """Return all (input, label) of a set; images of torch have their channels first."""
+    pairs = [samples[number] for number in range(len(samples))]
+    if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
+        raise UserError("data: a sample must be a pair, its input and its label.")
+    inputs = _array([np.asarray(one) for one, _ in pairs], "inputs")
+    labels = _array([np.asarray(one) for _, one in pairs], "labels")
+    if inputs.ndim == 4 and inputs.shape[1] in (1, 3) and inputs.shape[-1] not in (1, 3):
+        inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
+    return {f"{INPUTS}{end}": inputs, f"{LABELS}{end}": labels}

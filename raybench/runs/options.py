@@ -1,0 +1,163 @@
+"""What a command, or the function of its name in Python, is asked for: every option with its
+default. The arguments of the command line are made of these classes.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from raybench.spec.documents import Document
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.study import StudySpec
+
+
+class Options(Document):
+    """Of all that run something."""
+
+    OF: ClassVar[str]
+    settings: list[str] = []
+    """Change any key, KEY=VALUE, the value is YAML; repeatable."""
+    out: str | None = None
+    """Results folder, or a URL: s3://, gs://, abfs:// (default: one below results/)."""
+    workload: str | None = None
+    """What to train: a shipped name, or module:Class."""
+    address: str | None = None
+    """A Ray cluster to use, e.g. auto; else one is started."""
+    wait: float | None = None
+    """How long a run may wait for machines in all (default: without end)."""
+    seed: int | None = None
+    """Seed of the search or the training."""
+    dry_run: bool = False
+    """Print the plan, start nothing."""
+
+
+class FollowedOptions(Options):
+    """Of what says how it goes, run by run."""
+
+    progress: Literal["screen", "jsonl"] = "screen"
+    """How the runs are shown; jsonl: as JSON objects, one a line, on stderr."""
+
+
+class LoggedOptions(FollowedOptions):
+    """Of what writes to other tools, too."""
+
+    log: list[str] = []
+    """Write the runs to tensorboard, mlflow or wandb too, while they are trained; repeatable."""
+
+
+class TuneOptions(LoggedOptions):
+    """Of a search."""
+
+    OF: ClassVar[str] = "tune"
+    space: str | Path | dict[str, Any] | StudySpec = "digits"
+    """Search space: a file, or a shipped name."""
+    trials: int | None = None
+    """Number of trials."""
+    time_budget: float | None = None
+    """Seconds for everything, confirmation included."""
+    workers: str | None = None
+    """Worker counts to search."""
+    gpus_per_worker: float | None = None
+    """GPUs of a worker: 0, 1 or a part."""
+    target: str | None = None
+    """Of the metric on validation, as 0.95, or auto."""
+    seed_from: str | None = None
+    """Folder or URL of an earlier study of the same task: the sampler learns from it."""
+    confirm: str | None = None
+    """Runs with new seeds: of the best few to find the winner, then of the
+    winner alone."""
+    no_confirm: bool = False
+    """Leave the result unconfirmed: one trial each."""
+    more: int | None = None
+    """No search: so many more runs of what is statistically tied in a finished study (where Ctrl-C
+    or the time budget ends them, the same command runs those that are left)."""
+    price: float | None = None
+    """Money per worker-hour: winners are given in money, too."""
+    concurrency: int | None = None
+    """Trials at the same time."""
+    isolation: Literal["none", "process"] = "none"
+    """process: new worker processes for every trial (slower; for code that leaks)."""
+    verbose: bool = False
+    """Print every table at the end."""
+    fresh: bool = False
+    """Do not continue: start beside it."""
+
+
+class TrainOptions(LoggedOptions):
+    """Of one training."""
+
+    OF: ClassVar[str] = "train"
+    spec: str | Path | dict[str, Any] | RunSpec | None = None
+    """Run spec; none: the defaults."""
+
+
+class DiagnoseOptions(Options):
+    """Of a diagnosis."""
+
+    OF: ClassVar[str] = "diagnose"
+    spec: str | Path | dict[str, Any] | RunSpec | None = None
+    """Run spec; none: the defaults."""
+    repeats: int = 4
+    """Rounds of all probes, from 3; where their spread hides the answer, up to twice as many."""
+    seconds: float = 0.5
+    """Of training between two readings of a probe, of which it has four."""
+
+
+class ScaleOptions(LoggedOptions):
+    """Of a scaling study."""
+
+    OF: ClassVar[str] = "scale"
+    study: str | Path | dict[str, Any] | ScalingStudy | None = None
+    """A study's file, or a named study; none: the shipped small model, weak and strong."""
+    quick: bool = False
+    """A named study small enough for two cores."""
+    predict: str | None = None
+    """Numbers of workers, as 8,16,64: at every batch size measured, on nodes as full as the fullest
+    measured; or a CSV of cells with the columns of --fit but step_s."""
+    fit: str | None = None
+    """Run nothing, fit the steps of this CSV: columns num_workers, num_nodes,
+    batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
+    fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
+    file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+
+
+class CompareOptions(FollowedOptions):
+    """Of a comparison."""
+
+    OF: ClassVar[str] = "compare"
+    sides: list[str | Path | dict[str, Any] | RunSpec] = []
+    """What there is, then what would replace it: run specs, folders of studies (their best.yaml),
+    or spaces of one configuration."""
+    runs: int = 20
+    """Pairs at most."""
+    time_budget: float | None = None
+    """Seconds for everything."""
+    smallest: str = "2%"
+    """The least difference that matters; 0 looks for any."""
+    session: str | None = None
+    """Keep the error of many comparisons together below 5 %, in this file: each spends a part of
+    it."""
+
+
+OPTIONS: dict[str, type[Options]] = {
+    one.OF: one
+    for one in (TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions)
+}
+"""By command."""
+METAVARS = {
+    "settings": "KEY=VALUE",
+    "out": "DIR",
+    "wait": "SECONDS",
+    "log": "TOOL",
+    "space": "SPACE.yaml",
+    "time_budget": "SECONDS",
+    "workers": "1,2,4",
+    "confirm": "race=24,fresh=3",
+    "spec": "SPEC.yaml",
+    "study": "STUDY.yaml|NAME",
+    "predict": "8,16,64|FILE.csv",
+    "sides": "A B",
+}
+"""What the command line's help calls the values; else by the option's name."""
+POSITIONAL = ("space", "spec", "study", "sides")
+"""Options that need no name there."""

@@ -1,0 +1,119 @@
+"""Data handed over in Python are read back as they were given."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import raybench
+from raybench.api import asked
+from raybench.data.handed_over import FOLDER, spec_of
+from raybench.data.load import build_dataset
+from raybench.runs.options import TrainOptions
+from raybench.runs.train import read_spec
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
+
+RNG = np.random.default_rng(0)
+X = RNG.integers(0, 256, (40, 6, 6, 1), np.uint8)
+Y = np.arange(40) % 4
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def read(data: Any, folder: Path, label: str | None = None) -> raybench.Dataset:
+    return build_dataset(DatasetSpec.model_validate(spec_of(data, label, folder)))
+
+
+def rows(split: raybench.Split) -> list[tuple[bytes, int]]:
+    """Samples without their order: the store mixes them."""
+    return sorted((x.tobytes(), int(y)) for x, y in zip(split.array, split.labels, strict=True))
+
+
+def test_arrays_by_name(tmp_path: Path) -> None:
+    named = {"x_train": X, "y_train": Y, "x_val": X[:8], "y_val": Y[:8]}
+    found = read(named, tmp_path)
+    assert rows(found.validation) == rows(raybench.Split(X[:8], Y[:8]))
+    assert found.num_classes == 4
+    spec = spec_of(named, None, tmp_path)
+    assert spec == spec_of(dict(named), None, tmp_path), "the same data are one file"
+    assert len(list(tmp_path.glob("*.npz"))) == 1
+    whole = read({"x": X, "y": Y}, tmp_path)
+    assert sum(map(len, (whole.train, whole.validation, whole.test))) == 40
+
+
+def test_a_dataset_of_ours(tmp_path: Path) -> None:
+    numbers = RNG.normal(size=40).astype(np.float32)
+    inputs = {"a": RNG.normal(size=(40, 3)).astype(np.float32), "b": np.arange(40, dtype=np.int32)}
+    weights = np.linspace(0.5, 1.5, 40, dtype=np.float32)
+    split = raybench.Split(inputs, numbers, weights)
+    none = split.take(slice(0))
+    ours = raybench.Dataset("mine", None, split, split.take(slice(9)), none, task="regression")
+    found = read(ours, tmp_path)
+    assert (found.task, len(found.test), found.input_shape) == (
+        "regression",
+        0,
+        {"a": (3,), "b": ()},
+    )
+    assert sorted(found.train.arrays["b"].tolist()) == list(range(40))  # type: ignore[index]
+    assert found.train.weights is not None
+    named = raybench.Split(X, Y.astype(np.int64))
+    ours = raybench.Dataset("mine", 4, named, named, named, class_names=("d", "c", "b", "a"))
+    assert read(ours, tmp_path).class_names == ("a", "b", "c", "d")
+
+
+def test_a_table_and_its_label(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"size": range(60), "side": ["a", "b"] * 30, "price": np.arange(60) * 1.5})
+    found = read(frame, tmp_path, "price")
+    assert found.task == "regression"
+    assert len(found.train) + len(found.validation) + len(found.test) == 60
+    with pytest.raises(UserError, match="parquet needs the column of the labels"):
+        raybench.train(data=frame, out=tmp_path / "x")
+    with pytest.raises(UserError, match="did you mean"):
+        read(frame, tmp_path, "prize")
+
+
+def test_sets_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pixels = torch.from_numpy(X.transpose(0, 3, 1, 2).copy())
+    samples = torch.utils.data.TensorDataset(pixels, torch.from_numpy(Y))
+    test = torch.utils.data.Subset(samples, range(10))
+    found = read({"train": samples, "test": test}, tmp_path)
+    assert rows(found.test) == rows(raybench.Split(X[:10], Y[:10]))
+    assert read(samples, tmp_path).input_shape == (6, 6, 1)
+
+
+def test_sets_of_hugging_face(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"x": list(range(50)), "label": [0, 1] * 25})
+    found = read(data, tmp_path, "label")
+    assert found.num_classes == 2
+    both = datasets.DatasetDict({"train": data, "test": data})
+    assert len(read(both, tmp_path, "label").test) == 50
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (object(), "data: of type object cannot be taken"),
+        ({"x": [[1], [1, 2]], "y": X}, "data: x: are of several kinds"),
+        ({"trian": [], "y": X}, "several kinds|no array"),
+        (X, "data: of type ndarray cannot be taken"),
+    ],
+)
+def test_what_cannot_be_taken(data: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read(data, tmp_path)
+
+
+def test_data_lie_beside_the_results_and_settings_go_to_load_dataset(tmp_path: Path) -> None:
+    options = asked("train", {"data": {"x": X, "y": Y}, "out": tmp_path / "run", "epochs": 2})
+    assert isinstance(options, TrainOptions)
+    path = Path(read_spec(options).dataset.path or "")
+    assert path.parent == tmp_path / FOLDER
+    assert asked("train", {"data": {"window": 16}}).settings == ['data={"window": 16}']

@@ -1,0 +1,175 @@
+"""`raybench.tune(...)` and its like: what a call asks for, and what comes of it, without Ray."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raybench
+from raybench.api import asked
+from raybench.cluster.signals import Interrupt
+from raybench.runs import options as every
+from raybench.runs import scale as body
+from raybench.runs.options import TuneOptions
+from raybench.runs.train import names_target, read_spec
+from raybench.search.tune import study_content
+from raybench.spec.documents import to_yaml
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study, load_content
+from tests.runs.test_scale import _no_ray, made_up_runs, no_pictures, study_file
+
+SPACE: dict[str, Any] = {
+    "objective": {"target": 0.9},
+    "space": {"learning_rate": [0.01, 0.001], "optimizer": ["adam", "lamb"]},
+}
+_fixtures = (_no_ray, made_up_runs, no_pictures)
+
+
+def tuned(space: Any = SPACE, **changes: Any) -> Any:
+    """Return the study that a call asks for, and what its results would be called."""
+    options = asked("tune", {"space": space} | changes)
+    assert isinstance(options, TuneOptions)
+    content, source, name = study_content(options)
+    return build_study(content, source)[0], name
+
+
+def test_a_space_is_a_file_its_content_or_a_study(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(to_yaml(SPACE))
+    study, name = tuned(file)
+    assert name == "mine"
+    assert tuned(str(file)) == (study, "mine")
+    assert tuned(SPACE) == tuned(study) == (study, "space")
+    assert tuned("digits")[1] == "digits"
+    folder = tmp_path / "there"
+    folder.mkdir()
+    # As reference runs have left it: what they have set is `auto` again.
+    is_set = study.model_copy(update={"auto": ["target", "eval_every_samples"], "is_set": True})
+    (folder / "study.yaml").write_text(to_yaml({"study": is_set.document(), "command": "x.py"}))
+    again, name = tuned(folder / "study.yaml")
+    assert (name, again.needs_target, again.space) == ("there", True, study.space)
+
+
+def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
+    changes = {"trials": 7, "time_budget": 60, "workers": [1, 2], "target": 0.8, "seed": 3}
+    own = {"optimizer": "adam", "objective.hold": 2, "warmup_epochs": 1.5}
+    study, _ = tuned(**changes, **own, confirm={"race": 12, "fresh": 1})
+    assert (study.search.trials, study.search.time_budget_s, study.search.seed) == (7, 60, 3)
+    assert study.space == {"learning_rate": [0.01, 0.001], "num_workers": [1, 2]}
+    assert study.fixed == {"optimizer": "adam", "warmup_epochs": 1.5}
+    assert (study.objective.target, study.objective.hold) == (0.8, 2)
+    assert (study.confirm.race, study.confirm.fresh) == (12, 1)
+    assert SPACE["space"]["optimizer"] == ["adam", "lamb"], "what was given stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"trails": 7}, "unknown key 'trails'"),
+        ({"trials": "few"}, r"raybench.tune: 'trials': .*\(found 'few'\)"),
+        ({"isolation": "proces"}, "'isolation'"),
+        ({"target": 95}, "0.98, not 98"),
+        ({"dry_run": True}, "dry_run is of the command line"),
+        ({"space": 3}, "raybench.tune: 'space"),
+        ({"log": "tensorbord"}, "did you mean 'tensorboard'"),
+        ({"confirm": {"race": 1}, "no_confirm": True}, "not with --confirm"),
+        ({"workload": type("Mine", (), {"__module__": "__main__"})}, "in a file of its own"),
+        ({"data": 3}, "data: of type int cannot be taken; give a raybench.Dataset"),
+    ],
+)
+def test_a_mistake_is_an_exception_of_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"space": SPACE} | changes
+    with pytest.raises(UserError, match=sentence):
+        raybench.tune(**given)
+    assert list(Path().iterdir()) == [], "nothing is left behind"
+
+
+def test_a_class_is_named_as_the_command_names_it() -> None:
+    options = asked("train", {"workload": raybench.Workload})
+    assert options.workload == "raybench.models.base:Workload"
+
+
+def test_a_run_spec_is_a_file_its_content_or_a_spec(tmp_path: Path) -> None:
+    spec = RunSpec(learning_rate=0.002, epochs=3.0)
+    (tmp_path / "a.yaml").write_text(to_yaml(spec.document()))
+    for one in (tmp_path / "a.yaml", str(tmp_path / "a.yaml"), spec.document(), spec):
+        options = asked("train", {"spec": one, "epochs": 5, "seed": 4})
+        found = read_spec(options)  # type: ignore[arg-type]
+        assert found == spec.model_copy(update={"epochs": 5.0, "seed": 4})
+        assert names_target(options) == (one is not spec)  # type: ignore[arg-type]
+    none = asked("train", {"batch_size_per_worker": 32})
+    assert not names_target(none)  # type: ignore[arg-type]
+    assert read_spec(none).dataset.image_size == 28  # type: ignore[arg-type]
+
+
+def test_the_commands_and_python_share_their_defaults() -> None:
+    from raybench.commands import compare, diagnose, scale, train, tune
+
+    for command in (tune, train, scale, diagnose, compare):
+        parser = command.parser()
+        kind = every.OPTIONS[parser.name]
+        assert parser.options(parser.parse_args([])) == kind()
+    words = ["s.yaml", "--trials", "7", "--time-budget", "60", "--set", "a=1", "--log", "mlflow"]
+    options = tune.parser().options(tune.parser().parse_args(words))
+    changes = {"trials": 7, "time_budget": 60.0, "a": 1, "log": "mlflow"}
+    assert options == asked("tune", {"space": "s.yaml"} | changes)
+
+
+def test_what_comes_back_is_what_the_folder_holds(made_up_runs: list[Any], capsys: Any) -> None:
+    results = raybench.scale(study_file(), repeats=3, out=Path("here"), progress="jsonl")
+    assert type(results).__name__ == "StudyResults"
+    assert (results.name, len(results.scaling)) == ("here", 4)
+    assert made_up_runs[0].repeats == 3
+    captured = capsys.readouterr()
+    assert "Weak scaling" in captured.out
+    assert all(json.loads(line) for line in captured.err.splitlines())
+    content = {"base": {"epochs": 3}, "num_workers": [1, 2], "batch_sizes": [64], "repeats": 2}
+    assert raybench.scale(content).name == "scaling"
+
+
+def test_ctrl_c_is_raised_once_what_was_measured_is_written(
+    monkeypatch: pytest.MonkeyPatch, made_up_runs: list[Any]
+) -> None:
+    run = body.run_study
+
+    def interrupted(study: Any, **options: Any) -> None:
+        run(study, **options)
+        options["deadline"]._interrupt.is_set = True
+
+    monkeypatch.setattr(body, "run_study", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        raybench.scale(study_file())
+    assert len(raybench.load("results/my").scaling) == 4
+
+
+def test_what_fails_is_an_exception(
+    monkeypatch: pytest.MonkeyPatch, made_up_runs: list[Any]
+) -> None:
+    def nothing(study: Any, **options: Any) -> None:
+        """No run ends."""
+
+    monkeypatch.setattr(body, "run_study", nothing)
+    with pytest.raises(StudyError, match="results/my: has no result"):
+        raybench.scale(study_file())
+
+
+def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(made_up_runs: list[Any]) -> None:
+    import signal
+    import threading
+
+    before, found = signal.getsignal(signal.SIGINT), list[Any]()
+    file = study_file()
+    thread = threading.Thread(target=lambda: found.append(raybench.scale(file)))
+    thread.start()
+    thread.join()
+    assert len(found[0].scaling) == 4
+    assert signal.getsignal(signal.SIGINT) == before
+    assert not Interrupt(owns_process=False).is_set
+
+
+def test_a_study_as_given_is_not_changed() -> None:
+    content = json.loads(json.dumps(SPACE))
+    load_content(content, ["optimizer=adam", "dataset.image_size=8"])
+    assert content == SPACE
