@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raybench.report.several import Studies
     from raybench.report.study import StudyResults
     from raybench.spec.metric import Metric as Metric
+    from raybench.training.own import Run as Run
 
     __version__: str
 
@@ -34,6 +35,7 @@ HOMES = {
     "Dataset": "raybench.data.dataset",
     "Split": "raybench.data.dataset",
     "Metric": "raybench.spec.metric",
+    "Run": "raybench.training.own",
 }
 """Commands, and what a user's own model and data are made of; imported when it is asked for."""
 __all__ = [

@@ -6,8 +6,9 @@ meanwhile. Mistakes are a UserError, what cannot go on is a StudyError; Ctrl-C r
 KeyboardInterrupt once what was measured is written.
 """
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from raybench.spec.run import RunSpec
     from raybench.spec.scaling_study import ScalingStudy
     from raybench.spec.study import StudySpec
+    from raybench.training.own import Run
 
 Place = str | Path | None
 OF_COMMANDS = ("settings", "dry_run", "fit", "verbose")
@@ -34,6 +36,7 @@ def tune(
     space: "str | Path | dict[str, Any] | StudySpec" = "digits",
     *,
     workload: str | type | None = None,
+    train: "str | Callable[[Run], object] | None" = None,
     data: Any = None,
     out: Place = None,
     **changes: Any,
@@ -41,7 +44,8 @@ def tune(
     """Search a space for the configuration that gets there soonest, and confirm it.
 
     `space`: a file, a shipped name, or what such a file holds. `workload`: a name, `module:Class`,
-    or a class of Workload that a file defines. `data`: a `Dataset`, a dict of arrays (`x_train`,
+    or a class of Workload that a file defines. `train`: a training loop of your own instead, a
+    function of a file or `FILE.py:FUNCTION`. `data`: a `Dataset`, a dict of arrays (`x_train`,
     `y_train`, ...), a DataFrame with its column `label`, a Dataset of torch or of Hugging Face; it
     is written once beside the results. `out`: the results folder or URL.
 
@@ -52,7 +56,7 @@ def tune(
 
     Raises UserError for what is asked wrong, StudyError where all runs fail.
     """
-    given = {"space": space, "workload": workload, "data": data, "out": out}
+    given = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
     return _run("tune", given | changes)
 
 
@@ -161,6 +165,8 @@ def _value_of(value: Any, kind: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return ",".join(f"{key}={one}" for key, one in value.items())
+    if inspect.isfunction(value):  # a loop of the user's own, found by its file
+        return f"{inspect.getsourcefile(value)}:{value.__qualname__}"
     if isinstance(value, type):
         if value.__module__ == "__main__":
             raise UserError(

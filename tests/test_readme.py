@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("reader")
     for name in ("digits", "digits-2"):
         shutil.copytree(ROOT / "tests/fixtures/digits_race", folder / "results" / name)
-    for example in ROOT.glob("examples/*.py"):
+    for example in ROOT.glob("examples/*.*"):
         shutil.copy(example, folder)
     rows = [
         f"{room % 7},{'north' if room % 3 else 'south'},{room % 7 * 90.5}" for room in range(300)
@@ -185,7 +185,7 @@ def test_the_space_of_settings_of_ones_own_is_one() -> None:
 
 
 def test_the_space_shown_is_the_default_one() -> None:
-    shown = yaml.safe_load(block("yaml", "learning_rate"))
+    shown = yaml.safe_load(block("yaml", "optimizer:"))
     assert shown == yaml.safe_load((ROOT / "search_spaces/digits.yaml").read_text())
 
 
@@ -232,9 +232,17 @@ def test_the_docs_own_data_are_a_dataset() -> None:
     assert dataset.task == workload.task
 
 
-def test_my_model_is_the_readmes() -> None:
-    shown = block("python", "class MyModel").removeprefix("# my_model.py\n")
-    assert (ROOT / "examples/my_model.py").read_text().endswith(f"\n\n{shown}")
+@pytest.mark.parametrize(
+    ("kind", "name", "holds"),
+    [
+        ("python", "my_model.py", "class MyModel"),
+        ("python", "own_loop.py", "raybench.Run"),
+        ("yaml", "own_loop.yaml", "# own_loop.yaml"),
+    ],
+)
+def test_examples_are_the_readmes(kind: str, name: str, holds: str) -> None:
+    shown = block(kind, holds).removeprefix(f"# {name}\n")
+    assert (ROOT / "examples" / name).read_text().endswith(shown)
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])

@@ -85,7 +85,8 @@ class Progress(Answer):
     """Worker to driver: an evaluation was reached."""
 
     evaluation: Evaluation
-    num_parameters: int
+    num_parameters: int | None
+    """None of a training loop of the user's own."""
     batch_statistics: bool
     num_classes: int | None
     """Of the data; None of a regression."""
@@ -110,6 +111,8 @@ class Finished(Answer):
     ledger: dict[str, float]
     weights: bytes | None = None
     test_value: float | None = None
+    note: str | None = None
+    """What the user should know of how it ended, in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)

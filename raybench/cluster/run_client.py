@@ -14,6 +14,7 @@ from raybench.cluster.connectivity import MISNAMED
 from raybench.cluster.protocol import REFUSED, STOPPED, HostLeaves, RunFailed
 from raybench.data.load import STORED
 from raybench.spec.objective import baseline_value_of
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES, merge_ranks
 from raybench.stats.record import (
@@ -161,7 +162,6 @@ driver's own node has them, others begin with nothing. Ended early, they would b
 RESTARTS = 3
 """How often in a row a run is given new workers and gets no further than the checkpoint it has;
 then it has failed. Nothing else tries again what the machine broke."""
-NOT_FINITE = "the training loss is not finite"
 
 
 class RunClient:
@@ -185,6 +185,8 @@ class RunClient:
     ) -> None:
         """`goes_on` is asked before the run is given new workers."""
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
+        what = "the value reported" if is_own_loop(spec.workload) else "the training loss"
+        self._not_finite = f"{what} is not finite"
         self._timeout_s, self._slowest_s = slice_timeout_s, 0.0
         self._slowest_start_s: float | None = None
         self._goes_on = goes_on
@@ -301,7 +303,7 @@ class RunClient:
             evaluation=evaluation,
             is_over=bool(evaluation.stop or evaluation.failure),
             failure=evaluation.failure,
-            message=NOT_FINITE if evaluation.failure else None,
+            message=self._not_finite if evaluation.failure else None,
             num_parameters=first.num_parameters,
             batch_statistics=first.batch_statistics,
             baseline_value=baseline_value_of(self._spec.objective, first.num_classes),
@@ -317,7 +319,9 @@ class RunClient:
                 replies = self._command(command)
                 break
             except RunFailed as failure:
-                if not command.save and not command.test:
+                is_own = is_own_loop(self._spec.workload)  # which has told its test value, or not
+                if not command.save and (is_own or not command.test):
+                    self._outcome = replace(self._outcome, note=failure.message)
                     return
                 self._restart_or_raise(failure)
                 while not self._is_held or not self._is_back_at(reached):
@@ -325,7 +329,10 @@ class RunClient:
         finished = [one for one in replies if isinstance(one, protocol.Finished)]
         self._account.ended(merge_ranks([one.ledger for one in finished]))
         self._outcome = replace(
-            self._outcome, evaluation=reached, test_value=finished[0].test_value
+            self._outcome,
+            evaluation=reached,
+            test_value=finished[0].test_value,
+            note=finished[0].note,
         )
         self.weights = finished[0].weights
 
@@ -436,8 +443,10 @@ def run_once(
             restarts = outcome.restarts
             if outcome.evaluation is None or outcome.evaluation is last:
                 break  # it failed, or was ended from outside, before it reached the next one
-            last = outcome.evaluation
-            on_evaluation(name, last)
+            before, last = last, outcome.evaluation
+            # A training loop of the user's own may end after an evaluation that is known.
+            if before is None or (before.index, before.train_s) != (last.index, last.train_s):
+                on_evaluation(name, last)
             if outcome.saved != saved:
                 saved = outcome.saved
                 on_saved(name)

@@ -25,14 +25,17 @@ import ray
 
 from raybench.cluster import protocol
 from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
+from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.base import Trainer, World, find_backend
+from raybench.training.command import run_command
 from raybench.training.machine import cores_near
 from raybench.training.memory import give_back
+from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints, RefusedStateError
 
@@ -184,13 +187,20 @@ class _Run:
         workload, self._dataset = load_workload_dataset(
             spec.workload, spec.dataset, spec.model, spec.data, shared=data
         )
-        build = find_backend(spec.framework).Trainer
-        self._trainer: Trainer = build(spec, workload, self._dataset, world)
+        self._trainer: Trainer | OwnTrainer
+        if isinstance(workload, OwnLoop):
+            loop = workload.function or run_command
+            self._trainer = OwnTrainer(spec, loop, world, self._ledger, resume=resume)
+        else:
+            build = find_backend(spec.framework).Trainer
+            self._trainer = build(spec, workload, self._dataset, world)
         if command.resume:
             self._trainer.restore(command.resume.weights)
         self._checkpoints = Checkpoints(spec, world, resume=resume)
-        self._evaluations: Iterator[Evaluation] = run(
-            spec, self._dataset, self._trainer, world, self._ledger, resume=resume
+        self._evaluations: Iterator[Evaluation] = (
+            self._trainer.evaluations()
+            if isinstance(self._trainer, OwnTrainer)
+            else run(spec, self._dataset, self._trainer, world, self._ledger, resume=resume)
         )
 
     def obey(self, command: Command) -> protocol.Answer:
@@ -214,8 +224,10 @@ class _Run:
         )
 
     def _finish(self, command: Finish) -> protocol.Finished:
-        test_value = weights = None
-        if command.test and len(self._dataset.test):
+        test_value = weights = note = None
+        if isinstance(self._trainer, OwnTrainer):
+            test_value, note = self._trainer.finish(), self._trainer.note()
+        elif command.test and len(self._dataset.test):
             self._ledger.enter("eval")
             test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
         if command.save:
@@ -230,7 +242,7 @@ class _Run:
         give_back()
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
-        return protocol.Finished(ledger=ledger, weights=weights, test_value=test_value)
+        return protocol.Finished(ledger=ledger, weights=weights, test_value=test_value, note=note)
 
 
 def join_group(
@@ -259,6 +271,8 @@ def join_group(
 
         device = str(ray.train.torch.get_device())
     os.environ["OMP_NUM_THREADS"] = str(cpus_per_worker)
+    if framework == "python":
+        return PlainWorld("gpu" if gpus else "cpu")
     return find_backend(framework).join(
         rank=context.get_world_rank(),
         num_workers=context.get_world_size(),
@@ -311,12 +325,12 @@ def _introduce(world: World) -> protocol.Ready:
 def _report(error: Exception) -> Crashed:
     if isinstance(error, RefusedStateError):
         return Crashed(failure=protocol.REFUSED, message=str(error), traceback="")
-    name = type(error).__name__
-    is_memory = OUT_OF_MEMORY.search(f"{name}: {error}") is not None
+    name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    is_memory = OUT_OF_MEMORY.search(f"{name}{error}") is not None
     lines = str(error).strip().splitlines()
     return Crashed(
         failure="oom" if is_memory else "error",
         # Here, where the environment is that the user's code has seen: a driver's may be another.
-        message=redact_text(f"{name}: {lines[0] if lines else ''}".rstrip(": "), os.environ),
+        message=redact_text(f"{name}{lines[0] if lines else ''}".rstrip(": "), os.environ),
         traceback=redact_text(traceback.format_exc(), os.environ),
     )

@@ -1,4 +1,4 @@
-"""A worker group: a live TorchTrainer or TensorflowTrainer whose workers wait for commands.
+"""A worker group: a live trainer of Ray Train's whose workers wait for commands.
 
 `LiveGroups` has those of now: opened as granted, closed when another needs the room.
 """
@@ -54,7 +54,7 @@ class PoolOptions:
 def build_trainer(
     number: int, placement: Placement, options: PoolOptions, nodes: Sequence[int] = ()
 ) -> Any:
-    """Return a TorchTrainer or TensorflowTrainer whose workers serve the pool.
+    """Return a trainer whose workers serve the pool.
 
     `nodes`: the node of every worker, by its position in `options.nodes`; none lets Ray choose.
     """
@@ -93,7 +93,9 @@ def build_trainer(
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     }
-    if not options.is_local:
+    if placement.framework == "python":
+        pass  # one worker, which meets nobody
+    elif not options.is_local:
         arguments |= meeting(placement.framework, interface=options.interface)
     elif placement.framework == "torch":
         arguments |= meeting("torch", file=str(Path(options.scratch) / f"group-{number}.store"))
@@ -111,7 +113,9 @@ def selectors(options: PoolOptions, nodes: Sequence[int]) -> list[dict[str, str]
 
 
 def trainer_class(framework: str) -> Any:
-    """Import TorchTrainer or TensorflowTrainer; takes seconds the first time."""
+    """Import a framework's trainer, or what is below both; takes seconds the first time."""
+    if framework == "python":
+        return internals.plain_trainer()
     if framework == "torch":
         from ray.train.torch import TorchTrainer
 

@@ -35,6 +35,8 @@ def fit_file(options: "ScaleOptions", file: Path) -> Ended:
         (options.settings, "--set"),
         (options.address, "--address"),
         (options.workload, "--workload"),
+        (options.train, "--train"),
+        (options.command, "--command"),
         (options.log, "--log"),
     ):
         if given:

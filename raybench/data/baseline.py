@@ -65,7 +65,11 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
 
 def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
     labels = dataset.train.labels
-    if metric.per_sample == "own" or (dataset.task != "regression" and labels.dtype.kind != "i"):
+    if (
+        not len(labels)
+        or metric.per_sample == "own"
+        or (dataset.task != "regression" and labels.dtype.kind != "i")
+    ):
         return None
     of_task = _of_numbers if dataset.task == "regression" else _of_classes
     mean, number, square, level = of_task(metric, dataset, split)

@@ -162,6 +162,11 @@ class Dataset:
         return self.num_classes
 
 
+_NOTHING = Split(np.zeros((0, 0), np.float32), np.zeros(0, np.int64))
+NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
+"""That of a training loop of the user's own, which loads its data itself."""
+
+
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return all but the splits, as plain data for JSON."""
     about = {one.name: getattr(dataset, one.name) for one in fields(dataset)}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from raybench.data.dataset import (
+    NO_DATA,
     SPLITS,
     Dataset,
     about_dataset,
@@ -43,7 +44,10 @@ def shared_key(
 
 
 def share(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays into `folder`, whole or not at all; does nothing where it is there."""
+    """Write the arrays into `folder`, whole or not at all; does nothing where it is there, nor for
+    a training loop of the user's own, which loads its data itself."""
+    if dataset is NO_DATA:
+        return
     with EntryLock.alone(folder):
         if not folder.is_dir():
             _write(dataset, folder)

@@ -119,6 +119,15 @@ class LayerWorkload(Workload):
     """In order; the last is `Dense(num_classes)`."""
 
 
+class OwnLoop(Workload):
+    """A training loop of the user's own (`spec.own_loop`), which builds its model and loads its
+    data itself; see `training.own`."""
+
+    def __init__(self, name: str, function: Callable[[Any], object] | None) -> None:
+        """`function` takes a `raybench.Run`; None of a command."""
+        self.name, self.function = name, function
+
+
 Kind = Literal["pixels", "numbers", "tokens"]
 """Of one array of inputs, by its type: uint8, float32, whole numbers."""
 

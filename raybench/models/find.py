@@ -1,14 +1,18 @@
 """From the name of a workload to the workload, and the checks that need no training."""
 
+import importlib
+import importlib.util
+import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.inputs import shown
 from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
@@ -17,6 +21,7 @@ from raybench.data.store.build import pinning
 from raybench.models.base import (
     DataShape,
     LayerWorkload,
+    OwnLoop,
     Workload,
     as_tuples,
     check_settings,
@@ -32,6 +37,7 @@ from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.dataset_spec import TASKS
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
+from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import DatasetSpec
 from raybench.spec.text import shorten
 
@@ -111,6 +117,8 @@ def find_workload(
     has its own, and data that do not fit it are a UserError. So is a name that leads nowhere,
     and an input too small for the layers. `model` are its own settings, by name.
     """
+    if is_own_loop(name):
+        return OwnLoop(name, None if is_command(name) else _function_of(name))
     if is_named(name):
         return named_workload(name, shape, model)
     if ":" in name:
@@ -124,7 +132,7 @@ def find_workload(
         known = (*WORKLOADS, *NETWORKS)
         raise UserError(
             f"Unknown workload '{name}'; {did_you_mean(name, known)} A library's is written "
-            "torchvision:resnet18, your own module:Class."
+            "torchvision:resnet18, your own module:Class, your own loop FILE.py:FUNCTION."
         )
     if isinstance(workload, LayerWorkload):
         _require_layers(workload)
@@ -136,6 +144,8 @@ def require_framework(workload: Workload, framework: str) -> None:
 
     Builds nothing, so a study can be refused before it starts.
     """
+    if isinstance(workload, OwnLoop):
+        return
     method = BUILD_METHODS[framework]
     if isinstance(workload, NamedWorkload):
         require_library(workload, framework)
@@ -160,6 +170,8 @@ def load_workload_dataset(
     `shared`, a folder on this machine that lives as long as a session, the arrays are mapped
     from there: the first process to ask loads them, all others get them at once.
     """
+    if is_own_loop(name):
+        return find_workload(name), NO_DATA
     if spec.name == "workload":
         return _load_own(name, spec, model, data, shared)
     if data:
@@ -266,7 +278,10 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     if found is None:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
     if not (isinstance(found, type) and issubclass(found, Workload)):
-        raise UserError(f"Workload {name}: {class_name} must be a subclass of raybench.Workload.")
+        raise UserError(
+            f"Workload {name}: {class_name} must be a subclass of raybench.Workload; a function "
+            f"that trains is written {module_name.replace('.', '/')}.py:{class_name}."
+        )
     check_settings(known_settings(found), model, f"workload {name}")
     given = ", ".join(f"{key}={value!r}" for key, value in model.items())
     with users_code(f"Workload {name}: {class_name}({given}) failed"):
@@ -279,3 +294,46 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
             raise UserError(f"Workload {name}: {class_name} needs the attribute {attribute}.")
     check_attributes(workload, f"Workload {name}")
     return workload
+
+
+def _function_of(name: str) -> Callable[[Any], object]:
+    """Return the function of `FILE.py:FUNCTION`, its file found as a user's own module is."""
+    file, _, function = name.rpartition(":")
+    folders = [Path.cwd(), *map(Path, sys.path)]
+    path = next((one / file for one in folders if (one / file).is_file()), None)
+    if path is None:
+        raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
+    module = _module_of(path.resolve(), name)
+    found: Callable[[Any], object] | None = getattr(module, function, None)
+    if not callable(found) or isinstance(found, type):
+        own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
+        raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
+    return found
+
+
+_modules: dict[Path, ModuleType] = {}
+"""Files that were imported: two of one name, in different folders, are two modules."""
+
+
+def _module_of(path: Path, name: str) -> ModuleType:
+    """Import a file, with what lies beside it in reach, as Python does with a script; within a
+    package as a module of it."""
+    if path in _modules:
+        return _modules[path]
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        parts, folder = [folder.name, *parts], folder.parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    with users_code(f"{name}: {path.name} cannot be imported", advice="; mend it"):
+        if len(parts) > 1:
+            module = importlib.import_module(".".join(parts))
+        else:  # by its place: another module may have its name
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(path.stem, module)
+            spec.loader.exec_module(module)
+    _modules[path] = module
+    return module

@@ -46,10 +46,10 @@ from raybench.results.verdict import (
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES, share_error
-from raybench.spec.run import RunSpec, describe
+from raybench.spec.run import RATE, RunSpec, describe, named_optimizer
 from raybench.spec.text import clean
 
-FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 ALIKE = 0.005
 """Share by which two costs differ at least, for one to be called the other's part."""
 BEYOND = 2.33
@@ -59,10 +59,11 @@ BEYOND = 2.33
 def in_words(results: Study, spec: RunSpec) -> str:
     """Return a configuration: `PyTorch on 2 workers, 64 samples a step each, adam at ...`."""
     batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
+    optimizer = named_optimizer(spec)
     words = (
         f"{FRAMEWORKS.get(spec.framework, spec.framework)} on "
         f"{counted(spec.num_workers, 'worker')}, {batch}{' each' if spec.num_workers > 1 else ''}, "
-        f"{spec.optimizer} at learning rate {spec.learning_rate:.3g}"
+        f"{'' if optimizer == RATE else f'{optimizer} at '}learning rate {spec.learning_rate:.3g}"
     )
     own = results.label(spec).removeprefix(describe(spec)).strip()
     return f"{words}, {own}" if own else words

@@ -40,6 +40,7 @@ from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, UserError
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
@@ -110,13 +111,14 @@ def check_sides(options: CompareOptions) -> Compared:
     if len(options.sides) < 2:
         raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
     specs: dict[str, RunSpec] = {}
+    settings = [*options.trained(), *options.settings]
     datasets, warnings, labels = dict[str, Dataset](), list[str](), dict[str, np.ndarray]()
     sources = [
         str(side) if isinstance(side, str | Path) else f"side {chr(ord('A') + number)}"
         for number, side in enumerate(options.sides)
     ]
     for number, (side, source) in enumerate(zip(options.sides, sources, strict=True)):
-        spec, found = read_side(side, source, options.settings), list[str]()
+        spec, found = read_side(side, source, settings), list[str]()
         if chosen_address(options.address) is None:
             spec, found = for_this_machine(spec)
         objective, dataset = check_task(spec, [spec.framework])
@@ -160,10 +162,14 @@ def check_sides(options: CompareOptions) -> Compared:
 def read_side(
     side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Sequence[str]
 ) -> RunSpec:
-    """Return the run spec of a side: a run spec, a study's folder, or a space of one point.
+    """Return the run spec of a side: a run spec, a study's folder, or a space of one point; or of a
+    training loop of the user's own, `FILE.py:FUNCTION` or a command.
 
     `source` is what messages call it.
     """
+    if isinstance(side, str) and is_own_loop(side):
+        content = {"workload": side, "objective": RunSpec().objective.model_dump()}
+        return validate(RunSpec, apply_settings(content, list(settings)), source)
     if isinstance(side, str | Path) and Path(side).is_dir():
         side = Path(side) / "best.yaml"
     content, _ = content_of(side, source)

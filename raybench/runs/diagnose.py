@@ -10,7 +10,7 @@ from rich.console import Console
 
 from raybench.cluster.run_client import run_once
 from raybench.cluster.signals import Interrupt
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import NO_DATA, Dataset
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
@@ -283,6 +283,11 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
 
 def _check_data(spec: RunSpec, dataset: Dataset) -> None:
     """Raise UserError for data of which there are no synthetic ones to compare with."""
+    if dataset is NO_DATA:
+        raise UserError(
+            f"{spec.workload}: diagnose changes data and exchange of a Workload; the speed of a "
+            "training loop of your own is measured by python -m raybench.scale."
+        )
     one_array = not isinstance(dataset.train.inputs, dict)
     if dataset.task != "classification" or not one_array or dataset.train.dtype.kind == "i":
         what = dataset.task.replace("_", " ") if one_array else "inputs by name"

@@ -2,10 +2,13 @@
 default. The arguments of the command line are made of these classes.
 """
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from raybench.spec.documents import Document
+from raybench.spec.errors import UserError
+from raybench.spec.own_loop import MARK, is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import StudySpec
@@ -21,6 +24,13 @@ class Options(Document):
     """Results folder, or a URL: s3://, gs://, abfs:// (default: one below results/)."""
     workload: str | None = None
     """What to train: a shipped name, or module:Class."""
+    train: str | None = None
+    """A training loop of your own to run, FILE.py:FUNCTION: it is given a raybench.Run."""
+    command: str | None = None
+    """A command to run, such as "python train.py --lr {learning_rate}": it prints what it reaches
+    in lines of JSON, {"accuracy": 0.91, "samples": 50000}."""
+    metric_pattern: str | None = None
+    """Where a command prints the metric: a regular expression whose first group is the number."""
     address: str | None = None
     """A Ray cluster to use, e.g. auto; else one is started."""
     wait: float | None = None
@@ -29,6 +39,20 @@ class Options(Document):
     """Seed of the search or the training."""
     dry_run: bool = False
     """Print the plan, start nothing."""
+
+    def trained(self, *, below: str = "") -> list[str]:
+        """Return what is to be trained as `--set` has it, its keys `below` another; UserError where
+        several are named."""
+        own = {"--workload": self.workload, "--train": self.train, "--command": self.command}
+        named = [name for name, value in own.items() if value is not None]
+        if len(named) > 1:
+            raise UserError(f"{' and '.join(named)}: each names what to train; keep one of them.")
+        if self.train is not None and not is_own_loop(self.train):
+            raise UserError(f"--train {self.train}: write it FILE.py:FUNCTION, as train.py:train.")
+        command = None if self.command is None else f"{MARK}{self.command}"
+        found = {"workload": self.workload or self.train or command}
+        found["objective.metric_pattern"] = self.metric_pattern
+        return [f"{below}{key}={json.dumps(one)}" for key, one in found.items() if one is not None]
 
 
 class FollowedOptions(Options):
@@ -149,6 +173,8 @@ METAVARS = {
     "out": "DIR",
     "wait": "SECONDS",
     "log": "TOOL",
+    "train": "FILE.py:FUNCTION",
+    "metric_pattern": "REGEX",
     "space": "SPACE.yaml",
     "time_budget": "SECONDS",
     "workers": "1,2,4",

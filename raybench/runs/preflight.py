@@ -19,15 +19,23 @@ from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
 from raybench.data.inspect.leaks import leak_lines
-from raybench.models.base import Workload, refuse_label_smoothing, users_code
+from raybench.models.base import OwnLoop, Workload, refuse_label_smoothing, users_code
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
 from raybench.scaling.runs import RUN_COLUMNS
 from raybench.spec.errors import UserError
-from raybench.spec.metric import ACCURACY, Metric, find_metric
+from raybench.spec.metric import (
+    ACCURACY,
+    METRICS,
+    OTHER_METRIC_NAMES,
+    Metric,
+    find_metric,
+    named_metric,
+)
 from raybench.spec.objective import BUDGET, Objective, resolved
 from raybench.spec.optimizer import is_librarys
+from raybench.spec.own_loop import is_command, is_own_loop, keys_of, words_of
 from raybench.spec.run import OPEN, RESOURCES, Placement, RunSpec, is_open, nested, value_of
 from raybench.spec.space import (
     Choices,
@@ -41,6 +49,7 @@ from raybench.spec.space import (
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.training.check_model import check_models
+from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, Seen, framework_sees, require_gpus
 
 HOOKS_OF = {
@@ -71,12 +80,16 @@ def check_task(
     another metric trains without one.
     """
     for framework in frameworks:
-        if importlib.util.find_spec(framework) is None:
+        if framework != "python" and importlib.util.find_spec(framework) is None:
             raise UserError(
                 f"framework {framework} is not installed; run: pip install "
                 f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
             )
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    if isinstance(workload, OwnLoop):
+        if is_command(spec.workload):
+            words_of(spec.workload, values_of_command(spec, spec.learning_rate))
+        return _reported(spec.objective, is_target_ours=is_target_ours), dataset
     for framework in frameworks:
         require_framework(workload, framework)
         refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
@@ -94,6 +107,22 @@ def check_task(
     return resolved(
         objective, task=dataset.task, own=workload.metric, baseline_value=baseline_value
     ), dataset
+
+
+def _reported(objective: Objective, *, is_target_ours: bool) -> Objective:
+    """Return the objective of a training loop of the user's own, which measures it itself."""
+    name = OTHER_METRIC_NAMES.get(objective.metric or "", objective.metric or ACCURACY.name)
+    if name not in METRICS and objective.direction is None:
+        raise UserError(
+            f"objective.metric: {name} is not known here; say which way is better: "
+            "objective.direction: max, or min."
+        )
+    metric = named_metric(name, objective.direction or "max", is_share=bool(objective.is_share))
+    _check_columns(metric)
+    if is_target_ours and metric != ACCURACY:
+        objective = objective.model_copy(update={"kind": BUDGET, "target": None})
+    task = METRICS[name].tasks[0] if name in METRICS else "classification"
+    return resolved(objective, task=task, own=metric, baseline_value=None)
 
 
 def _is_own(metric: Metric, workload: Workload) -> bool:
@@ -128,6 +157,8 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
         objective = objective.model_copy(update={"target": study.objective.target})
     study = study.model_copy(update={"objective": objective})
     spec = spec.model_copy(update={"objective": objective})
+    if is_own_loop(study.workload):
+        return study, dataset, _without_effect(study, space)
     warnings, has_batch_statistics = check_models(
         spec,
         frameworks,
@@ -162,6 +193,16 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
             )
 
 
+def _without_effect(study: StudySpec, space: Space) -> list[str]:
+    """Return what is said of searched keys that a command does not name, in sentences."""
+    named = {*keys_of(study.workload), *RESOURCES}
+    unused = [key for key in space if is_command(study.workload) and key not in named]
+    return [
+        f"space.{key}: the command has no {{{key}}}, so all its values train alike"
+        for key in unused
+    ]
+
+
 def _takes_apart(study: StudySpec, space: Space) -> bool:
     """Whether the search would predict other numbers of workers, and nobody has asked for that."""
     several = len(possible_values(space["num_workers"])) > 1 if "num_workers" in space else False
@@ -174,6 +215,8 @@ LARGE_BATCH = 2**20
 
 def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
     """Raise UserError where a run ends before it can hold the target, or take a step."""
+    if is_own_loop(study.workload):
+        return
     hold = study.objective.hold
     epochs = float(known_values(study.fixed, {})["epochs"])
     samples = epochs * dataset.num_train_samples
@@ -251,9 +294,11 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
         )
         for one in combinations(space, study.fixed, GROUP_KEYS)
     ]
+    is_one = is_command(study.workload)
     return list(
         dict.fromkeys(
-            one.in_one_process if strategy == "single_process" else one for strategy, one in found
+            one.in_one_process if strategy == "single_process" or is_one else one
+            for strategy, one in found
         )
     )
 

@@ -23,6 +23,7 @@ import ray
 
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
@@ -79,7 +80,10 @@ class Disturbed:
             record = replace(record, reruns=reruns)
             if not record.samples:  # it failed before it had trained
                 return record
-            cost = record.ledger.get("train_cpu", 0.0) / record.samples
+            # A training loop of the user's own compiles while it trains: what that costs a sample
+            # depends on how many there are.
+            is_own = is_own_loop(record.spec.workload)
+            cost = 0.0 if is_own else record.ledger.get("train_cpu", 0.0) / record.samples
             costs = self._costs.setdefault(_kind(record.spec), [])
             typical = statistics.median(costs) if len(costs) >= LIKE_IT else cost
             if cost > SLOW * typical:

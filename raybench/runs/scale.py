@@ -18,7 +18,7 @@ from raybench.cluster.admission import Capacity, local_capacity
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.cluster.worker import DATA
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.loggers.processes import Loggers, check_loggers
@@ -140,6 +140,8 @@ def print_study(
     if len(cells) > MOST_CELLS:
         say(console, f"and {len(cells) - MOST_CELLS} more")
     for dataset in datasets.values():
+        if dataset is NO_DATA:
+            continue
         say(
             console,
             f"dataset {dataset.name}: {dataset.num_train_samples:,} training, "
@@ -149,7 +151,8 @@ def print_study(
     samples = study.repeats * sum(
         cell.spec.epochs * next(iter(datasets.values())).num_train_samples for cell in cells
     )
-    length = f", about {samples:,.0f} samples in all" if len(datasets) == 1 else ""
+    is_known = samples and len(datasets) == 1
+    length = f", about {samples:,.0f} samples in all" if is_known else ""
     groups = len({cell.spec.placement.group for cell in cells})
     say(
         console,
@@ -179,9 +182,8 @@ class Chosen:
 
 def chosen_study(options: ScaleOptions) -> Chosen:
     """Return the study of a command line, `--set` and the other flags applied."""
-    flags = {"base.workload": options.workload, "seed": options.seed}
-    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    settings += options.settings
+    settings = [] if options.seed is None else [f"seed={options.seed}"]
+    settings += [*options.trained(below="base."), *options.settings]
     asked = options.study
     if asked is None:
         content = with_whole_paths(

@@ -12,7 +12,7 @@ from raybench.cluster.admission import local_capacity
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import NO_DATA, Dataset
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
@@ -49,11 +49,13 @@ from raybench.runs.wait_watch import Waits, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.training.check_model import check_models, in_groups
+from raybench.training.own import STATE_FILES, state_of
 from raybench.training.saved import DATA_FILE, MODEL_FILES
 
 TRIAL = "0000"
@@ -69,7 +71,8 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
         say(console, sentence)
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)
-        console.print(f"{dataset.num_train_samples:,} training samples an epoch")
+        if dataset is not NO_DATA:
+            console.print(f"{dataset.num_train_samples:,} training samples an epoch")
         return Ended(DONE, answer=words, details={"plan": spec.document()})
     warn = partial(say, console)
     with (
@@ -104,10 +107,8 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
 
 def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
     """Return the run spec that is asked for."""
-    settings = list(options.settings)
-    for key, value in (("workload", options.workload), ("seed", options.seed)):
-        if value is not None:
-            settings.insert(0, f"{key}={value}")
+    settings = [] if options.seed is None else [f"seed={options.seed}"]
+    settings += [*options.trained(), *options.settings]
     if options.spec is None:
         defaults, source = RunSpec().document(), "run spec"
         content = {key: defaults[key] for key in ("dataset", "objective")}
@@ -214,7 +215,10 @@ def _run(
                 test=True,
             )
             deadline.raise_fault(of=record)
-            if weights is not None:
+            if weights and is_own_loop(spec.workload):
+                kind, state = state_of(weights)
+                store.write_bytes(STATE_FILES[kind], state)
+            elif weights:
                 _, dataset = load_workload_dataset(
                     spec.workload, spec.dataset, spec.model, spec.data
                 )  # is kept
@@ -247,6 +251,10 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
         lines.append(f"target {asked} not reached (ended by {record.stop})")
     if record.test_value is not None:
         lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")
+    if is_own_loop(record.spec.workload):
+        there = (storage.folder / name for name in STATE_FILES.values())
+        lines += [f"state: {path}, as run.save was given it" for path in there if path.is_file()]
+    elif record.test_value is not None:
         name = MODEL_FILES[record.spec.framework]
         where = f"load it with raybench.load_model('{storage.place}')"
         lines.append(f"model: {storage.folder / name}, {where}")
@@ -269,10 +277,9 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
     """Return the record of this very run if it has ended well in `folder`, with its model there."""
-    if (
-        not (folder / RECORDS_FILE).is_file()
-        or not (folder / MODEL_FILES[spec.framework]).is_file()
-    ):
+    if not (folder / RECORDS_FILE).is_file():
+        return None
+    if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):
         return None
     record = read_records(folder).runs.get(name)
     if record is None or record.state != "complete" or record.stop == "interrupted":

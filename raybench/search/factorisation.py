@@ -10,6 +10,7 @@ from typing import Any
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RESOURCES, Placement, RunSpec, is_open
 from raybench.spec.space import Cases, Choices, Powers, Space, possible_values, values_of
 from raybench.spec.study import TIME, StudySpec
@@ -109,6 +110,8 @@ def study_factors(study: StudySpec, space: Space) -> Factors | str:
     """Return the study's space taken apart, or why it is not."""
     if not study.search.factorise:
         return "search.factorise is false"
+    if is_own_loop(study.workload):
+        return "what a training loop of your own does with workers and batch is not known"
     if any(is_open(key, "model", "data") for key in space):
         return next(_obstacles(study, space, SPEED_KEYS))
     model, data = (study.fixed.get(key) or {} for key in ("model", "data"))

@@ -59,6 +59,8 @@ class LiveTrials:
         """Why a trial must end: the first reason there was."""
         self._num_judged: dict[str, int] = {}
         self._may_warn = search.placer is not None
+        self._noted: set[str] = set()
+        """What was said of how trials ended."""
         self.ended_by: StopReason | None = None
         """Why no more trials were asked for; None while they are, or where there are no more."""
 
@@ -163,6 +165,9 @@ class LiveTrials:
             with self._writing():
                 kept = keep_error(self._store, name, outcome.message or "", outcome.traceback)
                 outcome = replace(outcome, message=kept)
+        if outcome.note is not None and outcome.note not in self._noted:
+            self._noted.add(outcome.note)
+            self._progress.say(f"trial {name}: {outcome.note}")
         self._num_judged.pop(name, None)
         stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)

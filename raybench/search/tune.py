@@ -16,7 +16,7 @@ from rich.table import Table
 from raybench.cluster.admission import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import NO_DATA, Dataset
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.export import export
@@ -115,8 +115,7 @@ def print_plan(
         most = "(a reference run sets how long each may train)"
     for line in (
         _objective(study),
-        f"workload {study.workload}, {_data(study, dataset)}: {dataset.num_train_samples:,} "
-        f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
+        f"workload {study.workload}, {_data(study, dataset)}",
         f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
@@ -185,9 +184,15 @@ def _objective(study: StudySpec) -> str:
 
 
 def _data(study: StudySpec, dataset: Dataset) -> str:
-    """Name the dataset, and its file, folder or library's name where it has one."""
+    """Name the dataset, and its file, folder or library's name where it has one, and its sizes."""
+    if dataset is NO_DATA:
+        return "with data of its own"
     places = [place for place in (study.dataset.set, study.dataset.path) if place]
-    return f"dataset {dataset.name}" + "".join(f" {place}" for place in places)
+    return (
+        " ".join([f"dataset {dataset.name}", *places])
+        + f": {dataset.num_train_samples:,} training, {len(dataset.validation):,} validation, "
+        f"{len(dataset.test):,} test samples"
+    )
 
 
 def _confirming(confirm: ConfirmSpec) -> str:
@@ -427,9 +432,9 @@ def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
         "objective.target": options.target,
         "price": options.price,
         "gpus_per_worker": options.gpus_per_worker,
-        "workload": options.workload,
     }
     settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    settings += options.trained()
     if options.workers is not None:
         settings.append(f"space.num_workers=[{options.workers}]")
     settings += _confirm_settings(options.confirm, options.no_confirm)

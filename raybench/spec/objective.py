@@ -4,11 +4,12 @@ The score is one number for the search, the less the better.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, PositiveFloat, PositiveInt
@@ -41,10 +42,14 @@ class Objective(Document):
     """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
     mean_absolute_error, or the workload's own; by default that of the task."""
     direction: Direction | None = None
-    """Whether more of the metric is better; known of all but a workload's own, which says it."""
+    """Whether more of the metric is better (`max`, `min`); known of all but a workload's own, which
+    says it, and those that a training loop of your own reports."""
     is_share: bool | None = None
     """Whether a workload's own metric lies in 0..1 and is shown in per cent; the workload says
     it, and of all others it is known."""
+    metric_pattern: str | None = None
+    """Regular expression that finds the metric in a line that a command prints, as its first group:
+    `accuracy=([0-9.]+)`; by default such a line is JSON."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -53,6 +58,17 @@ class Objective(Document):
     """Evaluations in a row at or beyond the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0
     """Seconds on the training clock after which a run ends (at the next evaluation)."""
+
+    @field_validator("metric_pattern")
+    @classmethod
+    def _has_a_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = 1 if pattern is None else re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"is no regular expression ({error})") from None
+        if groups < 1:
+            raise ValueError("needs a group around the number, such as accuracy=([0-9.]+)")
+        return pattern
 
     @model_validator(mode="after")
     def _target_given(self) -> "Objective":

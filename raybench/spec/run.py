@@ -5,7 +5,7 @@ Here too: how a run is spread over workers, and a configuration in one line.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -25,6 +25,7 @@ from raybench.spec.documents import (
 from raybench.spec.objective import Objective
 from raybench.spec.optimizer import DEFAULTS, LEFT_TO_IT, Optimizer, problem_of_optimizer
 from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
+from raybench.spec.own_loop import is_command, is_own_loop, with_own_data
 
 ROUNDING = 1e-6
 """Parts of a worker that are an error of arithmetic: ten tenths of a GPU are a whole one."""
@@ -84,13 +85,14 @@ class Placement:
         return max(0, int(fitting + ROUNDING))
 
 
-Framework = Literal["torch", "tensorflow"]
+Framework = Literal["torch", "tensorflow", "python"]
 ScheduleName = Literal[
     "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"
 ]
 OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
 """Schedules that begin with a warm-up of their own."""
-FRAMEWORKS: tuple[str, ...] = get_args(Framework)
+FRAMEWORKS: tuple[str, ...] = ("torch", "tensorflow")
+"""Those that a Workload trains in."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -112,9 +114,11 @@ class RunSpec(Document):
     """Everything that determines one training. Frozen; unknown keys are refused."""
 
     workload: str = "mnist_small"
-    """A shipped name, or `module:Class` of your own."""
+    """A shipped name, `module:Class` of your own, a function of a file with a training loop of your
+    own (`train.py:train`), or a command (`$ python train.py --lr {learning_rate}`)."""
     model: dict[Name, Setting] = {}
-    """The model's own settings, which the workload's constructor takes: `{hidden_units: 128}`. In a
+    """The model's own settings, which the workload's constructor takes (a loop of your own has them
+    as `run.model`): `{hidden_units: 128}`. In a
     space each is a key of its own, `model: {hidden_units: [64, 128]}`."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
     """Which data, and how much of it."""
@@ -124,7 +128,8 @@ class RunSpec(Document):
     objective: Objective = Objective(target=0.95)
     """What the run is judged by, and when it may end."""
     framework: Framework = "torch"
-    """Which backend trains."""
+    """Which backend trains; `python` imports none: of a training loop of your own, with one worker,
+    and of a command."""
     num_workers: PositiveInt = 1
     """Number of data-parallel workers: processes, or replicas of a `single_process`."""
     strategy: Literal["distributed", "single_process"] = "distributed"
@@ -239,8 +244,11 @@ class RunSpec(Document):
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, content: Any) -> Any:
-        """Take `exchange_every: 4` for `accumulate: 4`."""
-        return one_name_each(content)
+        """Take `exchange_every: 4` for `accumulate: 4`; name what follows from a loop's name."""
+        content = with_own_data(one_name_each(content))
+        if isinstance(content, dict) and is_command(content.get("workload", "")):
+            content = {"framework": "python"} | content
+        return content
 
     @field_validator("optimizer_options")
     @classmethod
@@ -256,8 +264,9 @@ class RunSpec(Document):
 
     @property
     def replicas_per_process(self) -> int:
-        """Replicas of the model in each process: all of them, or one."""
-        return self.num_workers if self.strategy == "single_process" else 1
+        """Replicas of the model in each process: all of them (so of a command), or one."""
+        is_one = self.strategy == "single_process" or is_command(self.workload)
+        return self.num_workers if is_one else 1
 
     @property
     def global_batch_size(self) -> int:
@@ -276,7 +285,7 @@ class RunSpec(Document):
             self.placement_strategy,
             self.accelerator_type,
         )
-        return workers.in_one_process if self.strategy == "single_process" else workers
+        return workers.in_one_process if self.replicas_per_process > 1 else workers
 
     def document(self) -> dict[str, Any]:
         """Return the spec as plain data for YAML or JSON, every key included."""
@@ -325,6 +334,7 @@ def _problems(spec: RunSpec) -> Iterator[str]:
         problem = problem_of_optimizer(spec.optimizer, spec.framework, spec.optimizer_options)
         yield from [problem] if problem else []
     yield from _problems_of_processes(spec)
+    yield from _problems_of_own_loop(spec)
 
 
 def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
@@ -354,6 +364,26 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
                 "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
                 "no way between its replicas); set strategy: distributed"
             )
+
+
+def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
+    if not is_own_loop(spec.workload):
+        if spec.framework == "python":
+            yield (
+                "framework python is of a training loop of your own (--train FILE.py:FUNCTION, "
+                "--command); name torch or tensorflow"
+            )
+        return
+    if spec.strategy == "single_process":
+        yield "strategy single_process is not of a training loop of your own; leave it out"
+    if is_command(spec.workload):
+        if spec.framework != "python":
+            yield "a command is started by framework python; leave framework out"
+    elif spec.framework == "python" and spec.num_workers > 1:
+        yield (
+            "workers of framework python have no way to exchange gradients; set num_workers: 1, "
+            "or framework: torch"
+        )
 
 
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
@@ -425,11 +455,22 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
     """
     base = (
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
-        f"{spec.optimizer} {spec.learning_rate:.3g}"
+        f"{named_optimizer(spec)} {spec.learning_rate:.3g}"
     )
     values = [(key, value_of(spec, key)) for key in keys]
     values = [(key, one) for key, one in values if one is not None or not is_open(key)]
     return " ".join([base, *(f"{shown_key(key)} {short(one)}" for key, one in values)])
+
+
+RATE = "rate"
+"""What stands in labels where nobody knows the optimizer."""
+
+
+def named_optimizer(spec: RunSpec) -> str:
+    """Return the optimizer as labels have it: a training loop of the user's own may have any where
+    the default stands."""
+    is_default = spec.optimizer == RunSpec.model_fields["optimizer"].default
+    return RATE if is_own_loop(spec.workload) and is_default else spec.optimizer
 
 
 def shown_key(key: str) -> str:

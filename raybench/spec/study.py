@@ -22,6 +22,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
 from raybench.spec.optimizer import is_librarys
+from raybench.spec.own_loop import OWN_DATA, is_command, is_own_loop
 from raybench.spec.run import DatasetSpec, RunSpec, flat, is_open, nested
 from raybench.spec.space import Space, parse_space, values_of
 
@@ -84,7 +85,8 @@ class StudySpec(Document):
     """The content of a search-space file, validated."""
 
     workload: str = "mnist_small"
-    """A shipped name, or `module:Class` of your own."""
+    """A shipped name, `module:Class` of your own, or a training loop of your own:
+    `FILE.py:FUNCTION`, or a command after `$ `."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
     """Which data, and how much of it."""
     objective: Objective
@@ -166,6 +168,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
             raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
     if isinstance(content.get("space"), dict):
         content = content | {"space": flat(content["space"])}
+    content = _of_own_loop(content)
     study = validate(StudySpec, _auto(content, source), source)
     if not study.space:
         raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
@@ -178,9 +181,10 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for key in study.fixed:
         if key in elsewhere:
             raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.")
+    named = study.fixed | {"workload": study.workload}
     for key, value in study.fixed.items():  # what excludes each other depends on the space too
         validate_key(RunSpec, key, value, f"{source}: fixed")
-    space = parse_space(study.space, study.fixed, source)
+    space = parse_space(study.space, named, source)
     for one in values_of("optimizer", space, study.fixed):
         if is_librarys(one) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
@@ -188,6 +192,17 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
                 "space.learning_rate, or one rate under fixed."
             )
     return study, space
+
+
+def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
+    """Name what follows where a training loop of the user's own is searched."""
+    workload, fixed = content.get("workload", ""), content.get("fixed") or {}
+    if not is_own_loop(workload):
+        return content
+    is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
+    if is_command(workload) and isinstance(fixed, dict) and not is_named:
+        content = content | {"fixed": {"framework": "python"} | fixed}
+    return content | {"dataset": OWN_DATA}
 
 
 def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
@@ -208,7 +223,8 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
             advice = "leave it out" if auto[0] == "target" else "name the seconds"
             raise UserError(f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.")
         content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
-    if not any(EVAL_INTERVAL in (content.get(part) or ()) for part in ("space", "fixed")):
+    is_named = any(EVAL_INTERVAL in (content.get(part) or ()) for part in ("space", "fixed"))
+    if not is_named and not is_own_loop(content.get("workload", "")):  # which evaluates as it likes
         auto.append(EVAL_INTERVAL)
     return content | {"auto": auto}
 

@@ -132,7 +132,7 @@ class Checkpoint:
 KEPT = 2
 """Checkpoints of a run that are kept: if the last one is damaged, the one before serves."""
 STATE_FILE = "state.json"
-WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz"}
+WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz", "python": "weights.bin"}
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:

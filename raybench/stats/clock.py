@@ -169,6 +169,11 @@ class Ledger:
         if left == "train" != phase:
             self._used = self._used.plus(self._cpu().minus(self._before))
 
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Count seconds of one phase as another's: somebody else has measured what they were."""
+        self._seconds[source] -= seconds
+        self._seconds[target] += seconds
+
     @property
     def phase(self) -> str:
         """The present phase."""

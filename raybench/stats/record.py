@@ -289,6 +289,8 @@ class RunOutcome:
     """Index of the evaluation that follows its newest checkpoint; None where none was taken."""
     refused: str | None = None
     """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
+    note: str | None = None
+    """What the user should know of how it ended, in a sentence; no fault of the run's."""
     # What follows stands in the record under the same names.
     failure: Failure | None = None
     message: str | None = None

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Batch
-from raybench.models.base import DataShape, LayerWorkload, users_code
+from raybench.models.base import DataShape, LayerWorkload, OwnLoop, users_code
 from raybench.models.find import find_workload, load_workload_dataset
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
@@ -56,6 +56,8 @@ def check_models(
     batch. `several`: the frameworks of which several workers may train it.
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    if isinstance(workload, OwnLoop):
+        return Probed([])
     for other in others:  # a name or a value that its constructor does not take
         if other.model != spec.model:
             find_workload(spec.workload, DataShape.of(dataset), other.model)

@@ -36,6 +36,7 @@ WORD_BITS = 64
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": "run: pip install 'raybench[tensorflow-gpu]'",
+    "python": "install NVIDIA's driver",
 }
 """What to do where a framework sees none of the GPUs that there are."""
 
@@ -77,7 +78,10 @@ def nvml_sees() -> Seen:
 
 
 def framework_sees(framework: str) -> Seen:
-    """Return the GPUs that a framework sees with this process's environment; takes seconds."""
+    """Return the GPUs that a framework sees with this process's environment; takes seconds. Those
+    of `python`, which is none, are the driver's."""
+    if framework == "python":
+        return nvml_sees()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from raybench.data.inputs import each, parts
 from raybench.models.find import find_workload
 from raybench.models.model_data import ModelData
 from raybench.spec.errors import UserError
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer, World, find_part
+from raybench.training.base import World, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """Where a run's weights are saved, in the framework's own format."""
@@ -65,6 +66,11 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
     It takes images as the workload's model does; its attribute `raybench`, a `Trained`, takes
     samples as the user has them. UserError where no weights were saved.
     """
+    if is_own_loop(spec.workload):
+        raise UserError(
+            f"{folder}: {spec.workload} builds its model itself; what it gave to run.save is in "
+            "state.pt (torch.load), state.npz or state.bin there."
+        )
     path = folder / MODEL_FILES[spec.framework]
     for file in (path, folder / DATA_FILE):
         if not file.is_file():
@@ -99,6 +105,14 @@ def not_ours(error: Exception) -> RefusedStateError:
     )
 
 
+class HasState(Protocol):
+    """What is trained: a `Trainer`, or a loop of the user's own."""
+
+    def state(self) -> bytes | None:
+        """Return what it goes on from, on rank 0; None where it has kept nothing."""
+        ...
+
+
 class Checkpoints:
     """Follows one run's evaluations on each rank and saves its state when enough is at stake."""
 
@@ -107,7 +121,7 @@ class Checkpoints:
         self._curve = list(resume.evaluations) if resume else []
         self._saved_s = _work(resume.ledger) if resume else 0.0
 
-    def after(self, evaluation: Evaluation, trainer: Trainer, ledger: Ledger) -> Checkpoint | None:
+    def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Checkpoint | None:
         """Save the run after an evaluation, if it goes on and `checkpoint_every_s` have passed.
 
         To be called after each evaluation on every rank: the answer of rank 0 alone is not None.
@@ -120,14 +134,16 @@ class Checkpoints:
             return None
         return self.now(trainer, ledger)
 
-    def now(self, trainer: Trainer, ledger: Ledger) -> Checkpoint | None:
+    def now(self, trainer: HasState, ledger: Ledger) -> Checkpoint | None:
         """Save the run after its last evaluation, as in `after`: never of workers that exchange no
         gradients, as each has weights of its own."""
         if not self._spec.checkpoint_every_s or not self._spec.exchange_gradients:
             return None
-        self._saved_s = _work(self._curve[-1].ledger)
         ledger.enter("checkpoint")
         weights = trainer.state()
+        if weights is None:
+            return None
+        self._saved_s = _work(self._curve[-1].ledger)
         if self._world.rank:
             return None
         # With the seconds of saving it: they are spent, whoever goes on from here.

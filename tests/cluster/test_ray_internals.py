@@ -97,7 +97,7 @@ class TestNiceness:
 
 
 @pytest.mark.parametrize(
-    ("shares", "used"), [([0.0, 40.0], None), ([90.0, 80.0], "1.7 of its 2"), ([], None)]
+    ("shares", "used"), [([0.0, 40.0], None), ([90.0, 80.0], "1.7 of this machine's 2"), ([], None)]
 )
 def test_a_busy_machine_is_said_before_ray_starts(
     shares: list[float], used: str | None, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +109,7 @@ def test_a_busy_machine_is_said_before_ray_starts(
     )
     said = session.busy_sentence()
     assert asked == [session.BUSY_S]
-    assert (said is None) if used is None else f"other processes use {used} cores" in str(said)
+    assert (said is None) if used is None else f"were using {used} cores" in str(said)
 
 
 class TestSignals:

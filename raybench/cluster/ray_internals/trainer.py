@@ -60,6 +60,16 @@ UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
 (which ends with the pool)."""
 
 
+def plain_trainer() -> Any:
+    """Return the trainer below TorchTrainer and TensorflowTrainer, which imports no framework.
+
+    Ray has it for developers, at this place since Train V2; elsewhere is the one before.
+    """
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    return DataParallelTrainer
+
+
 def without_unused_callbacks(trainer: Any) -> Any:
     """Leave out what Train starts and a worker group of ours does not use.
 

@@ -1,0 +1,29 @@
+"""Any script that prints JSON lines, without a word of raybench: scikit-learn's `partial_fit`.
+
+raybench tune own_loop.yaml --set "space.model={hidden_units: [32, 64]}" \
+    --command "python own_command.py --rate {learning_rate} --hidden {model.hidden_units} \
+    --batch {batch_size_per_worker}"
+"""
+
+import argparse
+import json
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float, default=0.001)
+parser.add_argument("--hidden", type=int, default=64)
+parser.add_argument("--batch", type=int, default=64)
+parser.add_argument("--seed", type=int, default=0)
+given = parser.parse_args()
+
+images, labels = load_digits(return_X_y=True)
+model = MLPClassifier(
+    given.hidden, learning_rate_init=given.rate, batch_size=given.batch, random_state=given.seed
+)
+for _ in range(100):
+    model.partial_fit(images[:1400] / 16, labels[:1400], classes=np.arange(10))
+    accuracy = model.score(images[1400:] / 16, labels[1400:])
+    print(json.dumps({"accuracy": accuracy, "samples": 1400}), flush=True)

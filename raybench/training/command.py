@@ -1,0 +1,174 @@
+"""A command as a training loop of the user's own: started, read line by line, killed with all its
+children.
+
+A line of JSON on its stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
+The last two are since the line before, and optional: without `samples` a line counts as one sample,
+without `train_s` all time since the line before is training. What else it prints is passed on.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from raybench.spec.errors import UserError
+from raybench.spec.metric import OTHER_METRIC_NAMES
+from raybench.spec.own_loop import words_of
+from raybench.spec.run import RunSpec, flat
+from raybench.spec.text import shorten
+from raybench.training.own import Run
+
+GRACE_S = 10.0
+"""How long a command may take to end after SIGTERM, before it and its children are killed."""
+GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
+"""Ends the command's process group when the worker that started it is gone, with its pipe."""
+TAIL_BYTES = 4000
+MOST_SHOWN = 200
+"""Characters of the last line of an error."""
+
+
+def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
+    """Return what may stand in a command, by name."""
+    content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
+    return content | {
+        "global_batch_size": spec.global_batch_size,
+        "learning_rate": learning_rate,
+    }
+
+
+def run_command(run: Run) -> None:
+    """Run the command of a run spec to its end, or until a report says stop."""
+    spec = run.spec
+    words = words_of(spec.workload, values_of(spec, run.learning_rate))
+    metric, pattern = spec.objective.judged_by.name, spec.objective.metric_pattern
+    with tempfile.TemporaryFile() as errors, _started(words, spec, errors) as process:
+        assert process.stdout is not None
+        lines = _reports(process.stdout, metric, re.compile(pattern) if pattern else None)
+        while True:
+            with run.training():
+                told = next(lines, None)
+            if told is None:
+                break
+            if (train_s := told.get("train_s")) is not None:
+                run.took(float(train_s))
+            if run.report(told[metric], samples=told.get("samples", 1), test=told.get("test")):
+                return
+        _require_success(process.wait(), errors)
+
+
+def _reports(
+    lines: IO[str], metric: str, pattern: re.Pattern[str] | None
+) -> Iterator[dict[str, Any]]:
+    """Yield what the lines with the metric say; pass the others on."""
+    for line in lines:
+        found = _read(line, metric, pattern)
+        if found is None:
+            print(line, end="", flush=True)
+        else:
+            yield found
+
+
+def _read(line: str, metric: str, pattern: re.Pattern[str] | None) -> dict[str, Any] | None:
+    """Return what a line reports, the metric by its name; None of a line that reports nothing."""
+    if pattern is not None:
+        found = pattern.search(line)
+        with contextlib.suppress(TypeError, ValueError):
+            return {metric: float(found[1])} if found else None
+        return None
+    try:
+        content = json.loads(line) if line.lstrip().startswith("{") else None
+    except ValueError:
+        return None
+    if not isinstance(content, dict):
+        return None
+    told: dict[str, Any] = {OTHER_METRIC_NAMES.get(key) or key: content[key] for key in content}
+    value = math.nan if told.get(metric, 0) is None else told.get(metric)  # JSON has no NaN
+    if not isinstance(value, int | float):
+        return None
+    for key in ("samples", "train_s", "test"):
+        if not isinstance(told.get(key, 0), int | float):
+            raise UserError(f"the command's line {shorten(line.strip(), 80)}: {key} is no number.")
+    return told | {metric: value}
+
+
+@contextlib.contextmanager
+def _started(
+    words: list[str], spec: RunSpec, errors: IO[bytes]
+) -> "Iterator[subprocess.Popen[str]]":
+    """Have the command running in a process group of its own, which ends with the context."""
+    environment = os.environ | {
+        # As in a shell in which this environment is active: its python, torchrun, accelerate.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(spec.cpus_per_worker),
+    }
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"the command cannot be started ({words[0]}: {error.strerror}).") from None
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, str(process.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        guard.kill()
+        guard.communicate()
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a command with all its children, also those with a process group of their own."""
+    family = list[psutil.Process]()
+    with contextlib.suppress(psutil.Error):
+        family = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+    _, alive = psutil.wait_procs(family, timeout=0.1)
+    for child in alive:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _require_success(code: int, errors: IO[bytes]) -> None:
+    """Raise UserError with the last line of stderr where a command has failed."""
+    if code == 0:
+        return
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - TAIL_BYTES))
+    text = errors.read().decode(errors="replace")
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no line on stderr")
+    how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+    raise UserError(
+        f"the command ended with {how} ({shorten(last.strip(), MOST_SHOWN)}).", details=text
+    )

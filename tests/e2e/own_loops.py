@@ -1,0 +1,55 @@
+"""Training loops of one's own for test_own_loop.py, as a user's file has them."""
+
+import sys
+import time
+
+import raybench
+
+
+def train(run: raybench.Run) -> None:
+    """PyTorch on digits, over any number of workers."""
+    import torch
+    from sklearn.datasets import load_digits
+
+    images, labels = map(torch.as_tensor, load_digits(return_X_y=True))
+    images, hidden = images.float() / 16, run.model["hidden_units"]
+    layers = torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10)
+    model = run.prepare(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.Adam(model.parameters(), lr=run.learning_rate)
+    if (state := run.resume()) is not None:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    for _ in run.epochs():
+        with run.training():
+            for rows in torch.randperm(1400)[run.rank :: run.num_workers].split(64):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(images[rows]), labels[rows])
+                loss.backward()
+                optimizer.step()
+        right = (model(images[1400:]).argmax(1) == labels[1400:]).float().mean()
+        run.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        if run.report(accuracy=float(right), samples=1400, test=float(right)):
+            return
+
+
+def plain(run: raybench.Run) -> None:
+    """No framework: says whether one was imported."""
+    if imported := {"torch", "tensorflow"} & sys.modules.keys():
+        raise RuntimeError(f"{imported} is imported")
+    for epoch in run.epochs():
+        with run.training():
+            time.sleep(0.01 * run.model["slowness"])
+        print("a line")
+        if run.report(accuracy=1 - 0.5 ** (epoch + 1), samples=10):
+            return
+
+
+def faulty(run: raybench.Run) -> None:
+    """Fails in the way that its settings name."""
+    fault = run.model["fault"]
+    if fault == "raises":
+        raise ValueError("no luck")
+    if fault == "exits":
+        sys.exit(3)
+    if fault == "says nothing":
+        return

@@ -1,0 +1,161 @@
+"""Training loops of the user's own in files and on command lines: what follows from their names,
+and what is refused before anything starts."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybench.models.base import OwnLoop
+from raybench.models.find import find_workload, load_workload_dataset
+from raybench.runs.preflight import check_study, check_task, groups
+from raybench.search.factorisation import study_factors
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import UserError
+from raybench.spec.objective import BUDGET, Objective
+from raybench.spec.own_loop import is_command, is_own_loop
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
+
+COMMAND = "$ python train.py --lr {learning_rate} --hidden {model.hidden_units}"
+CONTENT: dict[str, Any] = {
+    "workload": "train.py:train",
+    "objective": {"target": 0.9},
+    "space": {"learning_rate": [0.1, 0.2], "model": {"hidden_units": [8, 16]}},
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    (tmp_path / "train.py").write_text("def train(run):\n    pass\nnumber = 3\n")
+    return tmp_path
+
+
+def study_of(**changes: Any) -> Any:
+    return build_study(CONTENT | changes, "space.yaml")
+
+
+def test_a_workload_s_form_says_what_it_is() -> None:
+    assert is_own_loop("train.py:train")
+    assert is_own_loop(COMMAND)
+    assert is_command(COMMAND)
+    names = ("mnist_small", "torchvision:resnet18", "my:Net", "pkg.train:Net")
+    assert not any(map(is_own_loop, names))
+    own = DatasetSpec(name="workload")
+    assert RunSpec(workload="train.py:train").dataset == own
+    assert RunSpec(workload="train.py:train").framework == "torch"
+    assert RunSpec(workload=COMMAND, model={"hidden_units": 8}).framework == "python"
+    assert RunSpec().dataset.name == "digits"
+
+
+def test_a_study_of_one_has_its_own_data_and_evaluates_as_it_likes() -> None:
+    study, space = study_of(dataset={"name": "digits"})
+    assert study.dataset == DatasetSpec(name="workload")
+    assert study.auto == []
+    assert not study.needs_reference
+    assert study_of(objective={"target": "auto"})[0].auto == ["target"]
+    again = build_study(study.model_dump(mode="json", exclude={"auto", "is_set"}), "study")
+    assert again[0] == study
+    assert study.run_spec({"learning_rate": 0.1, "model.hidden_units": 8}).model == (
+        {"hidden_units": 8}
+    )
+    assert "your own" in str(study_factors(study, space))
+    study, dataset, said = check_study(study, space)
+    assert (said, len(dataset.train), study.objective.metric) == ([], 0, "accuracy")
+
+
+def test_a_command_is_one_process_with_the_room_of_all_its_workers() -> None:
+    space = {"num_workers": [1, 2], "learning_rate": [0.1], "model": {"hidden_units": [8]}}
+    study, space = study_of(workload=COMMAND + " -n {num_workers}", space=space)
+    assert study.fixed == {"framework": "python"}
+    small, large = groups(study, space)
+    assert (small.num_workers, small.cpus, large.num_workers, large.cpus) == (1, 1, 1, 2)
+    assert check_study(study, space)[2] == []
+
+
+def test_a_searched_key_that_a_command_does_not_take_is_named() -> None:
+    study, space = study_of(workload="$ python train.py --lr {learning_rate}")
+    said = check_study(study, space)[2]
+    assert said == [
+        "space.model.hidden_units: the command has no {model.hidden_units}, so all its values "
+        "train alike"
+    ]
+    with pytest.raises(UserError, match=r"\{lr\} is no key of the run"):
+        check_study(*study_of(workload="$ python train.py --lr {lr}"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"fixed": {"framework": "python"}, "space": {"num_workers": [1, 2]}},
+            "workers of framework python have no way to exchange gradients; set num_workers: 1",
+        ),
+        ({"workload": COMMAND, "fixed": {"framework": "torch"}}, "leave framework out"),
+        ({"fixed": {"strategy": "single_process"}}, "is not of a training loop of your own"),
+        (
+            {"workload": "mnist_small", "fixed": {"framework": "python"}},
+            "framework python is of a training loop of your own",
+        ),
+        (
+            {"objective": {"target": 0.9, "metric_pattern": "acc="}},
+            r"needs a group around the number, such as accuracy=\(\[0-9.\]\+\)",
+        ),
+        ({"objective": {"target": 0.9, "metric_pattern": "("}}, "is no regular expression"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_the_plan(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        study_of(**changes)
+
+
+def test_a_function_is_found_in_its_file(folder: Path) -> None:
+    workload, dataset = load_workload_dataset("train.py:train", DatasetSpec(name="workload"))
+    assert isinstance(workload, OwnLoop)
+    assert workload.function is not None
+    assert workload.function.__module__ == "train"
+    assert len(dataset.train) == 0
+    assert find_workload(COMMAND).function is None  # type: ignore[attr-defined]
+    other = folder / "other"
+    other.mkdir()
+    (other / "train.py").write_text("from helper import name\ndef train(run):\n    return name\n")
+    (other / "helper.py").write_text("name = 'beside'\n")
+    assert find_workload("other/train.py:train").function(None) == "beside"  # type: ignore[attr-defined]
+    (other / "__init__.py").touch()
+    (other / "parts.py").write_text("from .helper import name\ndef run(run):\n    return name\n")
+    assert find_workload("other/parts.py:run").function(None) == "beside"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("trian.py:train", "there is no file trian.py in"),
+        ("train.py:trian", "train.py has no function trian; did you mean 'train'"),
+        ("train.py:number", "train.py has no function number"),
+        ("broken.py:train", r"broken.py cannot be imported \(.*line 1: ImportError|ModuleNotFound"),
+        ("train:train", r"a function that trains is written train.py:train"),
+    ],
+)
+def test_what_is_not_found_is_one_sentence(name: str, sentence: str, folder: Path) -> None:
+    (folder / "broken.py").write_text("import no_such_module\n")
+    with pytest.raises(UserError, match=sentence):
+        find_workload(name)
+
+
+def test_what_it_is_judged_by_is_what_it_reports() -> None:
+    def judged(**objective: Any) -> Objective:
+        spec = RunSpec(workload="train.py:train", objective=Objective(**objective))
+        return check_task(spec, ["torch"], is_target_ours=True)[0]
+
+    assert judged(target=0.9).judged_by.name == "accuracy"
+    assert judged(target=0.9).baseline_value is None
+    assert judged(target=0.9, metric="mae").judged_by.name == "mean_absolute_error"
+    own = judged(target=0.9, metric="f1", direction="max", is_share=True)
+    assert (own.judged_by.direction, own.judged_by.is_share, own.kind) == ("max", True, BUDGET)
+    with pytest.raises(UserError, match="f1 is not known here; say which way is better"):
+        judged(target=0.9, metric="f1")
+    with pytest.raises(UserError, match="accuracy is better the more it is"):
+        judged(target=0.9, metric="accuracy", direction="min")

@@ -1,0 +1,164 @@
+"""Commands as training loops: what they are started with, read, and how they end."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.own_loop import words_of
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training import command
+from raybench.training.command import values_of
+from raybench.training.own import OwnTrainer, PlainWorld
+
+PYTHON = sys.executable
+
+
+def trainer_of(script: Path | str, arguments: str = "", **changes: Any) -> OwnTrainer:
+    content: dict[str, Any] = {
+        "workload": f"$ {PYTHON} {script} {arguments}",
+        "objective": Objective(target=0.9),
+        "model": {"hidden_units": 64},
+    }
+    spec = RunSpec(**(content | changes))
+    return OwnTrainer(spec, command.run_command, PlainWorld("cpu"), Ledger("setup"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Any:
+    def write(body: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(f"import json, os, subprocess, sys, time\n{body}")
+        return path
+
+    return write
+
+
+def test_placeholders_stand_for_keys_of_the_run() -> None:
+    workload = "$ train --lr {learning_rate} --hidden={model.hidden_units} '{model.name}' {{a}}"
+    spec = RunSpec(workload=workload, model={"hidden_units": 64, "name": "a b"}, num_workers=2)
+    assert spec.framework == "python"
+    assert (spec.placement.num_workers, spec.placement.replicas_per_process) == (1, 2)
+    values = values_of(spec, 0.01) | {"a": 1}
+    assert words_of(workload, values) == ["train", "--lr", "0.01", "--hidden=64", "a b", "{1}"]
+    assert words_of("$ x {num_workers} {global_batch_size} {nesterov}", values) == (
+        ["x", "2", "128", "false"]
+    )
+    with pytest.raises(UserError, match=r"\{learning_rat\} is no key of the run; did you mean"):
+        words_of("$ train {learning_rat}", values)
+    with pytest.raises(UserError, match="No closing quotation; close it"):
+        words_of("$ train 'a", values)
+    with pytest.raises(UserError, match="is empty"):
+        words_of("$  ", values)
+
+
+def test_lines_of_json_are_evaluations(script: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    path = script(
+        "print('begin', sys.argv[1:])\n"
+        "for value in (0.5, 0.7):\n"
+        "    time.sleep(0.05)\n"
+        "    print(json.dumps({'accuracy': value, 'samples': 50, 'train_s': 0.001, 'test': 0.4}))\n"
+        "print(json.dumps({'loss': 1}), '{no json')\n"
+    )
+    trainer = trainer_of(path, "{learning_rate} {model.hidden_units}", learning_rate=0.25)
+    curve = list(trainer.evaluations())
+    assert trainer.finish() == 0.4
+    assert [(point.value, point.samples, point.stop) for point in curve] == [
+        (0.5, 50, None),
+        (0.7, 100, None),
+        (0.7, 100, "epochs"),
+    ]
+    assert [point.train_s for point in curve[:2]] == pytest.approx([0.001, 0.002])
+    assert "begin ['0.25', '64']" in capfd.readouterr().out
+
+
+def test_without_seconds_all_since_the_last_line_is_training(script: Any) -> None:
+    path = script("for _ in range(2):\n    time.sleep(0.2)\n    print('acc 0.5 mean')\n")
+    objective = Objective(target=0.9, metric_pattern=r"acc ([0-9.]+)")
+    curve = list(trainer_of(path, objective=objective).evaluations())
+    assert [point.value for point in curve] == [0.5, 0.5, 0.5]
+    assert curve[0].samples == 1
+    assert curve[1].train_s - curve[0].train_s > 0.1
+
+
+def test_a_null_is_nan(script: Any) -> None:
+    path = script("print(json.dumps({'accuracy': None}))\ntime.sleep(60)\n")
+    trainer = trainer_of(path)
+    assert [point.failure for point in trainer.evaluations()] == ["nan"]
+    trainer.finish()
+
+
+def test_it_is_killed_with_its_children_where_the_run_stops(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those with a process group of their own, and that ignore SIGTERM."""
+    monkeypatch.setattr(command, "GRACE_S", 0.3)
+    path = script(
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "children = [subprocess.Popen(sleep, start_new_session=own) for own in (False, True)]\n"
+        f"open({str(tmp_path / 'pids')!r}, 'w').write(' '.join("
+        "str(pid) for pid in [os.getpid(), *(one.pid for one in children)]))\n"
+        "print(json.dumps({'accuracy': 0.95}), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    trainer = trainer_of(path)
+    assert [point.stop for point in trainer.evaluations()] == ["target"]
+    trainer.finish()
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 3
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_it_ends_with_the_worker_that_started_it(script: Any, tmp_path: Path) -> None:
+    path = script(
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "print(json.dumps({'accuracy': 0.5}), flush=True)\ntime.sleep(600)\n"
+    )
+    worker = (
+        "import os, sys\nsys.path.insert(0, '.')\n"
+        "from tests.training.test_command import trainer_of\n"
+        f"next(trainer_of({str(path)!r}).evaluations())\nos.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([PYTHON, "-c", worker], check=False, timeout=120)
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 60
+    while is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("sys.exit(3)", r"the command ended with exit code 3 \(no line on stderr\)"),
+        ("raise ValueError('bad rate')", r"exit code 1 \(ValueError: bad rate\)"),
+        ("os.kill(os.getpid(), 9)", r"the command ended with SIGKILL"),
+        ("pass", "ended and has not reported its accuracy"),
+        ("print(json.dumps({'accuracy': 91}))", "report 0.91, not 91"),
+        ("print(json.dumps({'accuracy': 0.9, 'samples': 'x'}))", "samples is no number"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(body: str, sentence: str, script: Any) -> None:
+    with pytest.raises(UserError, match=sentence) as raised:
+        list(trainer_of(script(body)).evaluations())
+    assert "\n" not in str(raised.value)
+
+
+def test_a_program_that_there_is_not() -> None:
+    spec = RunSpec(workload="$ no-such-program --lr {learning_rate}", objective=Objective(target=1))
+    trainer = OwnTrainer(spec, command.run_command, PlainWorld("cpu"), Ledger("setup"))
+    with pytest.raises(UserError, match=r"cannot be started \(no-such-program: No such file"):
+        list(trainer.evaluations())

@@ -1,0 +1,467 @@
+"""A training loop of the user's own: its clock, reports, stop, checkpoints, and what goes wrong in
+it, on one worker and on two, without Ray and (but for a few) without a framework."""
+
+import importlib.util
+import math
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from local import thread_worlds
+
+import raybench
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import RunState
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training import own
+from raybench.training.base import find_backend
+from raybench.training.own import OwnTrainer, PlainWorld, Run, pack_arrays, state_of, unpack_arrays
+from raybench.training.saved import Checkpoints, RefusedStateError
+
+Loop = Callable[[Run], object]
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    content = {
+        "workload": "train.py:train",
+        "framework": "python",
+        "epochs": 3.0,
+        "objective": Objective(target=0.9, max_train_seconds=1000.0),
+        "model": {"hidden": 8},
+    }
+    return RunSpec(**(content | changes))
+
+
+class Clock:
+    """Advances by what a loop says it does."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Worker:
+    """One worker's side of a run: what `cluster.worker` does with it."""
+
+    def __init__(
+        self, loop: Loop, *, clock: Clock | None = None, world: Any = None, **changes: Any
+    ):
+        self.spec = spec_of(**changes)
+        self.ledger = Ledger("setup", **({"clock": clock} if clock else {}))
+        self.trainer = OwnTrainer(self.spec, loop, world or PlainWorld("cpu"), self.ledger)
+
+    def to_the_end(self) -> list[Evaluation]:
+        """Go on until the run ends by itself; then let the loop return."""
+        curve = list(self.trainer.evaluations())
+        self.trainer.finish()
+        return curve
+
+
+def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) -> Loop:
+    """A loop that reports these values, an epoch each."""
+
+    def loop(run: Run) -> None:
+        for value in values:
+            with run.training():
+                if clock:
+                    clock.now += seconds
+            if run.report(value, samples=100):
+                return
+
+    return loop
+
+
+def test_what_a_loop_is_given() -> None:
+    run = Worker(reporting(0.5), learning_rate=0.1, accumulate=2, seed=7).trainer.run
+    assert (run.model, run.learning_rate, run.seed) == ({"hidden": 8}, 0.1, 7)
+    assert (run.batch_size_per_worker, run.global_batch_size) == (64, 128)
+    assert (run.rank, run.num_workers, run.device, run.strategy) == (0, 1, "cpu", None)
+    assert run.prepare("a model") == "a model"
+    assert raybench.Run is Run
+
+
+def test_only_training_is_on_the_clock() -> None:
+    clock = Clock()
+
+    def loop(run: Run) -> None:
+        clock.now += 5.0  # set-up
+        for _ in run.epochs():
+            with run.training():
+                clock.now += 2.0
+            clock.now += 7.0  # whatever else
+            with run.training():
+                clock.now += 1.0
+            clock.now += 10.0  # evaluation
+            run.report(0.5, samples=300)
+
+    curve = Worker(loop, clock=clock).to_the_end()
+    assert [point.train_s for point in curve] == [3.0, 6.0, 9.0, 9.0]
+    assert curve[0].ledger["setup"] == 5.0
+    assert curve[1].ledger["eval"] == 34.0
+    assert [point.samples for point in curve] == [300, 600, 900, 900]
+    assert curve[0].samples_per_s == 100.0
+    assert [point.epoch for point in curve] == [1.0, 2.0, 3.0, 3.0]
+    assert [point.stop for point in curve] == [None, None, None, "epochs"]
+    assert curve[-1].index == curve[-2].index, "the end is told of the evaluation before it"
+
+
+def test_it_stops_at_the_target_and_keeps_the_time_to_it() -> None:
+    clock, told = Clock(), []
+
+    def loop(run: Run) -> None:
+        for value in (0.5, 0.95, 0.97):
+            with run.training():
+                clock.now += 1.0
+            told.append(run.report(accuracy=value, samples=10, test=value - 0.1))
+            if told[-1]:
+                return
+
+    worker = Worker(loop, clock=clock)
+    curve = list(worker.trainer.evaluations())
+    assert [point.stop for point in curve] == [None, "target"]
+    assert curve[-1].time_to_target_s == 2.0
+    assert worker.trainer.finish() == pytest.approx(0.85), "that on the test set"
+    assert told == [False, True]
+
+
+def test_the_budget_and_nan_end_it() -> None:
+    clock = Clock()
+    late = Worker(reporting(0.1, 0.2, 0.3, seconds=600.0, clock=clock), clock=clock)
+    assert [point.stop for point in late.to_the_end()] == [None, "max_train_seconds"]
+    clock = Clock()
+    broken = Worker(
+        reporting(0.1, math.nan, 0.3, clock=clock),
+        clock=clock,
+        objective=Objective(metric="loss", direction="min", target=0.01, max_train_seconds=9.0),
+    )
+    *_, last = broken.to_the_end()
+    assert (last.failure, last.stop, last.index) == ("nan", None, 1)
+
+
+def test_a_loop_that_the_search_stops_returns() -> None:
+    ended = threading.Event()
+
+    def loop(run: Run) -> None:
+        for _ in run.epochs():
+            with run.training():
+                time.sleep(0.001)
+            if run.report(0.5, samples=1):
+                break
+        ended.set()
+
+    worker = Worker(loop, epochs=1000.0)
+    evaluations = worker.trainer.evaluations()
+    next(evaluations)
+    next(evaluations)
+    worker.trainer.finish()
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("uses_epochs", [True, False])
+def test_one_that_does_not_look_is_stopped_all_the_same(uses_epochs: bool) -> None:
+    def loop(run: Run) -> None:
+        for _ in run.epochs() if uses_epochs else iter(int, 1):
+            with run.training():
+                time.sleep(0.001)
+            run.report(0.5, samples=1)
+
+    worker = Worker(loop, epochs=1e6)
+    next(worker.trainer.evaluations())
+    worker.trainer.close()
+    assert not worker.trainer._thread.is_alive()
+
+
+def test_one_that_neither_returns_nor_asks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "GRACE_S", 0.05)
+    free = threading.Event()
+
+    def loop(run: Run) -> None:
+        reporting(0.5)(run)
+        free.wait(60)
+
+    worker = Worker(loop)
+    next(worker.trainer.evaluations())
+    with pytest.raises(UserError, match=r"train.py:train has gone on for 0 s after run.report"):
+        worker.trainer.finish()
+    free.set()
+
+
+def fails(run: Run) -> None:
+    raise ValueError("no such thing")
+
+
+def out_of_memory(run: Run) -> None:
+    raise MemoryError
+
+
+def leaves(run: Run) -> None:
+    sys.exit("enough")
+
+
+def forgets(run: Run) -> None:
+    pass
+
+
+def wrong_name(run: Run) -> None:
+    run.report(f1=0.5, samples=1)
+
+
+def nothing_trained(run: Run) -> None:
+    run.report(0.5, samples=1)
+
+
+def in_percent(run: Run) -> None:
+    run.report(accuracy=91, samples=1)
+
+
+def no_samples(run: Run) -> None:
+    run.report(0.5, samples=0)
+
+
+def no_value(run: Run) -> None:
+    run.report(samples=1)
+
+
+@pytest.mark.parametrize(
+    ("loop", "sentence"),
+    [
+        (
+            fails,
+            r"train.py:train failed \(.*test_own_runs.py, line \d+: ValueError: no such thing\)",
+        ),
+        (out_of_memory, "MemoryError"),
+        (leaves, r"sys.exit\('enough'\)"),
+        (forgets, "ended and has not reported its accuracy"),
+        (wrong_name, "f1 is not what runs are judged by, accuracy"),
+        (nothing_trained, "nothing was on the clock"),
+        (in_percent, "accuracy=91 is no share; report 0.91, not 91"),
+        (no_samples, "samples=0; name the training samples"),
+        (no_value, r"run.report\(accuracy=..., samples=...\)"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(loop: Loop, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as raised:
+        Worker(loop).to_the_end()
+    assert "\n" not in str(raised.value)
+
+
+def test_one_that_exits_well_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    def loop(run: Run) -> None:
+        reporting(0.5)(run)
+        print("done")
+        sys.exit()
+
+    assert Worker(loop).to_the_end()[-1].stop == "epochs"
+    assert capsys.readouterr().out == "done\n"
+
+
+def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "LEAST_S", 0.1)
+    monkeypatch.setattr(own, "LOOK_S", 0.02)
+    free = threading.Event()
+
+    def loop(run: Run) -> None:
+        with run.training():
+            free.wait(60)
+
+    objective = Objective(target=0.9, max_train_seconds=0.01)
+    with pytest.raises(UserError, match=r"has trained for 0 s without a report"):
+        Worker(loop, objective=objective).to_the_end()
+    free.set()
+
+
+def test_threads_left_behind_are_named() -> None:
+    free = threading.Event()
+
+    def loop(run: Run) -> None:
+        threading.Thread(target=free.wait, args=[60], name="loader-3").start()
+        reporting(0.5)(run)
+
+    worker = Worker(loop)
+    worker.to_the_end()
+    assert "has left threads running (loader)" in (worker.trainer.note() or "")
+    free.set()
+    clean = Worker(reporting(0.5))
+    clean.to_the_end()
+    assert clean.trainer.note() is None
+
+
+def test_memory_left_by_runs_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "_first_bytes", [])
+    worker = Worker(reporting(0.5))
+    worker.to_the_end()
+    worker.trainer.close()
+    monkeypatch.setattr(own, "LEFT_BYTES", -(2**40))
+    with pytest.raises(UserError, match="GiB in memory since its first run here"):
+        worker.trainer.close()
+
+
+def test_runs_of_one_seed_draw_the_same() -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def loop(run: Run) -> None:
+        drawn.append((random.random(), float(np.random.rand())))  # noqa: NPY002
+        reporting(0.5)(run)
+
+    for seed in (3, 3, 4):
+        Worker(loop, seed=seed).to_the_end()
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def saving(run: Run, *, seen: list[Any]) -> None:
+    state = run.resume()
+    seen.append(state)
+    total = 0 if state is None else state["total"]
+    for epoch in run.epochs():
+        with run.training():
+            total += epoch + 1
+        run.save({"total": total, "weights": [np.full(3, float(total))]})
+        if run.report(0.1, samples=5):
+            return
+
+
+def test_a_run_goes_on_from_its_checkpoint() -> None:
+    seen: list[Any] = []
+    spec = spec_of(epochs=4.0, checkpoint_every_s=1e-9)
+
+    def loop(run: Run) -> None:
+        saving(run, seen=seen)
+
+    world, ledger = PlainWorld("cpu"), Ledger("setup")
+    first = OwnTrainer(spec, loop, world, ledger)
+    checkpoints = Checkpoints(spec, world)
+    evaluations = first.evaluations()
+    taken = [checkpoints.after(next(evaluations), first, ledger) for _ in range(2)][-1]
+    assert taken is not None
+    first.close()
+
+    state = RunState.after(spec, taken.state.evaluations)
+    ledger = Ledger("setup", earlier=state.ledger)
+    second = OwnTrainer(spec, loop, world, ledger, resume=state)
+    second.restore(taken.weights)
+    curve = list(second.evaluations())
+    assert [point.index for point in curve] == [2, 3, 3]
+    assert [point.epoch for point in curve] == [3.0, 4.0, 4.0]
+    assert curve[-1].samples == 20
+    assert curve[0].train_s > taken.state.train_s
+    assert seen[0] is None
+    assert seen[1]["total"] == 3
+    np.testing.assert_array_equal(seen[1]["weights"][0], np.full(3, 3.0))
+    kind, content = state_of(second.save())
+    assert (kind, unpack_arrays(content)["total"]) == ("arrays", 10)
+    second.close()
+
+
+def test_nothing_is_checkpointed_that_is_not_of_the_report() -> None:
+    def loop(run: Run) -> None:
+        for epoch in run.epochs():
+            with run.training():
+                pass
+            if epoch == 1:
+                run.save(b"mine")
+            if run.report(0.1, samples=5):
+                return
+
+    worker = Worker(loop, checkpoint_every_s=1e-9)
+    checkpoints = Checkpoints(worker.spec, PlainWorld("cpu"))
+    curve = worker.trainer.evaluations()
+    taken = [checkpoints.after(one, worker.trainer, worker.ledger) for one in curve]
+    assert [one is not None for one in taken] == [False, True, False, False]
+    assert state_of(worker.trainer.save()) == ("bytes", b"mine")
+    worker.trainer.close()
+
+
+@pytest.mark.parametrize("state", [b"", b"no header\n", b'{"kind": "arrays", "epoch": 1}\nPK'])
+def test_a_state_of_another_kind_is_refused(state: bytes) -> None:
+    with pytest.raises(RefusedStateError, match="not what raybench writes"):
+        Worker(forgets).trainer.restore(state)
+
+
+def test_arrays_and_plain_data_are_kept_and_nothing_else() -> None:
+    state = {"a": [1, 2.5, "x", None, True], "b": {"c": np.arange(3)}, "d": np.float32(2)}
+    back = unpack_arrays(pack_arrays(state))
+    assert back["a"] == state["a"]
+    np.testing.assert_array_equal(back["b"]["c"], np.arange(3))
+    assert float(back["d"]) == 2.0
+    with pytest.raises(UserError, match=r"lock cannot be kept"):
+        pack_arrays({"lock": threading.Lock()})
+
+
+def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
+    worlds = thread_worlds(2)
+    curves: dict[int, list[Evaluation]] = {}
+
+    def loop(run: Run) -> None:
+        values = ((0.2, 0.4), (None, 0.5))
+        for each in values:
+            with run.training():
+                time.sleep(0.002 * (1 + run.rank))
+            if run.report(each[run.rank], samples=40):
+                return
+
+    def serve(rank: int) -> None:
+        spec = spec_of(framework="torch", num_workers=2)
+        ledger = Ledger("setup")
+        trainer = OwnTrainer(spec, loop, worlds[rank], ledger)
+        trainer.run._part = own._Plain
+        curves[rank] = list(trainer.evaluations())
+        trainer.finish()
+
+    pytest.importorskip("torch")
+    threads = [threading.Thread(target=serve, args=[rank]) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [point.value for point in curves[0]] == [pytest.approx(0.3), 0.5, 0.5]
+    assert [point.train_s for point in curves[0]] == [point.train_s for point in curves[1]]
+    assert curves[0][0].samples == 40
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"no {framework}")
+    backend = find_backend(framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    built: list[Any] = []
+
+    def loop(run: Run) -> None:
+        if framework == "torch":
+            import torch
+
+            built.append(run.prepare(torch.nn.Linear(3, 2)))
+            assert run.device == "cpu"
+        else:
+            import keras
+
+            built.append(run.prepare(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])))
+            assert run.strategy is not None
+        with run.training():
+            pass
+        run.save({"model": built[-1], "epoch": 4} if framework == "torch" else built[-1])
+        run.report(0.5, samples=1)
+
+    weights = []
+    for _ in range(2):
+        worker = Worker(loop, framework=framework, world=world)
+        worker.to_the_end()
+        run = worker.trainer.run
+        state = run.resume()
+        if framework == "torch":
+            assert state["epoch"] == 4
+            weights.append(state["model"]["weight"].numpy())
+        else:
+            weights.append(state[0])
+        worker.trainer.close()
+    np.testing.assert_array_equal(*weights)  # the seed is set before each
