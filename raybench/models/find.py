@@ -313,18 +313,19 @@ def _function_of(name: str) -> Callable[[Any], object]:
 
 _modules: dict[Path, ModuleType] = {}
 """Files that were imported: two of one name, in different folders, are two modules."""
+_folders: list[Path] = []
+"""What was in reach of them."""
 
 
 def _module_of(path: Path, name: str) -> ModuleType:
     """Import a file, with what lies beside it in reach, as Python does with a script; within a
     package as a module of it."""
-    if path in _modules:
-        return _modules[path]
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    _bring_in_reach(folder)
+    if path in _modules:
+        return _modules[path]
     with users_code(f"{name}: {path.name} cannot be imported", advice="; mend it"):
         if len(parts) > 1:
             module = importlib.import_module(".".join(parts))
@@ -337,3 +338,19 @@ def _module_of(path: Path, name: str) -> ModuleType:
             spec.loader.exec_module(module)
     _modules[path] = module
     return module
+
+
+def _bring_in_reach(folder: Path) -> None:
+    """Have modules looked for in a folder first; those that it has too, and that were imported from
+    another one's, make way for its own: two revisions have modules of the same names."""
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+    others = [one for one in _folders if one != folder]
+    if folder not in _folders:
+        _folders.append(folder)
+    for key, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        for other in others:
+            if file.is_relative_to(other) and (folder / file.relative_to(other)).is_file():
+                sys.modules.pop(key, None)

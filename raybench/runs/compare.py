@@ -7,7 +7,10 @@ every pair the test of `stats.sequential` says whether that is enough.
 import json
 import math
 import random
+import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +43,7 @@ from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, UserError
-from raybench.spec.own_loop import is_own_loop
+from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
@@ -168,7 +171,7 @@ def read_side(
     `source` is what messages call it.
     """
     if isinstance(side, str) and is_own_loop(side):
-        content = {"workload": side, "objective": RunSpec().objective.model_dump()}
+        content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
         return validate(RunSpec, apply_settings(content, list(settings)), source)
     if isinstance(side, str | Path) and Path(side).is_dir():
         side = Path(side) / "best.yaml"
@@ -185,6 +188,43 @@ def read_side(
         )
     document = study.run_spec(first_values(study, space)).document()
     return validate(RunSpec, apply_settings(document, list(settings)), source)
+
+
+def at_revision(side: str) -> str:
+    """Return `HEAD~1:train.py:train` as the function of that file in the tree of that revision,
+    which git writes to a folder of this machine; others as they are.
+
+    UserError where git refuses.
+    """
+    revision, _, rest = side.rpartition(".py:")[0].partition(":")
+    if is_command(side) or not rest:
+        return side
+    commit = _git(side, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    prefix = _git(side, "rev-parse", "--show-prefix")
+    import pooch  # slow: for this alone
+
+    folder = Path(pooch.os_cache("raybench")) / "revisions" / commit
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            archive = Path(made) / "tree.tar"
+            top = _git(side, "rev-parse", "--show-toplevel")
+            _git(side, "-C", top, "archive", f"--output={archive}", commit)
+            with tarfile.open(archive) as tree:
+                tree.extractall(Path(made) / "tree", filter="data")
+            (Path(made) / "tree").replace(folder)
+    return f"{folder / prefix / rest}.py:{side.rpartition(':')[2]}"
+
+
+def _git(side: str, *words: str) -> str:
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UserError(f"{side}: git cannot be run ({error.strerror}).") from None
+    if done.returncode:
+        why = done.stderr.strip().splitlines() or ["there is no such revision"]
+        raise UserError(f"{side}: {why[-1]}; write it REVISION:FILE.py:FUNCTION, in a repository.")
+    return done.stdout.strip()
 
 
 def _print_plan(console: Console, compared: Compared, pairs: int, place: str) -> None:

@@ -1,14 +1,25 @@
 """`raybench compare`: what it reads, what it says, and what it refuses, without Ray."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from raybench.commands import report
 from raybench.commands.compare import parser
+from raybench.models.find import find_workload
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code
-from raybench.runs.compare import check_sides, errors_left, order_of, read_share, read_side
+from raybench.runs.compare import (
+    at_revision,
+    check_sides,
+    errors_left,
+    order_of,
+    read_share,
+    read_side,
+)
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
@@ -120,6 +131,35 @@ def test_a_side_is_a_run_spec_a_study_or_a_space_of_one_point(tmp_path):
     wide = write(tmp_path / "w.yaml", workload="mnist_small", space={"learning_rate": [0.1, 0.2]})
     with pytest.raises(UserError, match=r"has 2 configurations; compare takes one"):
         read_side(wide, wide, [])
+
+
+def test_a_revision_is_the_tree_that_git_has_of_it(tmp_path, monkeypatch):
+    """With the modules beside it: those of the other side stay its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    (tmp_path / "code").mkdir()
+    for number in (1, 2):
+        (tmp_path / "code" / "parts_of_it.py").write_text(f"NUMBER = {number}\n")
+        text = "import parts_of_it\ndef train(run):\n    return parts_of_it.NUMBER\n"
+        (tmp_path / "code" / "train.py").write_text(text)
+        for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "x"]):
+            subprocess.run(["git", *words], cwd=tmp_path / "code", check=number == 1)
+        if number == 1:
+            (tmp_path / "code" / "more.txt").write_text("so that there is something to commit")
+    monkeypatch.chdir(tmp_path / "code")
+    old = read_side("HEAD~1:train.py:train", "A", ["objective.target=0.9"])
+    assert Path(old.workload.rpartition(":")[0]).is_relative_to(tmp_path / "cache")
+    sides = [find_workload(one).function for one in (old.workload, "train.py:train", old.workload)]
+    assert [side(None) for side in sides] == [1, 2, 1]
+    assert at_revision("train.py:train") == "train.py:train"
+    for side, says in (("HEAD~9:train.py:train", "no such revision"), ("x:y.py:z", "no such rev")):
+        with pytest.raises(UserError, match=says):
+            at_revision(side)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="not a git repository"):
+        at_revision("HEAD~1:train.py:train")
 
 
 def test_sides_must_be_comparable(tmp_path):
