@@ -1,6 +1,7 @@
 """Who may write below a URL."""
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ import pytest
 
 from raybench.results import lock
 from raybench.results.bucket import Bucket
-from raybench.results.lock import Lease
+from raybench.results.lock import Lease, LeaseLostError
 from raybench.spec.errors import UserError
 from tests.s3_server import FAST
 
@@ -59,8 +60,9 @@ class TestLease:
         killed.release()
         assert not json.loads(Bucket(url).get(lock.LEASE_KEY))["released"], "another's by now"
 
-    def test_of_two_that_take_it_at_once_one_gets_it(self, url):
-        for number in range(5):
+    def test_of_two_that_take_it_at_once_one_gets_it(self, url, monkeypatch):
+        monkeypatch.setattr(lock, "SETTLE_S", 1.0)  # a busy machine may hold one of them up
+        for number in range(3):
             bucket, together = Bucket(f"{url}/{number}"), threading.Barrier(2)
 
             def take(name, bucket=bucket, together=together):
@@ -68,12 +70,12 @@ class TestLease:
                 together.wait()
                 try:
                     one.take()
-                except UserError as error:
+                    one.beat()
+                except (UserError, LeaseLostError) as error:
                     return str(error)
-                one.beat()
                 return name
 
             with ThreadPoolExecutor(2) as pool:
                 got = list(pool.map(take, ["one", "two"]))
             assert sorted(len(one) > 3 for one in got) == [False, True], got
-            assert "is in use by" in max(got, key=len)
+            assert re.search("is in use by|was taken over by", max(got, key=len))
