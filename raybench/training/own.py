@@ -225,11 +225,14 @@ class Run:
         kind, content = state_of(self._state)
         return content if kind == "bytes" else self._part.unpack(content)
 
+    def on_clock(self) -> float:
+        """Return the seconds on this worker's clock since the last report."""
+        return self._ledger.seconds("train") - self._train_s
+
     def took(self, train_s: float) -> None:
         """Let what was on the clock since the last report be so many seconds, or fewer, if somebody
         else has measured them."""
-        more = self._ledger.seconds("train") - self._train_s - train_s
-        self._ledger.move(max(more, 0.0), "train", "eval")
+        self._ledger.move(max(self.on_clock() - train_s, 0.0), "train", "eval")
 
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}

@@ -1,0 +1,164 @@
+"""The callbacks for trainers: by a fake of each library's protocol, and by the library itself."""
+
+import importlib
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_own_runs import Clock, Loop, Worker
+
+from raybench import integrations
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.training.own import Run
+
+STEPS = 4
+
+
+class Fit:
+    """Calls what a trainer calls, two epochs of four steps: the first takes 100 s more."""
+
+    def __init__(self, clock: Clock, metric: str) -> None:
+        self.clock, self.metric = clock, metric
+        self.control = types.SimpleNamespace(
+            should_evaluate=False, should_save=False, should_training_stop=False
+        )
+        self.should_stop = self.stop_training = False
+        self.callback_metrics = {metric: 0.5}
+
+    def __call__(self, callback: Any) -> None:
+        callback.params, callback.model = {"steps": STEPS}, self
+        self.clock.now += 20.0  # set-up
+        for epoch in range(2):
+            self.call(callback, "epoch_begin", epoch, names=("train_epoch_start",))
+            for step in range(STEPS):
+                self.call(callback, "step_begin", step, names=BEGIN)
+                self.clock.now += 1.0 + 100.0 * (epoch == step == 0)
+                self.call(callback, "step_end", step, names=END)
+            is_hugging_face = hasattr(callback, "on_evaluate")
+            self.call(callback, "epoch_end" if is_hugging_face else "", epoch, names=VALIDATION)
+            self.clock.now += 50.0  # validation
+            self.report(callback, epoch)
+
+    def call(self, callback: Any, name: str, number: int, names: tuple[str, ...]) -> None:
+        for one in (name, *names):
+            if function := getattr(callback, f"on_{one}", None):
+                logs = {"logs": None} if one == "train_batch_begin" else {}
+                function(*self.arguments(one, number), **logs)
+
+    def arguments(self, name: str, number: int) -> tuple[Any, ...]:
+        if name.startswith(("step", "epoch_begin")) and self.metric.startswith("eval"):
+            return None, None, self.control
+        return () if name == "test_begin" else (number,)
+
+    def report(self, callback: Any, epoch: int) -> None:
+        if hasattr(callback, "on_evaluate"):
+            callback.on_evaluate(None, None, self.control, metrics=self.callback_metrics)
+        elif hasattr(callback, "on_validation_end"):
+            callback.on_validation_end(self, None)
+        else:
+            callback.on_epoch_end(epoch, self.callback_metrics)
+
+
+BEGIN = ("train_batch_begin", "train_batch_start")
+END = ("train_batch_end",)
+VALIDATION = ("validation_start", "test_begin", "train_epoch_end")
+ALL = [
+    ("transformers", "TrainerCallback", integrations.HuggingFace, "eval_accuracy"),
+    ("lightning.pytorch.callbacks", "Callback", integrations.Lightning, "val_accuracy"),
+    ("keras.callbacks", "Callback", integrations.Keras, "val_accuracy"),
+]
+
+
+@pytest.fixture(params=ALL, ids=["transformers", "lightning", "keras"])
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
+    """A maker of callbacks over a fake library, and the metric's name."""
+    library, name, make, metric = request.param
+    module = types.ModuleType(library)
+    setattr(module, name, type(name, (), {}))
+    for part in (library, library.partition(".")[0], library.rpartition(".")[0] or library):
+        monkeypatch.setitem(sys.modules, part, module)
+    return make, metric
+
+
+def test_only_steps_are_on_the_clock_and_the_first_counts_as_the_others(made: Any) -> None:
+    make, metric = made
+    clock = Clock()
+    curve = Worker(lambda run: Fit(clock, metric)(make(run)), clock=clock).to_the_end()
+    assert [point.train_s for point in curve] == pytest.approx([4.0, 8.0, 8.0])
+    assert [point.samples for point in curve] == [4 * 64, 8 * 64, 8 * 64]
+    assert [point.value for point in curve] == [0.5, 0.5, 0.5]
+
+
+def test_the_trainer_is_told_to_stop(made: Any) -> None:
+    make, metric = made
+    clock, fits = Clock(), []
+
+    def loop(run: Run) -> None:
+        fits.append(Fit(clock, metric))
+        fits[0](make(run))
+
+    curve = Worker(loop, clock=clock, objective=Objective(target=0.4)).to_the_end()
+    assert [point.stop for point in curve] == ["target"]
+    told = fits[0].should_stop + fits[0].stop_training + fits[0].control.should_training_stop
+    assert told == 1
+
+
+def test_a_metric_that_is_not_there_is_named(made: Any) -> None:
+    make, metric = made
+    clock = Clock()
+    loop: Loop = lambda run: Fit(clock, metric)(make(run, metric="f1"))  # noqa: E731
+    with pytest.raises(UserError, match=rf"No f1 at a validation \({metric} is there\)"):
+        Worker(loop, clock=clock).to_the_end()
+
+
+@pytest.mark.parametrize(("library", "_", "make", "metric"), ALL)
+def test_a_library_that_is_missing_is_named(
+    library: str, _: str, make: Any, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = library.partition(".")[0]
+    monkeypatch.delitem(sys.modules, library, raising=False)
+    monkeypatch.setattr(
+        sys, "meta_path", [types.SimpleNamespace(find_spec=missing(name)), *sys.meta_path]
+    )
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(UserError, match=f"{name} is not installed"):
+        Worker(lambda run: make(run)).to_the_end()
+
+
+def missing(name: str) -> Any:
+    def find_spec(module: str, *_: Any) -> None:
+        if module == name:
+            raise ModuleNotFoundError(name=name)
+
+    return find_spec
+
+
+@pytest.mark.parametrize(
+    ("library", "example", "samples"),
+    [
+        ("keras", "keras_fit", 1408),
+        ("lightning", "lightning_fit", 1408),
+        ("transformers", "hugging_face", 1024),
+    ],
+)
+def test_the_example_with_the_library(
+    library: str, example: str, samples: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    if library == "transformers":
+        pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    monkeypatch.chdir(tmp_path)
+    train = importlib.import_module(example).train
+    changes: dict[str, Any] = {"model": {"hidden_units": 32}, "learning_rate": 1e-5}
+    never = Objective(target=1.0, max_train_seconds=1000.0)
+    curve = Worker(train, objective=never, epochs=2.0, **changes).to_the_end()
+    assert [point.samples for point in curve] == [samples, 2 * samples, 2 * samples]
+    assert all(point.train_s > 0 and math.isfinite(point.value) for point in curve)
+    soon = Objective(target=0.01, max_train_seconds=1000.0)
+    curve = Worker(train, objective=soon, epochs=50.0, **changes).to_the_end()
+    assert curve[-1].stop == "target"
