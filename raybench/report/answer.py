@@ -45,7 +45,7 @@ from raybench.results.verdict import (
 )
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
-from raybench.spec.objective import GUESSES, share_error
+from raybench.spec.objective import GUESSES
 from raybench.spec.run import RATE, RunSpec, describe, named_optimizer
 from raybench.spec.text import clean
 
@@ -168,7 +168,7 @@ def _saved(facts: VerdictFacts) -> str:
     longer = facts.cheapest.seconds / facts.fastest.seconds
     if share > 1 - ALIKE or longer < 1 + ALIKE:
         return ""
-    return f": {100 * share:.0f} % of the fastest's cost, for {longer:.2g} times its time"
+    return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
 def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
@@ -204,9 +204,8 @@ def _reaches_value(results: Study, facts: VerdictFacts) -> str:
         return f"reaches {found}; unconfirmed: one run of the search"
     notes = [f"median of {one.seeds}"]
     if one.ends is not None:
-        is_known = metric.is_share or rows_error(
-            results, "validation", repeated(results)[one.trial].printed_runs
-        )
+        names = repeated(results)[one.trial].printed_runs
+        is_known = metric.is_share or rows_error(results, "validation", one.value, names)
         over = "" if is_known else " over seeds"
         notes.append(f"90 % interval{over}: {between(metric, one.ends)}")
     if budget is not None:
@@ -328,11 +327,12 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     said, found = (new_value(results, facts.fastest.trial, part) for part in PARTS)
     if said is None or found is None:
         return []
-    error = math.hypot(
-        _row_error(metric, said, both["validation"].rows),
-        _row_error(metric, found, both["test"].rows),
-    )
-    if metric.gap(said, found) <= BEYOND * error:
+    names = repeated(results)[facts.fastest.trial].printed_runs
+    of_said = rows_error(results, "validation", said, names)
+    of_found = rows_error(results, "test", found, names)
+    if of_said is None or of_found is None:
+        return []
+    if metric.gap(said, found) <= BEYOND * math.hypot(of_said, of_found):
         return []
     shares = [
         f"{metric.shown(value)} of {both[part].rows:,}"
@@ -345,14 +345,6 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
 
 
 PARTS = ("validation", "test")
-
-
-def _row_error(metric: Metric, value: float, rows: int) -> float:
-    """Return the standard error of a value by its rows: of a share binomial, of others that of a
-    mean of squares of normal residuals, which is more than that of their root."""
-    if metric.is_share:
-        return share_error(value, rows)
-    return abs(1 - value if metric.name == "r2" else value) * math.sqrt(2 / rows)
 
 
 def _all_failed(results: Study) -> str:

@@ -296,7 +296,9 @@ def _confirming_command(results: Study) -> str:
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:
     """Return the study's own command, on the folder that its results are in now, and `more`."""
-    given = split_command(clean(str(results.study.get("command", ""))))
+    sessions = [results.study, *(results.study.get("continued") or [])]
+    asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
+    given = next((one for one in reversed(asked) if one and "--more" not in one), asked[0])
     while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
         given.pop(0)
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -328,27 +328,33 @@ def _tested(results: Study) -> dict[str, dict[str, float]]:
     for trial, own in groups.items():
         names = repeated(results)[trial].printed_runs
         ends = with_rows(results, "test", interval(own, noise), names)
-        is_known = results.metric.is_share or rows_error(results, "test", names) is not None
-        is_known = bool(own) and is_counted and is_known
+        error = rows_error(results, "test", sum(ends) / 2, names)
+        is_known = bool(own) and is_counted and error is not None
         found[trial] = dict(zip(("low", "high"), ends, strict=True)) if is_known else {}
     return found
 
 
-def rows_error(results: Study, part: str, names: Sequence[str]) -> float | None:
-    """Return the standard error, by the sampling of the rows, of what runs measured of a metric
-    that is no share; None where it is not recorded.
+def rows_error(results: Study, part: str, value: float, names: Sequence[str]) -> float | None:
+    """Return the standard error, by the sampling of the rows of `validation` or `test`, of a value
+    that runs measured; None where it is not known.
 
-    On the validation rows, the median of what the runs' last evaluations recorded; on the test
-    rows the same for as many.
+    Of a share it is binomial. Of other metrics, on the validation rows, the median of what the
+    runs' last evaluations recorded; on the test rows the same for as many.
     """
+    if results.metric.is_share:
+        known = results.baselines.get(part)
+        if known is None or not math.isfinite(value):
+            return None
+        share = (value * known.rows + 1) / (known.rows + 2)  # one of 0 or 1 has an error too
+        return share_error(share, known.rows)
     last = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
     errors = [point.value_error for point in last if point.value_error is not None]
     if not errors or part == "validation":
         return statistics.median(errors) if errors else None
-    known = results.baselines
-    if not {"validation", part} <= known.keys():
+    both = results.baselines
+    if not {"validation", part} <= both.keys():
         return None
-    return statistics.median(errors) * math.sqrt(known["validation"].rows / known[part].rows)
+    return statistics.median(errors) * math.sqrt(both["validation"].rows / both[part].rows)
 
 
 def with_rows(
@@ -357,19 +363,14 @@ def with_rows(
     """Return a 90 % interval of values, given as what scores are (`stats.replicates`), with the
     sampling error of the rows of `validation` or `test` in it.
 
-    It adds to the error over seeds in squares: all seeds share the rows, so no number of them
-    lessens it. Of shares it is binomial, of other metrics what the runs `names` have recorded
-    (`rows_error`); where it is not known the interval is over seeds alone. No comparison of
-    configurations uses it: they share the rows too.
+    It (`rows_error`) adds to the error over seeds in squares: all seeds share the rows, so no
+    number of them lessens it. Where it is not known the interval is over seeds alone. No comparison
+    of configurations uses it: they share the rows too.
     """
-    metric, known = results.metric, results.baselines.get(part)
+    metric = results.metric
     low, high = sorted(-metric.sign * end for end in ends)
-    middle, error = (low + high) / 2, None
-    if not metric.is_share:
-        error = rows_error(results, part, names)
-    elif known is not None and math.isfinite(middle):
-        share = (middle * known.rows + 1) / (known.rows + 2)  # one of 0 or 1 has an error too
-        error = share_error(share, known.rows)
+    middle = (low + high) / 2
+    error = rows_error(results, part, middle, names)
     if error is not None and math.isfinite(high - low):
         reach = math.hypot((high - low) / 2, ONE_SIDED * error)
         low, high = middle - reach, middle + reach

@@ -150,6 +150,8 @@ def check_sides(options: CompareOptions) -> Compared:
     judged = {"objective": objective, "eval_every_samples": first.eval_every_samples}
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
     flats = [flat(spec.in_short().document()) for spec in specs.values()]
+    if all(is_own_loop(spec.workload) for spec in specs.values()):
+        flats = [one | {"workload": ""} for one in flats]  # the sides are called by it
     keys = [
         key
         for key in dict.fromkeys(key for one in flats for key in one)

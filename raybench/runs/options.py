@@ -49,7 +49,7 @@ class Options(Document):
             raise UserError(f"{' and '.join(named)}: each names what to train; keep one of them.")
         if self.train is not None and not is_own_loop(self.train):
             raise UserError(f"--train {self.train}: write it FILE.py:FUNCTION, as train.py:train.")
-        command = None if self.command is None else f"{MARK}{self.command}"
+        command = None if self.command is None else f"{MARK}{self.command.removeprefix(MARK)}"
         found = {"workload": self.workload or self.train or command}
         found["objective.metric_pattern"] = self.metric_pattern
         return [f"{below}{key}={json.dumps(one)}" for key, one in found.items() if one is not None]

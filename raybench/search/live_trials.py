@@ -4,6 +4,7 @@ Every method may be called twice for the same event and by any hook of Ray Tune 
 an evaluation counts once, and so does an end.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,8 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
 LOST = "the trial's own process was lost"
+HOPELESS = 5
+"""Trials that fail alike before any has trained, after which the search ends."""
 
 
 class LiveTrials:
@@ -38,9 +41,11 @@ class LiveTrials:
         release: Callable[[str], int],
         disturbed: Disturbed | None = None,
         on_begun: Callable[[], None] = lambda: None,
+        has_trained: bool = False,
     ) -> None:
         """`release` gives the workers of a run back that is ended from outside; it returns the
-        most others that ran beside it. `on_begun` hears of every trial before it starts."""
+        most others that ran beside it. `on_begun` hears of every trial before it starts.
+        `has_trained`: whether one of an earlier session has."""
         self._search, self._store, self._progress = search, store, progress
         self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
         self._saved, self._disturbed = saved, disturbed or Disturbed()
@@ -61,6 +66,10 @@ class LiveTrials:
         self._may_warn = search.placer is not None
         self._noted: set[str] = set()
         """What was said of how trials ended."""
+        self._has_trained = has_trained
+        """Whether a trial of this study has."""
+        self._causes: list[str] = []
+        """What trials failed of before any had trained, without the numbers in it."""
         self.ended_by: StopReason | None = None
         """Why no more trials were asked for; None while they are, or where there are no more."""
 
@@ -159,7 +168,7 @@ class LiveTrials:
             outcome = replace(outcome, failure="error", message=message, traceback=error)
         if is_lost or error or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
-        if (fault := fault_of(outcome.message)) is not None:
+        if (fault := fault_of(outcome.message) or self._hopeless(outcome)) is not None:
             self._deadline.ends_with(fault)
         if outcome.traceback:
             with self._writing():
@@ -187,6 +196,22 @@ class LiveTrials:
         self._again[name] = record, lines
         self._due.append(name)
         self._progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
+
+    def _hopeless(self, outcome: RunOutcome) -> StudyError | None:
+        """Return what ends the search where all trials so far have failed alike before they had
+        trained: no other configuration would mend it."""
+        if outcome.evaluation is not None:
+            self._has_trained = True
+        if self._has_trained or outcome.failure != "error":
+            return None
+        self._causes.append(re.sub(r"\d+", "", outcome.message or ""))
+        if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:
+            return None
+        why = (outcome.message or "").removesuffix(".")
+        return StudyError(
+            f"the first {HOPELESS} trials have all failed before they trained ({why}); mend it, "
+            "then the same command goes on."
+        )
 
     def _learn(self, record: RunRecord) -> None:
         """Take a record that stands."""

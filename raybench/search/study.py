@@ -134,6 +134,11 @@ class StudyPipeline:
             return
         search, confirm_budget = self._open_search(earlier)
         progress = self._progress(search.num_trials, search.num_finished)
+        progress.state.best = min(
+            (run for run in self._trials if run.failure is None),
+            key=lambda run: run.score,
+            default=None,
+        )
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
             self.deadline.reserve_s = 0.0
@@ -204,6 +209,7 @@ class StudyPipeline:
         folder = self.store.folder
         uncount(self.study, self.store)
         records = read_records(folder)
+        self._trials = [run for run in records.runs.values() if run.role == "trial"]
         if records.left_out is not None:
             say(self.console, records.left_out)
         factors = study_factors(self.study, self.space)
@@ -239,6 +245,7 @@ class StudyPipeline:
             release=lambda name: run_client.release(pool, name, keep=keep),
             disturbed=self.disturbed,
             on_begun=self._trial_begun,
+            has_trained=any(run.samples for run in self._trials),
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
         if not self.deadline.over:
@@ -358,7 +365,8 @@ class StudyPipeline:
     def _write_study(self) -> None:
         target = "the user"
         if "target" in self.study.auto:
-            target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
+            said = (one for one in self.set_by if one.startswith(("target", "no target")))
+            target = next(said, "not set yet")
         cluster = self.session.capacity.document()
         content = {
             "study": self.study.document(),

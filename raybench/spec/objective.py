@@ -49,7 +49,8 @@ class Objective(Document):
     it, and of all others it is known."""
     metric_pattern: str | None = None
     """Regular expression that finds the metric in a line that a command prints, as its first group:
-    `accuracy=([0-9.]+)`; by default such a line is JSON."""
+    `accuracy=([0-9.]+)`; groups named `train_s`, `samples` and `test` are read too. By default such
+    a line is JSON."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None

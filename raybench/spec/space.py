@@ -192,7 +192,8 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
     for key, content in raw.items():
         where = f"{source}: 'space.{key}'"
         if not is_searchable(key):
-            raise UserError(f"{where}: cannot be searched; {did_you_mean(key, SEARCHABLE)}")
+            hint = did_you_mean(key, [*SEARCHABLE, *OPEN])
+            raise UserError(f"{where}: cannot be searched; {hint}")
         if key in flat(fixed):
             raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
         dimension = _parse_dimension(content, key, where, f"{source}: space")

@@ -3,18 +3,22 @@ children.
 
 A line of JSON on its stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
 The last two are since the line before, and optional: without `samples` a line counts as one sample,
-without `train_s` all time since the line before is training. What else it prints is passed on.
+without `train_s` all time since the line before is training. Before the first line it is start-up
+too, so that line waits for the second, a while, and counts as long as it where it took longer.
+What else it prints is passed on.
 """
 
 import contextlib
 import json
 import math
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +36,14 @@ GRACE_S = 10.0
 """How long a command may take to end after SIGTERM, before it and its children are killed."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
 """Ends the command's process group when the worker that started it is gone, with its pipe."""
+NAMED = ("samples", "train_s", "test")
+"""What a line may say beside the metric."""
+SEEN_ONCE = (
+    "the command reports once and does not say train_s, so its start-up counts as training; let it "
+    "print the seconds it has trained, or more often"
+)
+WAITS, LEAST_S = 2.0, 1.0
+"""How many times as long as the first line took the second is waited for, and at least."""
 TAIL_BYTES = 4000
 MOST_SHOWN = 200
 """Characters of the last line of an error."""
@@ -53,17 +65,68 @@ def run_command(run: Run) -> None:
     metric, pattern = spec.objective.judged_by.name, spec.objective.metric_pattern
     with tempfile.TemporaryFile() as errors, _started(words, spec, errors) as process:
         assert process.stdout is not None
-        lines = _reports(process.stdout, metric, re.compile(pattern) if pattern else None)
-        while True:
+        lines = _Lines(_reports(process.stdout, metric, re.compile(pattern) if pattern else None))
+
+        def read(most_s: float | None = None) -> dict[str, Any] | None:
             with run.training():
-                told = next(lines, None)
-            if told is None:
-                break
+                return lines.next(most_s)
+
+        def is_enough(told: dict[str, Any]) -> bool:
+            return run.report(told[metric], samples=told.get("samples", 1), test=told.get("test"))
+
+        told = read()
+        if told is not None and told.get("train_s") is None:
+            first, first_s = told, run.on_clock()
+            told = read(max(WAITS * first_s, LEAST_S))
+            if told is None and lines.is_over:
+                told, run.note = first, SEEN_ONCE
+            else:
+                second_s = run.on_clock() - first_s
+                run.moved(second_s, "train", "report")  # until its own report
+                if told is not None:
+                    share = first.get("samples", 1) / told.get("samples", 1)
+                    run.took(second_s * share, "setup")
+                if is_enough(first):
+                    return
+                run.moved(second_s, "report", "train")
+                told = told or read()
+        while told is not None:
             if (train_s := told.get("train_s")) is not None:
-                run.took(float(train_s))
-            if run.report(told[metric], samples=told.get("samples", 1), test=told.get("test")):
+                run.took(float(train_s), "eval")
+            if is_enough(told):
                 return
+            told = read()
         _require_success(process.wait(), errors)
+
+
+class _Lines:
+    """What a command reports, read in a thread of its own: the next may be waited for in vain."""
+
+    def __init__(self, reports: Iterator[dict[str, Any]]) -> None:
+        self.is_over = False
+        self._found: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
+        threading.Thread(target=self._read, args=[reports], daemon=True).start()
+
+    def next(self, most_s: float | None = None) -> dict[str, Any] | None:
+        """Return the next report; None where there is no more, or none within `most_s` seconds."""
+        if self.is_over:
+            return None
+        try:
+            found = self._found.get(timeout=most_s)
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        self.is_over = found is None
+        return found
+
+    def _read(self, reports: Iterator[dict[str, Any]]) -> None:
+        try:
+            for one in reports:
+                self._found.put(one)
+            self._found.put(None)
+        except BaseException as error:  # noqa: BLE001 (raised where the next is waited for)
+            self._found.put(error)
 
 
 def _reports(
@@ -81,9 +144,11 @@ def _reports(
 def _read(line: str, metric: str, pattern: re.Pattern[str] | None) -> dict[str, Any] | None:
     """Return what a line reports, the metric by its name; None of a line that reports nothing."""
     if pattern is not None:
-        found = pattern.search(line)
+        if (found := pattern.search(line)) is None:
+            return None
+        named = {key: text for key, text in found.groupdict().items() if key in NAMED and text}
         with contextlib.suppress(TypeError, ValueError):
-            return {metric: float(found[1])} if found else None
+            return {metric: float(found[1])} | {key: float(text) for key, text in named.items()}
         return None
     try:
         content = json.loads(line) if line.lstrip().startswith("{") else None
@@ -95,7 +160,7 @@ def _read(line: str, metric: str, pattern: re.Pattern[str] | None) -> dict[str, 
     value = math.nan if told.get(metric, 0) is None else told.get(metric)  # JSON has no NaN
     if not isinstance(value, int | float):
         return None
-    for key in ("samples", "train_s", "test"):
+    for key in NAMED:
         if not isinstance(told.get(key, 0), int | float):
             raise UserError(f"the command's line {shorten(line.strip(), 80)}: {key} is no number.")
     return told | {metric: value}

@@ -100,6 +100,8 @@ class Run:
         self._is_fresh = False
         """Whether `_state` is that of the next report."""
         self._test: float | None = None
+        self.note: str | None = None
+        """What there is to say of how it ran, in a sentence."""
         self._told: queue.Queue[Evaluation | BaseException | None] = queue.Queue()
         """What the loop hands over; None once it has returned."""
         self._goes_on: queue.Queue[bool] = queue.Queue()
@@ -229,10 +231,14 @@ class Run:
         """Return the seconds on this worker's clock since the last report."""
         return self._ledger.seconds("train") - self._train_s
 
-    def took(self, train_s: float) -> None:
+    def took(self, train_s: float, rest: str = "eval") -> None:
         """Let what was on the clock since the last report be so many seconds, or fewer, if somebody
-        else has measured them."""
-        self._ledger.move(max(self.on_clock() - train_s, 0.0), "train", "eval")
+        else has measured them; the others were of the phase `rest`."""
+        self.moved(max(self.on_clock() - train_s, 0.0), "train", rest)
+
+    def moved(self, seconds: float, source: str, target: str) -> None:
+        """Count seconds of one phase of this worker's ledger as another's."""
+        self._ledger.move(seconds, source, target)
 
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
@@ -343,7 +349,7 @@ class OwnTrainer:
         there = (one for one in threading.enumerate() if not one.name.startswith(IDLE))
         left = [re.sub(r"-\d+", "", one.name) for one in there if one not in self._before]
         if not left:
-            return None
+            return self.run.note
         return (
             f"{self._name} has left threads running ({', '.join(left[:3])}), which may slow the "
             "runs after it; end them before it returns"

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 import raybench
 from raybench.cluster.run_client import RunClient, run_once
 from raybench.cluster.session import Session
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
 
 from .commands import raybench as command
+from .test_live_session import pids_of, to_the_end
 
 pytestmark = pytest.mark.ray
 LOOPS = Path(__file__).with_name("own_loops.py")
@@ -47,17 +46,6 @@ def session() -> Iterator[Session]:
             yield session
     finally:
         os.chdir(before)
-
-
-def to_the_end(client: RunClient) -> RunOutcome:
-    while not client.step().is_over:
-        pass
-    return client.finish()
-
-
-def pids_of(session: Session, name: str) -> list[int]:
-    groups = ray.get(session.pool.groups.remote())
-    return next(list(group.pids) for group in groups if group.trial == name)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -127,6 +127,12 @@ def test_the_steps_use_the_words_of_the_command_that_was_given(tmp_path, program
     assert found[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
     assert found[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
     assert f"again: {shlex.quote(path)} train THIS_FILE" in comment_of(results)
+    own = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
+    later = [f"{own} --time-budget 60", f"{own} --more 8"]
+    results.study["continued"] = [{"command": one} for one in later]
+    assert list(steps(results).values())[1].startswith(
+        f"{shlex.quote(path)} tune my.yaml --time-budget 60 --out {tmp_path} --more "
+    ), "as it was asked for last"
 
 
 def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raybench.results.records import read_records
+from raybench.search import live_trials
 from raybench.search.live_trials import LiveTrials
 from raybench.spec.errors import StudyError
 from raybench.stats.record import RunOutcome
@@ -32,6 +33,11 @@ def ended(trials: LiveTrials, name: str) -> None:
 
 def lost(trials: LiveTrials, name: str) -> None:
     trials.ended(name, is_lost=True)
+
+
+def broken(message: str) -> RunOutcome:
+    """A run that ended before it had trained."""
+    return RunOutcome(is_over=True, failure="error", message=message)
 
 
 ORDERS: list[tuple[Event, ...]] = [
@@ -360,6 +366,31 @@ def test_a_rerun_that_is_cut_off_leaves_what_there_was(stage: Stage) -> None:
     kept = read_records(stage.store.folder)
     assert (kept.runs[name].time_to_target_s, kept.runs[name].reruns) == (3.0, 0)
     assert [point.index for point in kept.curves[name]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "is_hopeless"),
+    [
+        ([broken("no file, pid 1"), broken("no file, pid 2")], True),
+        ([broken("no file"), broken("no memory for 3")], False),
+        ([broken("no file"), REACHED], False),
+        ([replace(SECOND, is_over=True, failure="error", message="x"), broken("x")], False),
+        ([replace(broken("x"), failure="oom"), broken("x")], False),
+    ],
+)
+def test_a_search_ends_where_no_trial_can_train(
+    outcomes: list[RunOutcome], is_hopeless: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_trials, "HOPELESS", 2)
+    for now in outcomes:
+        name = stage.start()
+        stage.trials.seen(name, now)
+        stage.trials.ended(name)
+    if is_hopeless:
+        with pytest.raises(StudyError, match=r"first 2 trials .* \(no file, pid 2\); mend it"):
+            stage.deadline.raise_fault()
+    assert len(read_records(stage.store.folder).runs) == 2, "nothing is lost"
+    assert stage.deadline.over == is_hopeless
 
 
 @pytest.mark.parametrize("room", [0, 1])

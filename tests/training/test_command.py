@@ -79,13 +79,47 @@ def test_lines_of_json_are_evaluations(script: Any, capfd: pytest.CaptureFixture
     assert "begin ['0.25', '64']" in capfd.readouterr().out
 
 
-def test_without_seconds_all_since_the_last_line_is_training(script: Any) -> None:
-    path = script("for _ in range(2):\n    time.sleep(0.2)\n    print('acc 0.5 mean')\n")
-    objective = Objective(target=0.9, metric_pattern=r"acc ([0-9.]+)")
-    curve = list(trainer_of(path, objective=objective).evaluations())
-    assert [point.value for point in curve] == [0.5, 0.5, 0.5]
-    assert curve[0].samples == 1
-    assert curve[1].train_s - curve[0].train_s > 0.1
+def test_without_seconds_start_up_is_no_training(script: Any) -> None:
+    """The first line counts as long as the second, by its samples, and waits for it."""
+    path = script(
+        "time.sleep(1.5)\n"
+        "for samples in (50, 100, 100):\n"
+        "    time.sleep(0.2)\n    print(f'acc 0.5 of {samples}')\n"
+    )
+    pattern = r"acc (?P<value>[0-9.]+) of (?P<samples>[0-9]+)"
+    trainer = trainer_of(path, objective=Objective(target=0.9, metric_pattern=pattern))
+    first, second, third, _ = trainer.evaluations()
+    assert [one.samples for one in (first, second, third)] == [50, 150, 250]
+    since = second.train_s - first.train_s
+    assert since >= 0.19
+    assert first.train_s == pytest.approx(since / 2, rel=0.05)
+    assert first.ledger["setup"] > 1.4
+    assert third.ledger["setup"] < 60
+    trainer.finish()
+    assert trainer.note() is None
+
+
+def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) -> None:
+    path = script("for _ in range(99):\n    time.sleep(0.05)\n    print('acc 0.95')\n")
+    objective = Objective(target=0.9, metric_pattern="acc ([0-9.]+)")
+    (only,) = trainer_of(path, objective=objective).evaluations()
+    assert only.stop == "target"
+
+
+def test_of_one_line_alone_it_is_said_that_start_up_counts(script: Any) -> None:
+    trainer = trainer_of(script("time.sleep(0.3)\nprint(json.dumps({'accuracy': 0.5}))\n"))
+    curve = list(trainer.evaluations())
+    assert curve[-1].train_s >= 0.29
+    trainer.finish()
+    assert "its start-up counts as training" in (trainer.note() or "")
+
+
+def test_a_pattern_finds_the_seconds_too(script: Any) -> None:
+    path = script("time.sleep(0.3)\nprint('acc=0.5 in 0.25 s')\n")
+    objective = Objective(target=0.9, metric_pattern=r"acc=([0-9.]+) in (?P<train_s>[0-9.]+) s")
+    trainer = trainer_of(path, objective=objective)
+    assert next(trainer.evaluations()).train_s == pytest.approx(0.25)
+    trainer.finish()
 
 
 def test_a_null_is_nan(script: Any) -> None:
