@@ -114,10 +114,13 @@ def pairs_of(
     smallest: float,
     errors: float,
 ) -> Pairs:
-    """Return the pairs of a folder's records; runs that the machine lost are left out."""
+    """Return the pairs of a folder's records; runs that the machine lost are left out, and those
+    that an error ended before they had trained."""
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
-        if record.role == "pair" and record.is_answer and record.source in runs:
+        is_broken = record.failure == "error" and not record.samples
+        is_pair = record.role == "pair" and record.is_answer and not is_broken
+        if is_pair and record.source in runs:
             number = int(trial.rpartition("-")[2])
             found = replicate_of(
                 record, curves.get(trial, ()), baseline_value=objective.baseline_value

@@ -42,7 +42,7 @@ from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import live_session, watching
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
-from raybench.spec.errors import DONE, INTERRUPTED, Ended, UserError
+from raybench.spec.errors import DONE, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
@@ -324,7 +324,11 @@ def _run(
                     seed = (options.seed or 0) + number
                     spec = compared.specs[name].model_copy(update={"seed": seed})
                     run = RUN_NAME.format(side=name, number=number)
-                    single_run.train(spec, run, "pair", source=name)
+                    record = single_run.train(spec, run, "pair", source=name)
+                    if record.failure == "error" and not record.samples:
+                        why = (record.message or "").removesuffix(".")
+                        fault = f"a run of {name} failed before it had trained ({why}); mend it"
+                        deadline.ends_with(StudyError(f"{fault}, then the same command goes on."))
                 pairs = so_far()
         deadline.raise_fault()
     return pairs

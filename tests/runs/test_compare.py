@@ -11,7 +11,7 @@ import yaml
 from raybench.commands import report
 from raybench.commands.compare import parser
 from raybench.models.find import find_workload
-from raybench.report.pairs import Pairs, Side, answer_lines, exit_code
+from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
 from raybench.runs.compare import (
     at_revision,
     check_sides,
@@ -82,6 +82,16 @@ def test_values_at_a_budget_are_compared_in_points():
     )
     assert answer_lines(found)[-1].startswith("B is better than A by 5.0 points (90 % interval ")
     assert "accuracy 95.00 % in the median of 12 runs" in answer_lines(found)[1]
+
+
+def test_runs_that_an_error_ended_at_once_are_none(tmp_path):
+    """The side may be a script with a slip in it; what diverges or lacks memory has missed."""
+    given = {"role": "pair", "source": "A", "objective": TIMED}
+    lines = [run_line(f"A-00{n}", failure=one, **given) for n, one in enumerate(("error", "nan"))]
+    lines[0] |= {"samples": 0}
+    records = results_folder(tmp_path, lines, objective=TIMED).runs
+    found = pairs_of(SIDES, TIMED, records, {}, smallest=0.02, errors=0.05)
+    assert list(found.runs["A"]) == [1]
 
 
 def test_runs_of_one_side_alone_are_no_pair():
