@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 RAY = Path(sys.executable).with_name("ray")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
 
@@ -75,8 +77,15 @@ def head(*words: str, **environment: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # Ray's own end can wait for a store that is dead: what is left of its session is killed.
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=600)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == process.pid:
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def command(*arguments: str | Path) -> list[str]:
