@@ -109,7 +109,17 @@ def test_no_command_is_left_out() -> None:
     ],
 )
 def test_command(line: str, folder: Path) -> None:
+    line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
+    if reader:
+        if not shutil.which("jq"):
+            pytest.skip("jq is not installed")
+        read = subprocess.run(
+            shlex.split(reader), input=raybench(*words), capture_output=True, text=True, timeout=600
+        )
+        assert read.returncode == 0, read.stderr
+        assert read.stdout.strip() not in ("", "null")
+        return
     if words[-1] == "--help":
         with pytest.raises(SystemExit, match="0"):
             raybench(*words)

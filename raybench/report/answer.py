@@ -130,6 +130,7 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     ]
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
+        near += "; it may be as fast" if cheapest.trial in facts.tied else ""
         found.append(
             (
                 f"The cheapest{billed} is {named(results, cheapest)}{_saved(facts)}{near}.",

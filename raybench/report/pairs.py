@@ -169,7 +169,7 @@ def sentences(pairs: Pairs) -> list[str]:
     first, lines = pairs.sides[0].name, []
     for name, found in pairs.comparisons.items():
         after = f"after {counted(found.pairs, 'pair')}"
-        interval = f"90 % interval {_span(pairs, found)}"
+        interval = f"90 % interval {interval_words(pairs, found)}"
         if found.outcome == "undecided":
             more = pairs.more(name)
             tail = "." if more is None else f"; about {more} more are likely to decide (--runs)."
@@ -237,14 +237,25 @@ def _size(pairs: Pairs, found: Comparison) -> str:
     return f"{abs(_percent(pairs, found.effect)):.1f} {_unit(pairs)}{what}"
 
 
-def _span(pairs: Pairs, found: Comparison) -> str:
-    low, high = (
-        _percent(pairs, one) if math.isfinite(one) else None for one in (found.low, found.high)
-    )
-    if low is None and high is None:
+def interval_words(pairs: Pairs, found: Comparison) -> str:
+    """Return `1.9 to 6.3 % better`, `3.1 % worse to 9.2 % better`, `at most 4.0 % better`."""
+    unit, ends = _unit(pairs), [_percent(pairs, one) for one in (found.low, found.high)]
+
+    def word(end: float) -> str:
+        return f"{abs(end):.1f} {unit} {'worse' if end < 0 else 'better'}"
+
+    known = [
+        end for end, one in zip(ends, (found.low, found.high), strict=True) if math.isfinite(one)
+    ]
+    if len(known) == 2 and ends[0] * ends[1] >= 0:
+        small, large = sorted(map(abs, ends))
+        return f"{small:.1f} to {word(math.copysign(large, sum(ends)))}"
+    if len(known) == 2:
+        return " to ".join(map(word, ends))
+    if not known:
         return "not known yet"
-    ends = ["no bound" if one is None else f"{one:+.1f}" for one in (low, high)]
-    return f"{ends[0]} to {ends[1]} {_unit(pairs)}"
+    is_least = (known[0] >= 0) == math.isfinite(found.low)
+    return f"at {'least' if is_least else 'most'} {word(known[0])}"
 
 
 def exit_code(pairs: Pairs) -> int:

@@ -3,9 +3,11 @@
 import importlib.util
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,13 +196,31 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
 
 
 def _without_effect(study: StudySpec, space: Space) -> list[str]:
-    """Return what is said of searched keys that a command does not name, in sentences."""
-    named = {*keys_of(study.workload), *RESOURCES}
-    unused = [key for key in space if is_command(study.workload) and key not in named]
+    """Return what is said of searched keys that a loop of the user's own does not name, in
+    sentences: a misspelt one would be searched in vain."""
+    searched = [key for key in space if key not in RESOURCES]
+    if is_command(study.workload):
+        placed = keys_of(study.workload)
+        return [
+            f"space.{key}: the command has no {{{key}}}, so all its values train alike"
+            for key in searched
+            if key not in placed
+        ]
+    file = study.workload.rpartition(":")[0]
+    text = Path(file).read_text(errors="replace")
+    named = {*re.findall(r"\w+", text)}
+    hands_on = HANDED_ON.search(text) is not None  # its settings as a whole, to another file
     return [
-        f"space.{key}: the command has no {{{key}}}, so all its values train alike"
-        for key in unused
+        f"space.{key}: {file} does not name it; if it is misspelt, all its values train alike"
+        for key in searched
+        if not named & {key.rpartition(".")[2], SUMS.get(key, key)}
+        and not (hands_on and is_open(key, "model"))
     ]
+
+
+HANDED_ON = re.compile(r"\.model\b(?!\s*[\[.])")
+SUMS = {"batch_size_per_worker": "global_batch_size"}
+"""What a loop may read in place of a key."""
 
 
 def _takes_apart(study: StudySpec, space: Space) -> bool:

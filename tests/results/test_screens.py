@@ -116,6 +116,11 @@ CASES = {
         *raced("0001", 2.0, [2.0, 2.0], [2.0] * 3, num_workers=2),
         *raced("0002", 3.0, [3.0, 3.0], [5.0] * 3),
     ],
+    "cheapest may be as fast": [
+        *COLD,
+        *raced("0001", 2.0, [2.1, 1.9], num_workers=2),
+        *raced("0002", 2.5, [2.2, 1.95]),
+    ],
     "only the search reached it": [*COLD, *raced("0001", 2.0, [None, None])],
     "rate of all runs": [*COLD, *raced("0001", 4.0, [4.0, None], [4.5, None, 4.4])],
     "interpolated": (FAR_RUNS, FAR),

@@ -1,6 +1,7 @@
 """`raybench compare`: what it reads, what it says, and what it refuses, without Ray."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 from raybench.commands import report
 from raybench.commands.compare import parser
 from raybench.models.find import find_workload
-from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
+from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, interval_words, pairs_of
 from raybench.runs.compare import (
     at_revision,
     check_sides,
@@ -23,6 +24,7 @@ from raybench.runs.compare import (
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
+from raybench.stats.sequential import Comparison
 from tests.made_results import results_folder, run_line
 
 SIDES = (Side("A", "a.yaml", "torch 1x64 adam 0.001"), Side("B", "b.yaml", "torch 1x32 adam 0.004"))
@@ -68,6 +70,22 @@ def test_the_answer_and_its_exit_code(a, b, code, says):
     found = pairs(a, b)
     assert exit_code(found) == code
     assert says in answer_lines(found)[-1]
+
+
+def test_ends_of_an_interval_say_which_is_better():
+    """Of seconds: e^-0.1 of them are 9.5 % fewer."""
+
+    def said(low, high):
+        found = Comparison("undecided", 5, 0.0, low, high)
+        return interval_words(pairs([1.0], [1.0]), found)
+
+    assert said(0.1, 0.2) == "9.5 to 18.1 % better"
+    assert said(-0.2, -0.1) == "10.5 to 22.1 % worse"
+    assert said(-0.1, 0.1) == "10.5 % worse to 9.5 % better"
+    assert said(-math.inf, 0.1) == "at most 9.5 % better"
+    assert said(-math.inf, -0.1) == "at least 10.5 % worse"
+    assert said(0.1, math.inf) == "at least 9.5 % better"
+    assert said(-0.1, math.inf) == "at most 10.5 % worse"
 
 
 def test_values_at_a_budget_are_compared_in_points():

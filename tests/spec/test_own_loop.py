@@ -30,7 +30,9 @@ CONTENT: dict[str, Any] = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
-    (tmp_path / "train.py").write_text("def train(run):\n    pass\nnumber = 3\n")
+    (tmp_path / "train.py").write_text(
+        "def train(run):\n    run.learning_rate, run.model['hidden_units']\nnumber = 3\n"
+    )
     return tmp_path
 
 
@@ -85,6 +87,20 @@ def test_a_searched_key_that_a_command_does_not_take_is_named() -> None:
     ]
     with pytest.raises(UserError, match=r"\{lr\} is no key of the run"):
         check_study(*study_of(workload="$ python train.py --lr {lr}"))
+
+
+def test_a_searched_key_that_a_function_does_not_name_is_said(folder: Path) -> None:
+    file = folder / "named.py"
+    space = {"learning_rate": [0.1], "model": {"dropuot": [0, 0.5], "width": [8]}}
+    for line, said in {
+        "fit(run.model['width'], run.learning_rate)": ["dropuot"],
+        "fit(**run.model)": ["learning_rate"],
+        "fit(run.model, lr=run.learning_rate)": [],
+    }.items():
+        file.write_text(f"def train(run):\n    {line}\n")
+        found = check_study(*study_of(workload="named.py:train", space=space))[2]
+        assert [one.partition(":")[0].rpartition(".")[2] for one in found] == said
+        assert all("named.py does not name it" in one for one in found)
 
 
 @pytest.mark.parametrize(

@@ -385,8 +385,9 @@ def curve_line(metric: Metric, evaluation: Evaluation) -> str:
     """Return an evaluation as a line below `curve_head`."""
     width = max(len(curve_head(metric)) - len(curve_head(ACCURACY)) + 9, 9)
     value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
+    loss = evaluation.train_loss  # which a loop of the user's own does not tell
     return (
         f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
-        f"{evaluation.train_loss:8.4f} {value:>{width}} "
+        f"{'-' if math.isnan(loss) else format(loss, '.4f'):>8} {value:>{width}} "
         f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
     )
