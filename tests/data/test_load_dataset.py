@@ -193,19 +193,6 @@ def test_shares_of_all_ranks_are_the_batch(size, num_workers):
         assert len(set(sizes)) == 1
 
 
-@pytest.mark.parametrize("repeat", [1, 3])
-def test_two_workers_see_the_batches_of_one_with_twice_the_batch_size(repeat):
-    num_samples = 50 * repeat
-    order = epoch_order(num_samples, seed=1, epoch=0)
-    assert np.bincount(order % 50).tolist() == [repeat] * 50
-    for start in range(0, num_samples, 2 * 16):
-        batch = order[start : start + 2 * 16]
-        one = worker_share(batch, rank=0, num_workers=1)
-        two = [worker_share(batch, rank=rank, num_workers=2) for rank in range(2)]
-        assert set(one) == set(two[0]) | set(two[1])
-        assert max(len(share) for share in two) <= 16
-
-
 @pytest.mark.parametrize(
     ("num_samples", "least", "ends"),
     [(24, 4, [8, 16, 24]), (28, 4, [8, 16, 24, 28]), (27, 4, [8, 16, 27]), (3, 4, [3])],

@@ -1,7 +1,6 @@
 """One copy of a dataset on a node: built once, mapped by all, whole or not there."""
 
 import errno
-import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from raybench.data import shared
 from raybench.data.dataset import Dataset, Split
-from raybench.data.load import build_dataset
 from raybench.data.shared import open_shared, share, shared_key
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -233,14 +231,3 @@ def test_the_key_is_of_the_data_alone():
     }
     assert len(keys) == 4
     assert all(Path(key).name == key for key in keys)
-
-
-def test_a_shipped_dataset_is_the_same_shared_or_not(tmp_path):
-    spec = DatasetSpec(name="digits", limit=50, repeat=2)
-    wanted = build_dataset(spec)
-    found = open_shared(tmp_path / shared_key("cnn7", spec), lambda: build_dataset(spec))
-    assert found.num_train_samples == 100
-    for part in PARTS:
-        np.testing.assert_array_equal(getattr(found, part).inputs, getattr(wanted, part).inputs)
-    about = json.loads(next(tmp_path.glob("*/dataset.json")).read_text())
-    assert (about["name"], about["num_classes"], about["repeat"]) == ("digits", 10, 2)

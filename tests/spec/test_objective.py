@@ -30,13 +30,14 @@ OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
 AT_BUDGET = Objective(kind="best_at_budget", max_train_seconds=BUDGET)
 
 
-def score(time_to_target_s=None, best_value=None, baseline_value=0.1, objective=OBJECTIVE):
+def scored(objective, seconds, best, baseline_value=None):
     return search_score(
-        objective,
-        time_to_target_s=time_to_target_s,
-        best_value=best_value,
-        baseline_value=baseline_value,
+        objective, time_to_target_s=seconds, best_value=best, baseline_value=baseline_value
     )
+
+
+def score(seconds, best, *, objective=OBJECTIVE):
+    return scored(objective, seconds, best, baseline_value=0.1)
 
 
 @pytest.mark.parametrize(
@@ -194,12 +195,6 @@ def test_direction_decides_what_is_reached_and_best():
     assert time_to_target(*curve, target=0.5, hold=2, metric=RMSE) == 4
     shown = RMSE.shown(0.12345), METRICS["accuracy"].shown(0.973), LOSS.shown(None)
     assert shown == ("0.1235", "97.3 %", "none")
-
-
-def scored(objective, seconds, best, baseline_value=None):
-    return search_score(
-        objective, time_to_target_s=seconds, best_value=best, baseline_value=baseline_value
-    )
 
 
 def test_every_run_that_reached_a_low_target_beats_every_one_that_missed():
