@@ -22,11 +22,16 @@ def _patience(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Of one database for all tests: making it takes long."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
 @pytest.fixture
-def database(tmp_path, monkeypatch):
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    return uri
+def database(place, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
+    return place
 
 
 def free_port():

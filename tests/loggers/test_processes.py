@@ -164,9 +164,11 @@ def test_a_finished_study_is_written_with_its_winners_once(study):
 
 
 @pytest.mark.all
-def test_a_report_brings_a_study_to_a_tool(study, capsys):
+def test_a_report_brings_a_study_to_a_tool(tmp_path, capsys):
+    study = tmp_path / "study"
+    results_folder(study, [run_line("0000", 2.0), run_line("0001", 3.0)])
     assert report.main([str(study), "--log", "tensorboard"]) == cli.DONE
-    assert "TensorBoard: 33 runs written" in capsys.readouterr().out.splitlines()[-1]
+    assert "TensorBoard: 2 runs written" in capsys.readouterr().out.splitlines()[-1]
     (study / "logged" / "mlflow.jsonl").mkdir()
     assert report.main([str(study), "--log", "mlflow"]) == cli.FAILED
     assert "--log mlflow: ended, IsADirectoryError" in capsys.readouterr().out.splitlines()[-1]
