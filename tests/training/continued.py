@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from group_worker import join, leave
-from local import FOR_EVER, new_trainer
+from local import new_trainer, small_spec
 
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
@@ -31,8 +31,6 @@ def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
     content: dict[str, object] = {
         "workload": "regularised:Regularised",
         "dataset": DatasetSpec(limit=90),
-        "objective": FOR_EVER,
-        "framework": framework,
         "optimizer": optimizer,
         "learning_rate": 0.01,
         "weight_decay": 0.01,
@@ -43,7 +41,7 @@ def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
         "eval_every_samples": 45,
         "checkpoint_every_s": 1e-9,
     }
-    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+    return small_spec(framework, **(content | changes))
 
 
 def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:

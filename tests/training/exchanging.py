@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from group_worker import join, leave
-from local import FOR_EVER, new_trainer
+from local import new_trainer, small_spec
 from one_worker import weights_of
 
 from raybench.data.dataset import worker_share
@@ -23,7 +23,6 @@ from raybench.training.run import run
 RATE = 3e-3
 BASE: dict[str, Any] = {
     "dataset": DatasetSpec(image_size=28, limit=90),
-    "objective": FOR_EVER,
     "num_workers": 2,
     "batch_size_per_worker": 8,
     "optimizer": "adam",
@@ -45,7 +44,7 @@ STEPS = {"even": 16, "uneven": 7, "one_empty": 1}
 
 
 def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
-    return RunSpec.model_validate({"framework": framework} | BASE | SPECS[name] | changes)
+    return small_spec(framework, **(BASE | SPECS[name] | changes))
 
 
 def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
@@ -82,11 +81,8 @@ def single_steps(framework: str, world: World) -> dict[str, list[float]]:
     return logs
 
 
-def collectives_a_step(framework: str, name: str, world: World) -> int:
-    """Return how many collectives a recorded step asks for; the first steps are not counted."""
-    trainer: Any = new_trainer(spec_of(framework, name), world=world)[0]
-    step = part_of_batch(16, world.rank, world.num_workers)
-    trainer.warm_up(step)
+def collectives_a_step(framework: str, trainer: Any, world: World) -> int:
+    """Return how many collectives a step of a trainer that has trained asks for."""
     if framework == "tensorflow":
         graph = trainer._train_steps[False].get_concrete_function().graph.as_graph_def()
         nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
@@ -95,17 +91,14 @@ def collectives_a_step(framework: str, name: str, world: World) -> int:
 
     calls, real = [], dist.all_reduce
     dist.all_reduce = lambda *args, **kw: (calls.append(1), real(*args, **kw))[1]
-    trainer.train([step])
+    trainer.train([part_of_batch(16, world.rank, world.num_workers)])
     dist.all_reduce = real
     return len(calls)
 
 
-def steps_without_the_other(framework: str, world: World) -> int:
+def steps_without_the_other(trainer: Trainer, world: World) -> int:
     """Train without exchange, rank 0 three steps more than rank 1: any collective would hang."""
-    trainer, _, _ = new_trainer(spec_of(framework, "alone"), world=world)
-    step = part_of_batch(16, world.rank, world.num_workers)
-    trainer.warm_up(step)
-    steps = [step] * (1 if world.rank else 4)
+    steps = [part_of_batch(16, world.rank, world.num_workers)] * (1 if world.rank else 4)
     trainer.train(steps)
     return len(steps)
 
@@ -113,18 +106,17 @@ def steps_without_the_other(framework: str, world: World) -> int:
 def main() -> None:
     framework, rank, folder, ports = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     world = join(framework, rank, ports)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"collectives": {}}
     for name in SPECS:
-        lines, trainer = trained(spec_of(framework, name), world)
+        found[name], trainer = trained(spec_of(framework, name), world)
         weights = {f"w{i}": array for i, array in enumerate(weights_of(trainer, framework))}
-        trainer.close()
         np.savez(folder / f"{name}-{rank}.npz", **weights)
-        found[name] = lines
+        if name in ("recorded", "small_buckets"):
+            found["collectives"][name] = collectives_a_step(framework, trainer, world)
+        if name == "alone":
+            found["without_the_other"] = steps_without_the_other(trainer, world)
+        trainer.close()
     found["logs"] = single_steps(framework, world)
-    found["collectives"] = {
-        name: collectives_a_step(framework, name, world) for name in ("recorded", "small_buckets")
-    }
-    found["without_the_other"] = steps_without_the_other(framework, world)
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
     leave(framework, rank, folder)
 

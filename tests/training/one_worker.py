@@ -8,6 +8,7 @@ Ends when FOLDER/done-RANK is written and its standard input is closed.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from group_worker import join, leave
@@ -48,7 +49,10 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
 
 
 def weights_of(trainer: object, framework: str) -> list[np.ndarray]:
-    model = trainer._model  # type: ignore[attr-defined]
+    return model_weights(trainer._model, framework)  # type: ignore[attr-defined]
+
+
+def model_weights(model: Any, framework: str) -> list[np.ndarray]:
     if framework == "torch":
         return [value.detach().numpy().copy() for value in model.parameters()]
     return [variable.value.numpy() for variable in model.trainable_variables]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,14 @@ def rates(name: str) -> Iterator[float]:
     """A learning rate that warms up, drops tenfold and comes back."""
     for step in range(NUM_STEPS):
         yield RATES[name] * min(1.0, (step + 1) / 5) * (0.1 if 15 <= step < 25 else 1.0)
+
+
+def after_all_steps(name: str, *, scale: float = 1.0, **settings: Any) -> Arrays:
+    """The weights at the end of the problem."""
+    reference = Reference(name, initial_weights(), **({"weight_decay": 0.05} | settings))
+    for grads, rate in zip(gradients(scale), rates(name), strict=True):
+        reference.step(grads, rate)
+    return reference.weights
 
 
 @dataclass

@@ -10,7 +10,7 @@ from raybench.spec.dataset_spec import DatasetSpec
 TOKENS, LENGTH = 7, 5
 
 
-def weights_of(*shape: int) -> np.ndarray:
+def first_weights(*shape: int) -> np.ndarray:
     """Return weights that both frameworks begin with."""
     values = np.sin(np.arange(np.prod(shape), dtype=np.float32) + len(shape))
     return (0.3 * values).reshape(shape)
@@ -31,8 +31,8 @@ class Prices(Workload):
                 super().__init__()
                 self.codes = nn.Embedding(6, 2)
                 self.last = nn.Linear(7, 2)
-                self.codes.weight.data[:] = torch.from_numpy(weights_of(6, 2))
-                self.last.weight.data[:] = torch.from_numpy(weights_of(7, 2).T.copy())
+                self.codes.weight.data[:] = torch.from_numpy(first_weights(6, 2))
+                self.last.weight.data[:] = torch.from_numpy(first_weights(7, 2).T.copy())
                 self.last.bias.data[:] = 0
 
             def forward(self, inputs):
@@ -56,8 +56,8 @@ class Prices(Workload):
             numbers,
         ]
         outputs = last(keras.layers.Concatenate()(parts))
-        embedding.set_weights([weights_of(6, 2)])
-        last.set_weights([weights_of(7, 2), np.zeros(2, np.float32)])
+        embedding.set_weights([first_weights(6, 2)])
+        last.set_weights([first_weights(7, 2), np.zeros(2, np.float32)])
         return keras.Model({"picture": picture, "codes": codes, "numbers": numbers}, outputs)
 
 
@@ -92,7 +92,7 @@ class Letters(Workload):
         from torch import nn
 
         model = nn.Embedding(TOKENS, TOKENS)
-        model.weight.data[:] = torch.from_numpy(weights_of(TOKENS, TOKENS))
+        model.weight.data[:] = torch.from_numpy(first_weights(TOKENS, TOKENS))
         return model
 
     def build_keras(self):
@@ -100,7 +100,7 @@ class Letters(Workload):
 
         layer = keras.layers.Embedding(TOKENS, TOKENS)
         model = keras.Sequential([keras.Input((LENGTH,), dtype="int64"), layer])
-        model.set_weights([weights_of(TOKENS, TOKENS)])
+        model.set_weights([first_weights(TOKENS, TOKENS)])
         return model
 
 

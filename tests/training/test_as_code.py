@@ -4,14 +4,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FOR_EVER, FRAMEWORKS, new_trainer
+from framework_models import backend, to_framework
+from local import FRAMEWORKS, new_trainer, small_spec
+from one_worker import model_weights, weights_of
 
 from raybench.data.inputs import Array
+from raybench.models.find import load_workload_dataset
 from raybench.report.as_code import code_of
 from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.schedule import build_schedule
-from raybench.training.base import Step, find_part
+from raybench.training.base import Step
 from raybench.training.steps import take_until, training_steps
 
 KINDS = {"torch": "torch", "tensorflow": "keras"}
@@ -37,14 +41,12 @@ def spec_of(framework: str, optimizer: str, **changes: Any) -> RunSpec:
     content: dict[str, Any] = {
         "workload": "mlp",
         "dataset": DatasetSpec(limit=90),
-        "objective": FOR_EVER,
-        "framework": framework,
         "optimizer": optimizer,
         "learning_rate": {"lars": 5.0, "sgd": 0.05}.get(optimizer, 3e-3),
         "epochs": 2.0,
         "batch_size_per_worker": 16,
     }
-    return RunSpec(**(content | changes))
+    return small_spec(framework, **(content | changes))
 
 
 class Loader:
@@ -75,90 +77,35 @@ class Loader:
 def test_both_take_the_same_steps(framework: str, optimizer: str, changes: dict[str, Any]) -> None:
     spec = spec_of(framework, optimizer, **changes)
     trainer, dataset, world = new_trainer(spec)
-    parts = IN[framework]
-    model, average = parts.copied(trainer._model), spec.ema_decay is not None  # type: ignore[attr-defined]
+    module, (workload, _) = backend(framework), load_workload_dataset(spec.workload, spec.dataset)
+    model, first = module.build_model(workload, spec.seed), weights_of(trainer, framework)
     samples = dataset.num_train_samples
     steps, _ = take_until(training_steps(spec, dataset, world), int(spec.epochs * samples))
     assert len(steps) >= 6
 
     def read(indices: Array, weights: Array) -> tuple[Any, Any]:
         rows = indices[weights > 0]
-        return parts.tensors(dataset.train.read(rows), dataset.train.labels[rows])
+        inputs, labels = dataset.train.read(rows), dataset.train.labels[rows]
+        prepared = module.prepare_inputs(to_framework(inputs, framework))
+        return prepared, to_framework(labels, framework)
 
     code: dict[str, Any] = {}
     exec(compile(code_of(spec, KINDS[framework]), "code", "exec"), code)  # type: ignore[arg-type]
-    means = code["train"](model, Loader(steps, samples, read), samples, parts.losses)
+    losses = module.Losses(workload, ACCURACY).losses
+    means = code["train"](model, Loader(steps, samples, read), samples, losses)
     trainer.train(steps)
-    expected, found = parts.weights(trainer._model), parts.weights(model)  # type: ignore[attr-defined]
-    first = parts.weights(parts.copied(new_trainer(spec)[0]._model))  # type: ignore[attr-defined]
+    expected, found = weights_of(trainer, framework), model_weights(model, framework)
     for one, other, begun in zip(expected, found, first, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=5e-5)
         assert np.abs(one - begun).max() > 1e-4, "nothing was learnt"
-    assert bool(means) is average
-    if average:
+    assert bool(means) is (spec.ema_decay is not None)
+    if means:
         with trainer._averaging.in_place(trainer._optimizer):  # type: ignore[attr-defined]
-            averages = parts.weights(trainer._model)  # type: ignore[attr-defined]
+            averages = weights_of(trainer, framework)
         for one, mean in zip(averages, means, strict=True):
             np.testing.assert_allclose(np.asarray(mean), one, rtol=1e-4, atol=2e-5)
 
 
-class InTorch:
-    """What of a model is torch's."""
-
-    @staticmethod
-    def copied(model: Any) -> Any:
-        import copy
-
-        return copy.deepcopy(model)
-
-    @staticmethod
-    def tensors(inputs: Any, labels: Array) -> tuple[Any, Any]:
-        import torch
-
-        prepared = find_part("torch", "model").prepare_inputs(torch.from_numpy(inputs))
-        return prepared, torch.from_numpy(labels)
-
-    @staticmethod
-    def losses(outputs: Any, labels: Any) -> Any:
-        import torch
-
-        return torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
-
-    @staticmethod
-    def weights(model: Any) -> list[Array]:
-        return [one.detach().numpy().copy() for one in model.parameters()]
-
-
-class InKeras:
-    """What of a model is Keras's."""
-
-    @staticmethod
-    def copied(model: Any) -> Any:
-        import keras
-
-        other = keras.models.clone_model(model)
-        other.set_weights(model.get_weights())
-        return other
-
-    @staticmethod
-    def tensors(inputs: Any, labels: Array) -> tuple[Any, Any]:
-        import tensorflow as tf
-
-        prepared = find_part("tensorflow", "model").prepare_inputs(tf.convert_to_tensor(inputs))
-        return prepared, labels
-
-    @staticmethod
-    def losses(outputs: Any, labels: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
-
-    @staticmethod
-    def weights(model: Any) -> list[Array]:
-        return [one.numpy() for one in model.trainable_variables]
-
-
-IN = {"torch": InTorch, "tensorflow": InKeras}
 RATES = [
     {},
     {"schedule": "cosine", "final_rate": 0.2, "warmup_epochs": 1.5},

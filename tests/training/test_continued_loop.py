@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from local import Place, thread_worlds
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.metric import ACCURACY
@@ -20,18 +21,6 @@ from raybench.training.steps import take_until, training_steps
 
 STEP_S, EVAL_S, STATE_S = 0.5, 0.25, 8.0
 SAMPLES = 50
-
-
-class Alone:
-    """One worker."""
-
-    device = "cpu"
-
-    def __init__(self, rank: int = 0, num_workers: int = 1) -> None:
-        self.rank, self.num_workers = rank, num_workers
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        return [values]
 
 
 class Scripted:
@@ -101,7 +90,8 @@ def follow(
     resume = RunState.after(spec, earlier) if earlier else None
     trainer = Scripted(accuracies, evaluated=len(earlier), slow_after=slow_after)
     ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
-    curve = list(run(spec, dataset(), trainer, Alone(), ledger, resume=resume))  # type: ignore[arg-type]
+    (alone,) = thread_worlds(1)
+    curve = list(run(spec, dataset(), trainer, alone, ledger, resume=resume))  # type: ignore[arg-type]
     return curve, trainer.rates, trainer.save()
 
 
@@ -140,10 +130,10 @@ def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_
 @pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
 def test_steps_begin_anywhere(samples: int) -> None:
     spec = spec_of(OBJECTIVES[0])
-    whole = training_steps(spec, dataset(), Alone())  # type: ignore[arg-type]
+    whole = training_steps(spec, dataset(), Place())  # type: ignore[arg-type]
     if samples:
         assert take_until(whole, samples)[1] == samples
-    later = training_steps(spec, dataset(), Alone(), samples)  # type: ignore[arg-type]
+    later = training_steps(spec, dataset(), Place(), samples)  # type: ignore[arg-type]
     for _ in range(20):
         (one, size), (other, same) = next(whole), next(later)
         np.testing.assert_array_equal(one.indices, other.indices)
@@ -157,7 +147,7 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
     accuracies = [0.5] * 30
     curve, _, _ = follow(spec, accuracies, [])
     resume = RunState.after(spec, curve[:earlier]) if earlier else None
-    world = Alone(rank, 2)
+    world = Place(rank, 2)
     checkpoints = Checkpoints(spec, world, resume=resume)
     trainer = Scripted(accuracies)
     ledger = Ledger("report", clock=lambda: trainer.now)
@@ -193,7 +183,3 @@ def test_a_run_is_saved_when_so_many_seconds_are_at_stake() -> None:
 
 def test_a_continued_run_counts_from_its_checkpoint() -> None:
     assert saved_at(4.0, earlier=1)[0] > saved_at(4.0)[0]
-
-
-def test_the_default_is_five_minutes() -> None:
-    assert RunSpec().checkpoint_every_s == 300.0

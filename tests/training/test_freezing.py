@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from headed import PICTURES, SHAPE, Headed, weights_of
-from local import FOR_EVER, FRAMEWORKS, new_trainer
+from local import FRAMEWORKS, new_trainer, small_spec
 
 from raybench.models.shipped import mnist_small
 from raybench.spec.errors import UserError
@@ -20,18 +20,10 @@ Curve = list[tuple[float, dict[str, np.ndarray]]]
 """Of each evaluation the training loss, and the weights."""
 
 
-def small_spec(framework: str, **changes: object) -> RunSpec:
+def spec_of(framework: str, frozen_epochs: object = 1.0) -> RunSpec:
     """Three steps an epoch."""
-    content: dict[str, object] = {
-        "objective": FOR_EVER,
-        "framework": framework,
-        "batch_size_per_worker": 8,
-        "epochs": 2.0,
-        "frozen_epochs": 1.0,
-        "learning_rate": 1e-2,
-        "weight_decay": 1e-2,
-    }
-    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+    settings = {"batch_size_per_worker": 8, "learning_rate": 1e-2, "weight_decay": 1e-2}
+    return small_spec(framework, epochs=2.0, frozen_epochs=frozen_epochs, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +31,7 @@ def curves() -> dict[str, Curve]:
     """A run of each framework: frozen for the first of its two epochs."""
     found: dict[str, Curve] = {}
     for framework in ("torch", "tensorflow"):
-        spec = small_spec(framework)
+        spec = spec_of(framework)
         trainer, _, world = new_trainer(spec, **HEADED)
         curve = [(0.0, weights_of(trainer))]
         for evaluation in run(spec, PICTURES, trainer, world, Ledger("setup")):
@@ -70,7 +62,7 @@ def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
     """From within the frozen epoch, and from after it: moments, statistics and what is frozen."""
-    spec = small_spec(framework)
+    spec = spec_of(framework)
     whole, _, world = new_trainer(spec, **HEADED)
     whole.train(steps(spec, 0, after, world))
     state = whole.state()
@@ -86,7 +78,7 @@ def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
 def test_all_freezes_to_the_end_and_none_says_which_samples() -> None:
     world = find_backend("torch").World()
     for epochs, frozen in (("all", [True] * 6), (0.5, [True, True] + [False] * 4), (0.0, [])):
-        found = steps(small_spec("torch", frozen_epochs=epochs), 0, 6, world)
+        found = steps(spec_of("torch", frozen_epochs=epochs), 0, 6, world)
         assert [step.is_frozen for step in found] == (frozen or [False] * 6)
 
 
@@ -94,11 +86,11 @@ def test_all_freezes_to_the_end_and_none_says_which_samples() -> None:
 def test_a_model_whose_head_nobody_knows_is_refused(framework: str) -> None:
     words = "set its attribute head to what the names of the head's"
     with pytest.raises(UserError, match=words):
-        new_trainer(small_spec(framework), workload=mnist_small(SHAPE, 3), dataset=PICTURES)
+        new_trainer(spec_of(framework), workload=mnist_small(SHAPE, 3), dataset=PICTURES)
     workload = Headed()
     workload.head = "haed"
     with pytest.raises(UserError, match="its head 'haed' must be what the names of some of its"):
-        new_trainer(small_spec(framework), workload=workload, dataset=PICTURES)
+        new_trainer(spec_of(framework), workload=workload, dataset=PICTURES)
 
 
 def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:

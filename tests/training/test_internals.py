@@ -2,7 +2,11 @@
 and what is done without them gives the same numbers."""
 
 import inspect
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,3 +176,26 @@ def test_a_registry_of_another_kind_is_left_alone(monkeypatch):
         assert keras_internals._gradient_registry() == {}
     monkeypatch.delattr(ops, "gradient_registry")
     assert keras_internals._gradient_registry() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.all
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "raybench.training.tensorflow.model, raybench.training.torch.model, torch._dynamo",
+        "raybench.training.torch.model, raybench.training.tensorflow.model, torch._dynamo",
+        "tensorflow, raybench.training.tensorflow.model",
+    ],
+)
+def test_both_frameworks_share_a_process(modules):
+    """Triton and TensorFlow abort the process when they are loaded in the wrong order."""
+    code = f"import {modules}, keras; assert keras.backend.backend() == 'tensorflow'"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TF_USE_LEGACY_KERAS": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]

@@ -1,5 +1,8 @@
 """What is asked of the machine: memory from the operating system, load from the driver."""
 
+import ctypes
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -40,6 +43,70 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     later = memory.peak_bytes()
     assert later
     assert later > again - 0.1 * size  # a peak stays when the memory is given back
+
+
+needs_glibc = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator"
+)
+STEPS = """
+import ctypes, resource, threading
+from pathlib import Path
+from raybench.training.memory import give_back
+
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+
+def step():
+    tensors = [ctypes.c_void_p(library.malloc(20 * 2**20)) for _ in range(4)]
+    for tensor in tensors:
+        ctypes.memset(tensor, 1, 20 * 2**20)
+    for tensor in tensors:
+        library.free(tensor)
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+def train():
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        step()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    held = resident()
+    give_back()
+    print(faults, held - resident())
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
+    """Page faults of five steps of 80 MB, and the bytes that are given back after them."""
+    own = {name: value for name, value in os.environ.items() if name not in memory.ENVIRONMENT}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS],
+        env=own | environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=600,
+    )
+    faults, returned = map(int, done.stdout.split())
+    return faults, returned
+
+
+@needs_glibc
+def test_memory_is_kept_from_step_to_step_and_given_back_after_the_run() -> None:
+    faults, returned = steps_in_a_thread(memory.ENVIRONMENT)
+    assert faults < 1000
+    assert returned > 70 * 2**20
+
+
+@needs_glibc
+def test_without_it_every_step_pays_for_its_pages() -> None:
+    faults, _ = steps_in_a_thread({})
+    assert faults > 5 * 80 * 2**20 // os.sysconf("SC_PAGE_SIZE") // 2
 
 
 @pytest.fixture

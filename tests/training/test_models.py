@@ -1,4 +1,4 @@
-"""The two frameworks agree: parameter counts, logits, losses, saved weights."""
+"""Models of both frameworks: seeds, inputs, losses, saved weights; a user's own, with its hooks."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,39 @@ from framework_models import (
     to_framework,
     to_numpy,
 )
+from local import small_spec, train
 
+from raybench.data.dataset import Dataset, Split
 from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
+from raybench.spec.errors import UserError
+
+
+class Own(Workload):
+    """A user's workload with both builders and every hook."""
+
+    name = "own"
+    input_shape = (4,)
+    num_classes = 3
+
+    def build_torch(self):
+        import torch
+
+        return torch.nn.Linear(4, 3)
+
+    def build_keras(self):
+        import keras
+
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+    def torch_loss(self, outputs, labels):
+        return outputs[:, 0] * 0 + 5
+
+    def torch_correct(self, outputs, labels):
+        return labels == 1
+
+    keras_loss = torch_loss
+    keras_correct = torch_correct
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -20,8 +50,8 @@ def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.nd
     return inputs, rng.integers(0, workload.num_classes, num_samples)
 
 
-def test_the_seed_fixes_the_weights(framework):
-    workload = find_workload("deep_mlp")
+@pytest.mark.parametrize("workload", [find_workload("deep_mlp"), Own()], ids=lambda one: one.name)
+def test_the_seed_fixes_the_weights(framework, workload):
     inputs, _ = samples(workload)
     module = backend(framework)
     first, again, other = (
@@ -71,7 +101,15 @@ def test_losses_and_answers_are_per_sample(framework):
     np.testing.assert_array_equal(correct, np.array([1, 0, 0], np.float32))
 
 
-@pytest.mark.parametrize("name", ["mnist_small", "mnist_large", "small_resnet"])
+def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
+    assert backend(framework).num_parameters(backend(framework).build_model(Own(), 1)) == 15
+    outputs = np.zeros((2, 3), np.float32)
+    loss, correct = losses_and_values(framework, Own(), outputs, np.array([0, 1]))
+    np.testing.assert_array_equal(loss, [5, 5])
+    np.testing.assert_array_equal(correct, np.array([0, 1], np.float32))
+
+
+@pytest.mark.parametrize("name", ["mnist_small", "small_resnet"])
 def test_saved_weights_come_back(framework, name):
     workload = find_workload(name)
     module = backend(framework)
@@ -82,3 +120,50 @@ def test_saved_weights_come_back(framework, name):
     np.testing.assert_array_equal(
         logits(framework, model, inputs), logits(framework, other, inputs)
     )
+
+
+class Normalised(Workload):
+    """An own model with batch normalisation: of each worker's samples, or of all workers'."""
+
+    name, input_shape, num_classes = "normalised", (4,), 3
+
+    def __init__(self, synchronized: bool) -> None:
+        self.synchronized = synchronized
+
+    def build_torch(self):
+        import torch
+
+        norm = torch.nn.SyncBatchNorm if self.synchronized else torch.nn.BatchNorm1d
+        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sequential(norm(3)))
+
+    def build_keras(self):
+        import keras
+
+        norm = keras.layers.BatchNormalization(synchronized=self.synchronized)
+        inside = keras.Sequential([keras.Input((3,)), norm])
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), inside])
+
+
+def test_statistics_of_a_workers_own_batch_are_found(framework):
+    module = backend(framework)
+    assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
+    assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
+    assert not module.batch_statistics(module.build_model(Own(), 0))
+
+
+def test_an_epoch_that_leaves_one_sample_over_trains_with_batch_normalisation(framework):
+    """torch: "Expected more than 1 value per channel"."""
+    rng = np.random.default_rng(0)
+    split = Split(rng.random((33, 4), np.float32), rng.integers(0, 3, 33))
+    data = Dataset("one over", 3, split, split, split)
+    spec = small_spec(framework, batch_size_per_worker=16, epochs=2.0)
+    curve, _ = train(spec, workload=Normalised(synchronized=False), dataset=data)
+    assert len(curve) == 2
+
+
+def test_a_workload_without_the_builder_is_refused(framework):
+    class Empty(Workload):
+        name, input_shape, num_classes = "empty", (4,), 3
+
+    with pytest.raises(UserError, match=f"empty has no build_.* with framework {framework}"):
+        backend(framework).build_model(Empty(), 0)

@@ -7,39 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continued import END, FOR_EVER, MIDDLE, all_of, continued, facts, spec_of, whole
-from local import FRAMEWORKS, alone, new_trainer
+from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
+from local import FOR_EVER, FRAMEWORKS, alone, new_trainer, train
 from on_demand_data import NAP_S, Kept, Napping, on_demand
-from regularised import Regularised
 
 from raybench.data.dataset import Dataset
 from raybench.data.load import load_dataset
-from raybench.models.base import Workload
 from raybench.spec.errors import UserError
-from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps
 
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 DATA = DatasetSpec(name="digits", limit=90)
-
-
-def build(spec: RunSpec, dataset: Dataset, workload: Workload) -> Trainer:
-    return new_trainer(spec, workload=workload, dataset=dataset)[0]
-
-
-def train(
-    spec: RunSpec, dataset: Dataset, workload: Workload | None = None
-) -> tuple[list[Evaluation], Trainer]:
-    trainer = build(spec, dataset, workload or Regularised())
-    try:
-        return list(run(spec, dataset, trainer, alone(spec.framework), Ledger("setup"))), trainer
-    except BaseException:
-        trainer.close()
-        raise
 
 
 TRAIN_LOSS = 4
@@ -72,9 +54,9 @@ def test_a_run_on_demand_is_the_run_in_memory(framework: str, changes: dict, kin
     if kind is np.float32:
         dataset = as_floats(dataset)
     spec = spec_of(framework, "adam", **changes)
-    curve, expected = train(spec, dataset)
+    curve, expected = train(spec, dataset=dataset)
     lazy = on_demand(dataset)
-    other, trainer = train(spec, lazy)
+    other, trainer = train(spec, dataset=lazy)
     assert_same_curve(curve, other)
     for one, two in zip(all_of(expected, framework), all_of(trainer, framework), strict=True):
         np.testing.assert_array_equal(one, two)
@@ -111,8 +93,6 @@ def test_a_continued_run_on_demand_equals_a_whole_one(
         prefetch=prefetch,
     )
     curve, trainer = whole(spec, alone(framework), tmp_path)
-    in_memory, _ = train(spec, load_dataset(DATA))
-    assert_same_curve(curve, in_memory)
     for at in (MIDDLE, END):
         rest, again = continued(spec, alone(framework), tmp_path / str(at))
         np.testing.assert_array_equal(facts(rest), facts(curve[at + 1 :]))
@@ -132,7 +112,7 @@ def test_what_is_waited_for_is_on_the_clock(framework: str) -> None:
     dataset = load_dataset(DatasetSpec(name="digits", limit=4 * steps))
     for prefetch, num_waits in ((0, steps), (2, 1)):
         changed = spec.model_copy(update={"prefetch": prefetch})
-        curve, trainer = train(changed, on_demand(dataset, wait_s), Napping())
+        curve, trainer = train(changed, workload=Napping(), dataset=on_demand(dataset, wait_s))
         trainer.close()
         assert curve[-1].samples == 4 * steps
         assert curve[-1].ledger["train"] >= steps * NAP_S
@@ -155,9 +135,9 @@ def test_what_the_users_data_raise_ends_the_run_with_their_reason(
     dataset = load_dataset(DATA)
     torn = Torn(dataset.train.array)
     spec = spec_of(framework, "sgd", prefetch=prefetch, eval_every_samples=None)
-    trainer = build(spec, replaced(dataset, torn), Regularised())
+    trainer, data, world = new_trainer(spec, dataset=replaced(dataset, torn))
     with pytest.raises(OSError, match="picture 17 is torn") as caught:
-        list(run(spec, replaced(dataset, torn), trainer, alone(framework), Ledger("setup")))
+        list(run(spec, data, trainer, world, Ledger("setup")))
     assert caught.traceback[-1].name == "__getitem__", "the place in the user's file"
     trainer.close()
     assert prefetching() == []
@@ -178,17 +158,18 @@ class Wrong(Kept):
 def test_wrong_samples_are_named(framework: str, prefetch: int) -> None:
     dataset = load_dataset(DATA)
     spec = spec_of(framework, "sgd", prefetch=prefetch)
-    wrong = replaced(dataset, Wrong(dataset.train.array))
+    trainer, data, world = new_trainer(spec, dataset=replaced(dataset, Wrong(dataset.train.array)))
     with pytest.raises(UserError, match=r"Wrong\[rows\] returned uint8 \(15, 8, 8, 1\) for 16"):
-        train(spec, wrong)
+        list(run(spec, data, trainer, world, Ledger("setup")))
+    trainer.close()
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_a_run_that_is_stopped_leaves_no_batch_under_way(framework: str, prefetch: int) -> None:
     dataset = on_demand(load_dataset(DATA))
     spec = spec_of(framework, "sgd", prefetch=prefetch, objective=FOR_EVER, epochs=50.0)
-    trainer = build(spec, dataset, Regularised())
-    points = run(spec, dataset, trainer, alone(framework), Ledger("setup"))
+    trainer, _, world = new_trainer(spec, dataset=dataset)
+    points = run(spec, dataset, trainer, world, Ledger("setup"))
     next(points)
     points.close()
     assert isinstance(dataset.train.inputs, Kept)

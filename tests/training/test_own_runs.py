@@ -204,34 +204,6 @@ def out_of_memory(run: Run) -> None:
     raise MemoryError
 
 
-def leaves(run: Run) -> None:
-    sys.exit("enough")
-
-
-def forgets(run: Run) -> None:
-    pass
-
-
-def wrong_name(run: Run) -> None:
-    run.report(f1=0.5, samples=1)
-
-
-def nothing_trained(run: Run) -> None:
-    run.report(0.5, samples=1)
-
-
-def in_percent(run: Run) -> None:
-    run.report(accuracy=91, samples=1)
-
-
-def no_samples(run: Run) -> None:
-    run.report(0.5, samples=0)
-
-
-def no_value(run: Run) -> None:
-    run.report(samples=1)
-
-
 @pytest.mark.parametrize(
     ("loop", "sentence"),
     [
@@ -240,13 +212,16 @@ def no_value(run: Run) -> None:
             r"train.py:train failed \(.*test_own_runs.py, line \d+: ValueError: no such thing\)",
         ),
         (out_of_memory, "MemoryError"),
-        (leaves, r"sys.exit\('enough'\)"),
-        (forgets, "ended and has not reported its accuracy"),
-        (wrong_name, "f1 is not what runs are judged by, accuracy"),
-        (nothing_trained, "nothing was on the clock"),
-        (in_percent, "accuracy=91 is no share; report 0.91, not 91"),
-        (no_samples, "samples=0; name the training samples"),
-        (no_value, r"run.report\(accuracy=..., samples=...\)"),
+        (lambda run: sys.exit("enough"), r"sys.exit\('enough'\)"),
+        (lambda run: None, "ended and has not reported its accuracy"),
+        (lambda run: run.report(f1=0.5, samples=1), "f1 is not what runs are judged by, accuracy"),
+        (lambda run: run.report(0.5, samples=1), "nothing was on the clock"),
+        (
+            lambda run: run.report(accuracy=91, samples=1),
+            "accuracy=91 is no share; report 0.91, not 91",
+        ),
+        (lambda run: run.report(0.5, samples=0), "samples=0; name the training samples"),
+        (lambda run: run.report(samples=1), r"run.report\(accuracy=..., samples=...\)"),
     ],
 )
 def test_what_goes_wrong_is_one_sentence(loop: Loop, sentence: str) -> None:
@@ -384,7 +359,7 @@ def test_nothing_is_checkpointed_that_is_not_of_the_report() -> None:
 @pytest.mark.parametrize("state", [b"", b"no header\n", b'{"kind": "arrays", "epoch": 1}\nPK'])
 def test_a_state_of_another_kind_is_refused(state: bytes) -> None:
     with pytest.raises(RefusedStateError, match="not what raybench writes"):
-        Worker(forgets).trainer.restore(state)
+        Worker(reporting()).trainer.restore(state)
 
 
 def test_arrays_and_plain_data_are_kept_and_nothing_else() -> None:

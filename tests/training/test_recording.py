@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FOR_EVER, FRAMEWORKS, new_trainer, train
+from local import FRAMEWORKS, new_trainer, small_spec, train
 from one_worker import weights_of
 from stalling import STALL_S, Stalling
 
@@ -17,15 +17,13 @@ from raybench.training.steps import make_step
 
 def spec_of(framework: str, **changes: Any) -> RunSpec:
     content = {
-        "framework": framework,
         "workload": "stalling:Stalling",
         "dataset": DatasetSpec(limit=64),
-        "objective": FOR_EVER,
         "batch_size_per_worker": 8,
         "epochs": 2.0,
         "record_steps": True,
     }
-    return RunSpec.model_validate(content | changes)
+    return small_spec(framework, **(content | changes))
 
 
 def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:

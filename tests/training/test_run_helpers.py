@@ -84,7 +84,7 @@ def test_rounds_count_how_often_a_sample_stood_before():
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("workers", "per_worker", "accumulate"),
-    [(1, 48, 1), (2, 24, 1), (3, 8, 2), (4, 12, 1), (4, 3, 4)],
+    [(1, 48, 1), (2, 24, 1), (3, 8, 2), (4, 12, 1), (4, 3, 4), (2, 8, 4)],
 )
 def test_a_batch_is_shared_out_whole_with_weights_that_sum_to_one(
     size, workers, per_worker, accumulate
@@ -102,6 +102,10 @@ def test_a_batch_is_shared_out_whole_with_weights_that_sum_to_one(
         passes, width = step.indices.shape
         assert 1 <= passes <= accumulate
         assert 1 <= width <= per_worker
+        if step.weights.any():
+            assert (step.weights == 0).sum() < passes, "padding is less than a sample a pass"
+        else:
+            assert step.indices.shape == (1, 1), "an empty share"
         assert step.learning_rate == 40.0
 
 
@@ -117,23 +121,6 @@ def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumula
         assert passes <= accumulate
         assert 2 <= width <= 10
         assert np.count_nonzero(step.weights, axis=1).min() > 1
-
-
-@pytest.mark.parametrize("size", range(1, 65))
-def test_padding_is_less_than_one_sample_a_pass(size):
-    for step in steps_of(range(size), workers=2, per_worker=8, accumulate=4):
-        passes = len(step.indices)
-        if step.weights.any():
-            assert (step.weights == 0).sum() < passes
-
-
-def test_an_empty_share_is_one_sample_of_no_weight():
-    steps = steps_of([17], workers=3)
-    empty = [step for step in steps if not step.weights.any()]
-    assert len(empty) == 2
-    for step in empty:
-        assert step.indices.shape == (1, 1)
-    assert counted(steps).tolist() == [17]
 
 
 @pytest.mark.parametrize("num_samples", [96, 100, 101, 7])

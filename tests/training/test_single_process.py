@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continued import MIDDLE, spec_of
-from group import run_two
-from test_worker_equality import CASES, SCRIPT
+from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
+from test_worker_equality import CASES, SCRIPT, two_workers
 from test_worker_equality import spec_of as equal_spec
 
 from raybench.spec.run import RunSpec
@@ -37,12 +37,10 @@ def in_one_process(specs: list[RunSpec], folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-WORKERS = [
-    *(equal_spec("tensorflow", *case, num_workers=2) for case in CASES),
-    spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8),
-]
-"""Plain gradients, an adaptive optimizer over two passes, and what each replica has of its own:
-running averages and dropout."""
+OWN = spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8)
+"""What each replica has of its own: running averages and dropout."""
+WORKERS = [*(equal_spec("tensorflow", *case, num_workers=2) for case in CASES), OWN]
+"""Plain gradients and an adaptive optimizer over two passes beside it."""
 MORE = {"batch_size_per_worker": 8, "record_steps": True, "ema_decay": 0.9}
 
 
@@ -55,10 +53,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_two_replicas_equal_two_workers(folder: Path) -> None:
-    run_two([str(SCRIPT), json.dumps([spec.document() for spec in WORKERS])], folder)
+def test_two_workers_and_two_replicas_equal_one_worker_with_twice_the_batch(folder: Path) -> None:
+    two_workers("tensorflow", folder, OWN)
+    check_the_paper(folder)
     for index, spec in enumerate(WORKERS):
-        two, one = (dict(np.load(folder / f"{index}{name}.npz")) for name in ("-0", ""))
+        place = index if spec is not OWN else len(CASES) + 1  # after the library's optimizer
+        two, one = (dict(np.load(folder / f"{name}.npz")) for name in (f"{place}-0", str(index)))
         assert one.keys() == two.keys()
         assert one["steps"] == two["steps"]
         losses = slice(0, 1 if "regularised" in spec.workload else 2)
@@ -69,6 +69,15 @@ def test_two_replicas_equal_two_workers(folder: Path) -> None:
             assert abs(one["sums"][2] - two["sums"][2]) <= 1
         for name in (name for name in one if name.startswith("weights")):
             np.testing.assert_allclose(one[name], two[name], atol=1e-6, rtol=1e-4)
+
+
+def check_the_paper(folder: Path) -> None:
+    """Every Keras optimizer ends where its paper does, on both workers, in tf.function."""
+    for rank in range(2):
+        weights = np.load(folder / f"paper-{rank}.npz")
+        for name in IN_GROUPS:
+            for index, values in enumerate(after_all_steps(name, outputs_last=True)):
+                np.testing.assert_allclose(weights[f"{name}{index}"], values, **TOLERANCE)
 
 
 def test_a_continued_run_equals_a_whole_one(folder: Path) -> None:

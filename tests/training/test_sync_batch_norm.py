@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from group import run_two
 from headed_worker import outcome
-from local import FOR_EVER, alone
+from local import alone, small_spec
 
 from raybench.spec.run import RunSpec
 
@@ -17,8 +17,6 @@ SCRIPT = Path(__file__).with_name("headed_worker.py")
 
 def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
     content: dict[str, object] = {
-        "objective": FOR_EVER,
-        "framework": framework,
         "num_workers": num_workers,
         "batch_size_per_worker": 8 // num_workers,
         "sync_batch_norm": True,
@@ -26,7 +24,7 @@ def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
         "learning_rate": 1e-2,
         "optimizer": "sgd",
     }
-    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+    return small_spec(framework, **(content | changes))
 
 
 @pytest.mark.all

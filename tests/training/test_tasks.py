@@ -1,34 +1,33 @@
 """Tasks beside pictures by class: the same run in both frameworks, from memory or a mapped file."""
 
-import sys
-from dataclasses import dataclass, replace
+import functools
 from pathlib import Path
-from types import ModuleType
 
+import local
 import numpy as np
 import pytest
 from headed import CLASSES, PICTURES, Headed
-from local import FRAMEWORKS, new_trainer
-from task_data import Letters, Prices, letters, prices
+from local import FRAMEWORKS, alone, small_spec
+from one_worker import weights_of
+from task_data import TOKENS, Letters, Prices, first_weights, letters, prices
 
 from raybench.data import memory
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import Dataset, Split, epoch_order
 from raybench.data.shared import open_shared
 from raybench.models.base import Workload
+from raybench.spec.dataset_spec import Task
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training import memory as room
 from raybench.training.base import find_part
-from raybench.training.run import evaluate_split, run
+from raybench.training.run import evaluate_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
 
 
 def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
     content: dict[str, object] = {
-        "framework": framework,
         "objective": Objective(kind="best_at_budget", metric=metric, max_train_seconds=1e6),
         "optimizer": "sgd",
         "learning_rate": 0.1,
@@ -37,30 +36,28 @@ def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
         "batch_size_per_worker": 8,
         "accumulate": 2,
     }
-    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+    return small_spec(framework, **(content | changes))
 
 
 def train(
     spec: RunSpec, workload: Workload, dataset: Dataset
 ) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """Return the curve, the value on the test split, and the weights at the end."""
-    trainer, _, world = new_trainer(spec, workload=workload, dataset=dataset)
-    curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
-    test = evaluate_split(dataset, trainer, world, "test")
-    model = trainer._model  # type: ignore[attr-defined]
-    if spec.framework == "torch":
-        weights = [one.detach().numpy().copy() for one in model.parameters()]
-    else:
-        weights = [one.value.numpy() for one in model.trainable_variables]
+    curve, trainer = local.train(spec, workload=workload, dataset=dataset)
+    test = evaluate_split(dataset, trainer, alone(spec.framework), "test")
+    weights = weights_of(trainer, spec.framework)
     trainer.close()
     return curve, test, weights
 
 
-@pytest.fixture(scope="module")
-def torch_runs() -> dict:
-    pytest.importorskip("torch")
-    metrics = {"regression": "rmse", "language_modelling": "perplexity"}
-    return {name: train(spec_of("torch", metrics[name]), *TASKS[name]) for name in TASKS}
+METRICS = {"regression": "rmse", "language_modelling": "perplexity"}
+
+
+@functools.cache
+def run_of(framework: str, task: str) -> tuple[list[Evaluation], float, list[np.ndarray]]:
+    """What `train` returns of a framework and a task, from memory."""
+    pytest.importorskip(framework)
+    return train(spec_of(framework, METRICS[task]), *TASKS[task])
 
 
 def numbers(curve: list[Evaluation]) -> np.ndarray:
@@ -68,11 +65,9 @@ def numbers(curve: list[Evaluation]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_both_frameworks_learn_the_same(torch_runs: dict, task: str) -> None:
-    pytest.importorskip("tensorflow")
-    curve, test, weights = torch_runs[task]
-    metric = "rmse" if task == "regression" else "perplexity"
-    again, other_test, others = train(spec_of("tensorflow", metric), *TASKS[task])
+def test_both_frameworks_learn_the_same(task: str) -> None:
+    curve, test, weights = run_of("torch", task)
+    again, other_test, others = run_of("tensorflow", task)
     np.testing.assert_allclose(numbers(curve), numbers(again), rtol=1e-5)
     assert test == pytest.approx(other_test, rel=1e-5)
     for one, other in zip(weights, others, strict=True):
@@ -83,17 +78,13 @@ def test_both_frameworks_learn_the_same(torch_runs: dict, task: str) -> None:
     assert curve[-1].best_value == curve[-1].value, "the least is the best"
 
 
-def test_the_first_loss_is_that_of_the_papers(torch_runs: dict) -> None:
+def test_the_first_loss_is_that_of_the_papers() -> None:
     """Of the first step, by numpy: weights of samples are in it, labels of no token are not."""
     workload, dataset = TASKS["language_modelling"]
-    from task_data import TOKENS, weights_of
-
     spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
     curve, _, _ = train(spec, workload, dataset)
-    from raybench.data.dataset import epoch_order
-
     rows = epoch_order(40, seed=0, epoch=0)[:16]
-    logits = weights_of(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
+    logits = first_weights(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
     losses = np.log(np.exp(logits).sum(axis=-1))
     labels = dataset.train.labels[rows]
     counted = labels >= 0
@@ -107,14 +98,13 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload, dataset = TASKS["regression"]
-    spec = spec_of(framework, "mean_absolute_error")
-    expected = train(spec, workload, dataset)
+    expected = run_of(framework, "regression")
     open_shared(tmp_path / "x", lambda: dataset)
     monkeypatch.setattr(memory, "SHARE", 0.0)
     monkeypatch.setattr(room, "SHARE", 0.0)
     large = open_shared(tmp_path / "x", lambda: dataset)
     assert not large.train.labels.flags.writeable
-    curve, test, weights = train(spec.model_copy(update={"prefetch": 2}), workload, large)
+    curve, test, weights = train(spec_of(framework, "rmse", prefetch=2), workload, large)
     np.testing.assert_allclose(numbers(curve), numbers(expected[0]), rtol=1e-6)
     assert test == expected[1]
     for one, other in zip(weights, expected[2], strict=True):
@@ -149,58 +139,24 @@ def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.M
     assert [batches.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
 
 
-@dataclass
-class Changed:
-    inputs: object
-    other_rows: np.ndarray
-    shares: np.ndarray
-
-
-class ShiftedAndMixed:
-    """Adds the round to the pixels of a picture; mixes the loss with the next row's, by 3 to 1."""
-
-    asked: list[tuple[int, int]]
-
-    def __init__(self, augmentations: list, split, seed: int, read: object) -> None:
-        self._rows = len(split)
-        type(self).asked = []
-
-    def __call__(self, inputs: dict, rows: np.ndarray, rounds: np.ndarray) -> Changed:
-        self.asked += zip(rounds.tolist(), rows.tolist(), strict=True)
-        picture = inputs["picture"] // 2 + rounds.astype(np.uint8)[:, None, None, None]
-        shares = np.full(len(rows), 0.75, np.float32)
-        return Changed(inputs | {"picture": picture}, (rows + 1) % self._rows, shares)
-
-
-def test_augmented_samples_and_mixed_losses_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "tensorflow"):
-        pytest.importorskip(name)
-    module = ModuleType("raybench.data.augment")
-    module.Augmenter = ShiftedAndMixed  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "raybench.data.augment", module)
-    workload, dataset = TASKS["regression"]
-    found, asked = [], []
-    for framework in ("torch", "tensorflow"):
-        spec = spec_of(framework, "r2", augment=["flip", "mixup"], accumulate=1)
-        found.append(train(spec, workload, dataset))
-        asked.append(ShiftedAndMixed.asked)
-    np.testing.assert_allclose(numbers(found[0][0]), numbers(found[1][0]), rtol=1e-5)
-    assert asked[0] == asked[1]
-    wanted = [(number, row) for number in (0, 1) for row in range(len(dataset.train))]
-    assert sorted(asked[0]) == wanted, "every sample in every round, none in the warm-up"
-    plain = train(spec_of("torch", "r2", accumulate=1), workload, dataset)
-    assert (numbers(plain[0]) != numbers(found[0][0])).any()
-
-
+@pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str) -> None:
+def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str, task: Task) -> None:
     """What its label is changes nothing, with whichever sample it is mixed."""
+
+    def of(split: Split, classes: np.ndarray, weights: np.ndarray | None = None) -> Split:
+        one_hot = np.eye(CLASSES, dtype=np.float32)[classes]
+        return Split(split.inputs, one_hot if task == "regression" else classes, weights)
+
     spec = spec_of(framework, "loss", augment=["mixup"], accumulate=1)
     labels, weights = PICTURES.train.labels, np.arange(24, dtype=np.float32) % 2
+    workload, rest = Headed(), of(PICTURES.test, PICTURES.test.labels)
+    workload.task = task
     curves = []
     for given in (labels, np.where(weights > 0, labels, (labels + 1) % CLASSES)):
-        split = replace(PICTURES.train, labels=given, weights=weights)
-        curves.append(numbers(train(spec, Headed(), replace(PICTURES, train=split))[0]))
+        split = of(PICTURES.train, given, weights)
+        dataset = Dataset("pictures", CLASSES, split, rest, rest, task=task)
+        curves.append(numbers(train(spec, workload, dataset)[0]))
     np.testing.assert_array_equal(curves[0], curves[1])
 
 
@@ -213,13 +169,12 @@ def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
     pytest.importorskip("tensorflow")
     from raybench.training.tensorflow import batches
 
+    own = run_of("tensorflow", name)
     if is_file:  # of which batches are read
         monkeypatch.setattr(room, "SHARE", 0.0)
-    spec = spec_of("tensorflow", {"regression": "rmse"}.get(name, "perplexity"))
-    own = train(spec, *TASKS[name])
     monkeypatch.setattr(batches, "has_gpus", lambda: True)
-    found = train(spec, *TASKS[name])
-    assert np.array_equal(numbers(own[0]), numbers(found[0]))
+    found = train(spec_of("tensorflow", METRICS[name]), *TASKS[name])
+    np.testing.assert_allclose(numbers(own[0]), numbers(found[0]), rtol=1e-6)
     assert own[1] == found[1]
     for here, there in zip(own[2], found[2], strict=True):
         assert np.array_equal(here, there)

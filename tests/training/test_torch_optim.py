@@ -29,56 +29,6 @@ def same(ours, theirs):
         np.testing.assert_allclose(one, other, **TOLERANCE)
 
 
-def by(kind, name, **settings):
-    """What another class makes of the same weights; biases and norms without weight decay."""
-    found = InTorch(name)
-    decay = settings.pop("weight_decay", 0.0)
-    groups = [
-        {"params": found.params[:3], "weight_decay": decay},
-        {"params": found.params[3:], "weight_decay": 0.0},
-    ]
-    found.optimizer = kind(groups, **settings)
-    return found
-
-
-@pytest.mark.parametrize("name", ["radam", "nadamw", "lion"])
-def test_what_torch_and_timm_have_is_the_same(name):
-    ours = InTorch(name, weight_decay=0.05)
-    if name == "radam":
-        theirs = by(torch.optim.RAdam, name, weight_decay=0.05, decoupled_weight_decay=True)
-    else:
-        timm = pytest.importorskip("timm.optim")
-        theirs = by({"nadamw": timm.NAdamW, "lion": timm.Lion}[name], name, weight_decay=0.05)
-    run(ours, name)
-    run(theirs, name)
-    same(ours, theirs)
-
-
-def test_muon_takes_matrices_as_torch_does():
-    """Theirs computes in bfloat16, of two digits."""
-    ours, theirs = InTorch("muon", weight_decay=0.05), InTorch("muon")
-    settings = {"weight_decay": 0.05, "adjust_lr_fn": "match_rms_adamw"}
-    theirs.optimizer = torch.optim.Muon(theirs.params[:1], **settings)
-    for mine in (ours, theirs):
-        run(mine, "muon", last=5)
-    moved = np.abs(ours.weights()[0] - initial_weights()[0]).max()
-    assert np.abs(ours.weights()[0] - theirs.weights()[0]).max() < 0.05 * moved
-
-
-def test_wide_matrices_are_orthogonalised_in_the_same_steps(monkeypatch):
-    from raybench.training import optimizers
-    from raybench.training.torch.optim import methods
-
-    matrix = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = methods.orthogonalised(matrix)
-    assert torch.equal(methods.orthogonalised(matrix.T), found.T)
-    monkeypatch.setattr(optimizers, "WIDE", 100)
-    plain = methods.orthogonalised(matrix)
-    np.testing.assert_allclose(found, plain, atol=1e-7)
-    values = torch.linalg.svdvals(found)
-    assert 0.6 < values.min() < values.max() < 1.3
-
-
 @pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
 def test_gradients_are_left_alone_and_freed_once_nobody_else_has_them(name, path):
     mine = InTorch(name, path, weight_decay=0.05)

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from group import run_two
-from local import FRAMEWORKS, alone
+from local import FRAMEWORKS, alone, small_spec
 from one_worker import outcome
-from optim_reference import IN_GROUPS, TOLERANCE, Reference, gradients, initial_weights, rates
 
 from raybench.cluster.protocol import fault_of
 from raybench.spec.errors import StudyError
@@ -29,38 +28,19 @@ DATASET = DatasetSpec(image_size=28, limit=303)
 
 
 def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:
-    return RunSpec(
-        framework=framework,
-        num_workers=num_workers,
-        batch_size_per_worker=32 // num_workers,
-        accumulate=accumulate,
-        optimizer=optimizer,
-        learning_rate=0.01,
-        dataset=DATASET,
-        **MORE.get(optimizer, {}),
-    )
+    workers = {"num_workers": num_workers, "batch_size_per_worker": 32 // num_workers}
+    more = {"learning_rate": 0.01, "dataset": DATASET, "accumulate": accumulate}
+    return small_spec(framework, optimizer=optimizer, **workers, **more, **MORE.get(optimizer, {}))
 
 
-def two_workers(framework: str, folder: Path) -> Path:
-    """Train every case in one group of two processes; return the folder of what they saved."""
-    specs = [spec_of(framework, *case, num_workers=2) for case in [*CASES, LIBRARYS[framework]]]
-    arguments = json.dumps([spec.document() for spec in specs])
-    run_two([str(SCRIPT), arguments], folder)
-    return folder
-
-
-def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
-    return outcome(spec, alone(spec.framework))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
-def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
-    pytest.importorskip(framework)
-    two_workers(framework, tmp_path)
-    for index, case in enumerate([*CASES, LIBRARYS[framework]]):
+def two_workers(framework: str, folder: Path, *more: RunSpec) -> None:
+    """Train every case, and more, in one group of two processes, and compare each with one."""
+    cases = [*CASES, LIBRARYS[framework]]
+    specs = [*(spec_of(framework, *case, num_workers=2) for case in cases), *more]
+    run_two([str(SCRIPT), json.dumps([spec.document() for spec in specs])], folder)
+    for index, case in enumerate(cases):
         one = one_worker(spec_of(framework, *case, num_workers=1))
-        two, other = (dict(np.load(tmp_path / f"{index}-{rank}.npz")) for rank in range(2))
+        two, other = (dict(np.load(folder / f"{index}-{rank}.npz")) for rank in range(2))
         for name in two:
             np.testing.assert_array_equal(two[name], other[name])
         assert one["steps"] == two["steps"]
@@ -72,8 +52,17 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
         assert len(arrays) == 6
         for name in arrays:
             np.testing.assert_allclose(one[name], two[name], atol=2e-5, rtol=1e-3)
-    if framework == "tensorflow":
-        check_the_paper(tmp_path)
+
+
+def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
+    return outcome(spec, alone(spec.framework))
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
+    """Of TensorFlow test_single_process.py compares the same group with more."""
+    pytest.importorskip("torch")
+    two_workers("torch", tmp_path)
 
 
 DIFFERING = """
@@ -112,31 +101,12 @@ def test_workers_that_build_different_models_say_so_on_every_rank(
     assert str(fault).startswith("Workers build different models: ")
 
 
-def check_the_paper(folder: Path) -> None:
-    """Every Keras optimizer ends where its paper does, on both workers, in tf.function."""
-    for rank in range(2):
-        weights = np.load(folder / f"paper-{rank}.npz")
-        for name in IN_GROUPS:
-            reference = Reference(name, initial_weights(), weight_decay=0.05, outputs_last=True)
-            for grads, rate in zip(gradients(), rates(name), strict=True):
-                expected = reference.step(grads, rate)
-            for index, values in enumerate(expected):
-                np.testing.assert_allclose(weights[f"{name}{index}"], values, **TOLERANCE)
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_accumulation_equals_one_large_batch(framework: str) -> None:
-    def spec(accumulate: int) -> RunSpec:
-        return RunSpec(
-            framework=framework,
-            batch_size_per_worker=48 // accumulate,
-            accumulate=accumulate,
-            optimizer="sgd",
-            learning_rate=0.01,
-            dataset=DATASET,
-        )
-
-    whole, parts = one_worker(spec(1)), one_worker(spec(3))
+    settings = {"optimizer": "sgd", "learning_rate": 0.01, "dataset": DATASET}
+    whole = one_worker(small_spec(framework, batch_size_per_worker=48, **settings))
+    in_three = {"batch_size_per_worker": 16, "accumulate": 3}
+    parts = one_worker(small_spec(framework, **in_three, **settings))
     assert whole["steps"] == parts["steps"]
     np.testing.assert_allclose(whole["sums"], parts["sums"], rtol=1e-4, atol=1)
     np.testing.assert_allclose(whole["weights0"], parts["weights0"], atol=2e-5, rtol=1e-3)
