@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 from group_worker import join, leave
+from headed import PICTURES
 from local import new_trainer, small_spec
 from one_worker import weights_of
+from test_probe import WideByRank
 
 from raybench.data.dataset import worker_share
+from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training.base import Step, Trainer, World
@@ -103,6 +106,19 @@ def steps_without_the_other(trainer: Trainer, world: World) -> int:
     return len(steps)
 
 
+def different_models(framework: str, world: World) -> str:
+    """Build a model of other shapes on each rank; return what is said."""
+
+    class Own(WideByRank):
+        rank = world.rank  # type: ignore[assignment]
+
+    try:
+        new_trainer(spec_of(framework), workload=Own(), dataset=PICTURES, world=world)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     framework, rank, folder, ports = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     world = join(framework, rank, ports)
@@ -117,6 +133,7 @@ def main() -> None:
             found["without_the_other"] = steps_without_the_other(trainer, world)
         trainer.close()
     found["logs"] = single_steps(framework, world)
+    found["different_models"] = different_models(framework, world)
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
     leave(framework, rank, folder)
 

@@ -16,7 +16,9 @@ from group import run_two
 from local import new_trainer
 from one_worker import weights_of
 
+from raybench.cluster.protocol import fault_of
 from raybench.scaling.noise_scale import noise_scales
+from raybench.spec.errors import StudyError
 from raybench.stats.step_times import NoiseSums
 
 SCRIPT = Path(__file__).with_name("exchanging.py")
@@ -37,19 +39,17 @@ class Group:
         return [saved[f"w{index}"] for index in range(len(saved.files))]
 
 
-_GROUPS: dict[str, Group] = {}
-
-
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
+    made = {}
     for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"no {framework}")
         folder = tmp_path_factory.mktemp(framework)
         run_two([str(SCRIPT), framework], folder)
         found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
-        _GROUPS[framework] = Group(framework, folder, found)
-    return _GROUPS
+        made[framework] = Group(framework, folder, found)
+    return made
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -104,6 +104,14 @@ def test_without_exchange_each_worker_trains_by_itself(group: Group) -> None:
     assert losses[-1] < losses[0]
     assert group.found[0]["alone"][-1]["bytes_exchanged_per_step"] == 0
     assert "noise_scale" not in group.found[0]["alone"][-1]
+
+
+def test_workers_that_build_different_models_say_so_on_every_rank(group: Group) -> None:
+    one, other = (found["different_models"] for found in group.found)
+    assert one == other
+    fault = fault_of(f"UserError: {one}")
+    assert isinstance(fault, StudyError)
+    assert str(fault).startswith("Workers build different models: ")
 
 
 def test_what_a_worker_sends_is_counted(group: Group) -> None:

@@ -1,8 +1,6 @@
 """Data parallelism changes who computes, not what: 2 workers x B is 1 worker x 2B."""
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +9,6 @@ from group import run_two
 from local import FRAMEWORKS, alone, small_spec
 from one_worker import outcome
 
-from raybench.cluster.protocol import fault_of
-from raybench.spec.errors import StudyError
 from raybench.spec.run import DatasetSpec, RunSpec
 
 SCRIPT = Path(__file__).with_name("one_worker.py")
@@ -63,42 +59,6 @@ def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
     """Of TensorFlow test_single_process.py compares the same group with more."""
     pytest.importorskip("torch")
     two_workers("torch", tmp_path)
-
-
-DIFFERING = """
-import sys
-from pathlib import Path
-from group_worker import join, leave
-from test_probe import WideByRank
-from raybench.training.base import find_backend
-from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
-class Own(WideByRank):
-    rank = int(sys.argv[2])
-framework, rank, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-world = join(framework, rank, sys.argv[4:])
-spec = RunSpec(framework=framework, num_workers=2)
-try:
-    find_backend(framework).Trainer(spec, Own(), None, world)
-except UserError as error:
-    (folder / f"said-{rank}").write_text(str(error))
-leave(framework, rank, folder)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.all
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_workers_that_build_different_models_say_so_on_every_rank(
-    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)]))
-    run_two(["-c", DIFFERING, framework], tmp_path)
-    one, other = ((tmp_path / f"said-{rank}").read_text() for rank in range(2))
-    assert one == other
-    fault = fault_of(f"UserError: {one}")
-    assert isinstance(fault, StudyError)
-    assert str(fault).startswith("Workers build different models: ")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
