@@ -232,9 +232,15 @@ class Run:
         return self._ledger.seconds("train") - self._train_s
 
     def took(self, train_s: float, rest: str = "eval") -> None:
-        """Let what was on the clock since the last report be so many seconds, or fewer, if somebody
-        else has measured them; the others were of the phase `rest`."""
-        self.moved(max(self.on_clock() - train_s, 0.0), "train", rest)
+        """Let what was on the clock since the last report be so many seconds: somebody else has
+        measured them. The others were of the phase `rest`; what lacks, as where a command trains on
+        meanwhile, was counted as report or set-up, and is at most what these hold."""
+        extra = self.on_clock() - train_s
+        self.moved(max(extra, 0.0), "train", rest)
+        for phase in ("report", "setup"):
+            part = min(max(-extra, 0.0), self._ledger.seconds(phase))
+            self.moved(part, phase, "train")
+            extra += part
 
     def moved(self, seconds: float, source: str, target: str) -> None:
         """Count seconds of one phase of this worker's ledger as another's."""
