@@ -1,17 +1,15 @@
 """Runs that are saved at every evaluation, and runs that are continued; alone, or as a script that
 is one worker of a group.
 
-python continued.py TASKS_JSON RANK FOLDER PORT [PORT2 ...]: each task is [name, spec, from], where
-`from` is -1 for a whole run and else the evaluation after which it is continued.
-Ends when FOLDER/done-RANK is written and its standard input is closed.
+It is given tasks, [name, spec, from] each: `from` is -1 for a whole run and else the evaluation
+after which it is continued.
 """
 
-import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from group_worker import join, leave
+from group_worker import serve
 from local import new_trainer, small_spec
 
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -83,12 +81,9 @@ def facts(curve: list[Evaluation]) -> np.ndarray:
     )
 
 
-def main() -> None:
-    tasks = [(name, RunSpec.model_validate(spec), at) for name, spec, at in json.loads(sys.argv[1])]
-    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
-    framework = tasks[0][1].framework
-    world = join(framework, rank, ports)
-    for name, spec, at in tasks:
+def work(framework: str, tasks: Any, world: World, folder: Path) -> None:
+    for name, content, at in tasks:
+        spec = RunSpec.model_validate(content)
         if at < 0:
             curve, trainer = whole(spec, world, folder / name)
         else:
@@ -96,9 +91,10 @@ def main() -> None:
         arrays = {f"array{i}": a for i, a in enumerate(all_of(trainer, framework))}
         trainer.close()
         seconds = [point.train_s for point in curve]
-        np.savez(folder / f"{name}{at}-{rank}.npz", facts=facts(curve), seconds=seconds, **arrays)
-    leave(framework, rank, folder)
+        np.savez(
+            folder / f"{name}{at}-{world.rank}.npz", facts=facts(curve), seconds=seconds, **arrays
+        )
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

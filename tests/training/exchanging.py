@@ -1,16 +1,14 @@
 """One worker of a group, as a script, whose gradients are exchanged in every way there is.
 
-python exchanging.py FRAMEWORK RANK FOLDER PORT PORT2: trains the runs of `SPECS`, takes the single
-steps of `STEPS`, and saves what came out of each. As one_worker.py otherwise.
+Trains the runs of `SPECS`, takes the single steps of `STEPS`, and saves what came out of each.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group_worker import join, leave
+from group_worker import serve
 from headed import PICTURES
 from local import new_trainer, small_spec
 from one_worker import weights_of
@@ -119,14 +117,12 @@ def different_models(framework: str, world: World) -> str:
     return ""
 
 
-def main() -> None:
-    framework, rank, folder, ports = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
-    world = join(framework, rank, ports)
+def work(framework: str, _: Any, world: World, folder: Path) -> None:
     found: dict[str, Any] = {"collectives": {}}
     for name in SPECS:
         found[name], trainer = trained(spec_of(framework, name), world)
         weights = {f"w{i}": array for i, array in enumerate(weights_of(trainer, framework))}
-        np.savez(folder / f"{name}-{rank}.npz", **weights)
+        np.savez(folder / f"{name}-{world.rank}.npz", **weights)
         if name in ("recorded", "small_buckets"):
             found["collectives"][name] = collectives_a_step(framework, trainer, world)
         if name == "alone":
@@ -134,9 +130,8 @@ def main() -> None:
         trainer.close()
     found["logs"] = single_steps(framework, world)
     found["different_models"] = different_models(framework, world)
-    (folder / f"found-{rank}.json").write_text(json.dumps(found))
-    leave(framework, rank, folder)
+    (folder / f"found-{world.rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

@@ -5,21 +5,24 @@ another still reads from (seen in CI, with TensorFlow). So a worker writes its f
 the others no more, and then reads its standard input to the end, which comes when all have.
 """
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 LIMIT_S = 600.0
 
 
-def run_two(command: list[str], folder: Path) -> None:
-    """Run Python with a command as two workers, which are given rank, folder and both ports."""
-    ports = [str(_free_port()), str(_free_port())]
+def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
+    """Run a script of this folder as two workers, each of which does its work (`serve`)."""
+    path, ports = Path(__file__).with_name(script), [str(_free_port()), str(_free_port())]
+    command = [sys.executable, str(path), framework, json.dumps(content)]
     run_group(
-        [[sys.executable, *command, str(rank), str(folder), *ports] for rank in range(2)],
+        [[*command, str(rank), str(folder), *ports] for rank in range(2)],
         [folder / f"done-{rank}" for rank in range(2)],
     )
 

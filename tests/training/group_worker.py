@@ -3,10 +3,21 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from raybench.training.base import World, find_backend
+
+
+def serve(work: Callable[[str, Any, World, Path], None]) -> NoReturn:
+    """Do the work of a script as one worker: `FRAMEWORK JSON RANK FOLDER PORT [PORT2 ...]`.
+
+    `work` is given the framework, what JSON holds, the worker's place, and where to save.
+    """
+    framework, content, rank, folder, *ports = sys.argv[1:]
+    work(framework, json.loads(content), join(framework, int(rank), ports), Path(folder))
+    leave(framework, int(rank), Path(folder))
 
 
 def join(framework: str, rank: int, ports: list[str]) -> World:

@@ -1,14 +1,10 @@
-"""One worker of a group, as a script: trains `Headed` by each spec without Ray and saves weights.
+"""One worker of a group, as a script: trains `Headed` by each spec and saves its weights."""
 
-python headed_worker.py SPECS_JSON RANK FOLDER PORT [PORT2 ...]: the ports of all workers.
-"""
-
-import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from group_worker import join, leave
+from group_worker import serve
 from headed import PICTURES, Headed, seen, weights_of
 
 from raybench.spec.run import RunSpec
@@ -19,13 +15,10 @@ PARTIAL = 7
 """Samples of a last batch: shares of 4 and 3."""
 
 
-def main() -> None:
-    specs = [RunSpec.model_validate(content) for content in json.loads(sys.argv[1])]
-    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
-    world = join(specs[0].framework, rank, ports)
-    for index, spec in enumerate(specs):
-        np.savez(folder / f"{index}-{rank}.npz", **outcome(spec, world))
-    leave(specs[0].framework, rank, folder)
+def work(framework: str, specs: Any, world: World, folder: Path) -> None:
+    for index, content in enumerate(specs):
+        found = outcome(RunSpec.model_validate(content), world)
+        np.savez(folder / f"{index}-{world.rank}.npz", **found)
 
 
 def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
@@ -45,4 +38,4 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

@@ -1,17 +1,11 @@
 """One worker of a group, as a script: trains a few steps of each spec without Ray and saves what
-came out; one group of processes serves many specs, since starting it is what takes long.
+came out; one group of processes serves many specs, since starting it is what takes long."""
 
-python one_worker.py SPECS_JSON RANK FOLDER PORT [PORT2 ...]: the ports of all workers.
-Ends when FOLDER/done-RANK is written and its standard input is closed.
-"""
-
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group_worker import join, leave
+from group_worker import serve
 from local import new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 
@@ -20,16 +14,12 @@ from raybench.training.base import World
 from raybench.training.steps import take_until, training_steps
 
 
-def main() -> None:
-    specs = [RunSpec.model_validate(content) for content in json.loads(sys.argv[1])]
-    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
-    framework = specs[0].framework
-    world = join(framework, rank, ports)
-    for index, spec in enumerate(specs):
-        np.savez(folder / f"{index}-{rank}.npz", **outcome(spec, world))
+def work(framework: str, specs: Any, world: World, folder: Path) -> None:
+    for index, content in enumerate(specs):
+        found = outcome(RunSpec.model_validate(content), world)
+        np.savez(folder / f"{index}-{world.rank}.npz", **found)
     if framework == "tensorflow":
-        np.savez(folder / f"paper-{rank}.npz", **keras_weights_of_the_paper(world))
-    leave(framework, rank, folder)
+        np.savez(folder / f"paper-{world.rank}.npz", **keras_weights_of_the_paper(world))
 
 
 def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
@@ -96,4 +86,4 @@ def keras_weights(name: str, strategy) -> list[np.ndarray]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

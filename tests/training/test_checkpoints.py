@@ -1,7 +1,6 @@
 """A run continued from a checkpoint equals one that was not interrupted, in both frameworks."""
 
 import io
-import json
 import zipfile
 from pathlib import Path
 
@@ -105,7 +104,6 @@ def test_a_state_that_holds_code_is_refused_unrun(framework: str) -> None:
 
 KINDS_OF_STATE = ("schedule_free_adamw", "muon")
 """What is counted beside the steps, and states of several kinds; above are all, in one process."""
-SCRIPT = Path(__file__).with_name("continued.py")
 
 
 @pytest.mark.all
@@ -118,11 +116,11 @@ def test_two_workers_continue_in_new_processes(framework: str, tmp_path: Path) -
     documents = {name: spec.document() for name, spec in specs.items()}
     first = [(name, documents[name], -1) for name in KINDS_OF_STATE]
     points = [*((name, MIDDLE) for name in KINDS_OF_STATE), ("muon", END)]
-    run_two([str(SCRIPT), json.dumps(first)], tmp_path)
+    run_two("continued.py", framework, first, tmp_path)
     for rank in range(2):
         (tmp_path / f"done-{rank}").unlink()
     rest = [(name, documents[name], at) for name, at in points]
-    run_two([str(SCRIPT), json.dumps(rest)], tmp_path)
+    run_two("continued.py", framework, rest, tmp_path)
     for rank in range(2):
         for name, at in points:
             one = dict(np.load(tmp_path / f"{name}-1-{rank}.npz"))

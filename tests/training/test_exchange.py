@@ -21,7 +21,6 @@ from raybench.scaling.noise_scale import noise_scales
 from raybench.spec.errors import StudyError
 from raybench.stats.step_times import NoiseSums
 
-SCRIPT = Path(__file__).with_name("exchanging.py")
 FRAMEWORKS = ("torch", "tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.all]
 
@@ -46,7 +45,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"no {framework}")
         folder = tmp_path_factory.mktemp(framework)
-        run_two([str(SCRIPT), framework], folder)
+        run_two("exchanging.py", framework, None, folder)
         found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
         made[framework] = Group(framework, folder, found)
     return made

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from continued import MIDDLE, spec_of
 from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
-from test_worker_equality import CASES, SCRIPT, two_workers
+from test_worker_equality import CASES, two_workers
 from test_worker_equality import spec_of as equal_spec
 
 from raybench.spec.run import RunSpec
@@ -26,7 +26,7 @@ SINGLE = {"strategy": "single_process", "num_workers": 2}
 
 def in_one_process(specs: list[RunSpec], folder: Path) -> None:
     documents = json.dumps([spec.document() for spec in specs])
-    script = str(SCRIPT.with_name("one_process.py"))
+    script = str(Path(__file__).with_name("one_process.py"))
     ended = subprocess.run(
         [sys.executable, script, documents, str(folder)],
         capture_output=True,

@@ -1,7 +1,6 @@
 """Batch normalisation over all workers: two workers are one with twice the batch."""
 
 import contextlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ from headed_worker import outcome
 from local import alone, small_spec
 
 from raybench.spec.run import RunSpec
-
-SCRIPT = Path(__file__).with_name("headed_worker.py")
 
 
 def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
@@ -38,8 +35,8 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
     pytest.importorskip(framework)
     apart: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
     cases = [apart] if framework == "torch" else [apart, {}, {"frozen_epochs": 1.0}]
-    content = json.dumps([spec_of(framework, 2, **case).document() for case in cases])
-    run_two([str(SCRIPT), content], tmp_path)
+    content = [spec_of(framework, 2, **case).document() for case in cases]
+    run_two("headed_worker.py", framework, content, tmp_path)
     check_average_statistics([dict(np.load(tmp_path / f"0-{rank}.npz")) for rank in range(2)])
     for index, case in enumerate(cases[1:], start=1):
         one = outcome(spec_of(framework, 1, **case), alone(framework))

@@ -1,6 +1,5 @@
 """Data parallelism changes who computes, not what: 2 workers x B is 1 worker x 2B."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from one_worker import outcome
 
 from raybench.spec.run import DatasetSpec, RunSpec
 
-SCRIPT = Path(__file__).with_name("one_worker.py")
 CASES = [("sgd", 1), ("lamb", 2)]
 LIBRARYS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
 MORE = {
@@ -33,7 +31,7 @@ def two_workers(framework: str, folder: Path, *more: RunSpec) -> None:
     """Train every case, and more, in one group of two processes, and compare each with one."""
     cases = [*CASES, LIBRARYS[framework]]
     specs = [*(spec_of(framework, *case, num_workers=2) for case in cases), *more]
-    run_two([str(SCRIPT), json.dumps([spec.document() for spec in specs])], folder)
+    run_two("one_worker.py", framework, [spec.document() for spec in specs], folder)
     for index, case in enumerate(cases):
         one = one_worker(spec_of(framework, *case, num_workers=1))
         two, other = (dict(np.load(folder / f"{index}-{rank}.npz")) for rank in range(2))
