@@ -40,7 +40,7 @@ from throughput_peers import PEERS, Rows
 from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
 from raybench.results.store import machine, versions
-from raybench.scaling.fit import ThroughputModel
+from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error
 from raybench.scaling.measurements import Cell, Observed
 

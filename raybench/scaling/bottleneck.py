@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from raybench.scaling.fit import ThroughputModel
+from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 from raybench.scaling.shares import Estimate, Part, Probe, Probes, Shares
 from raybench.scaling.throughput import FEED_OVERLAP, Law, parameters
@@ -108,8 +108,8 @@ class Outlook:
 
     def compression(self) -> Gain:
         """Return what half the bytes would bring at most: latencies stay as they are."""
-        law = Law(self.model.scale, Layout.of([self.cell]))
-        at = parameters(self.model.draws)
+        own = self.model.own
+        law, at = Law(own.scale, Layout.of([self.cell])), parameters(own.draws, own.priors)
         now = np.exp(law.worked(at))
         then = np.exp(law.worked(at, law.exchange(at) - math.log(2)))
         ratios = self._whole(now) / self._whole(then)

@@ -1,4 +1,4 @@
-"""A throughput model: the law fitted to measured steps, and its predictions with their doubt.
+"""The law fitted to measured steps, and what it says of others with its doubt.
 
 Fitted are the most probable parameters under normal priors, and sets of them as probable as the
 measurements leave them, by importance sampling.
@@ -13,16 +13,17 @@ from scipy.optimize import least_squares
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 from raybench.scaling.throughput import (
     NUM_PARAMETERS,
+    PRIORS,
     USUAL,
     Law,
     Levels,
+    Priors,
     Scale,
     covariance,
     covariance_of,
     left_out,
     probable_levels,
     robust_weights,
-    variance,
     whitening,
 )
 
@@ -97,26 +98,13 @@ ROUNDS = 4
 """Of fitting the law, then the sizes of what it leaves over: the third changes little."""
 DRAWS, DRAWS_LEFT_OUT = 1500, 500
 """Of parameters: for a fit, and for one of the many fits without a cell."""
+BLOCK = 256
+"""Cells that are predicted together: of each two of them there is a covariance."""
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Seconds of a step, and the interval that a measurement of it is in nine times of ten."""
-
-    cell: Cell
-    step_s: float
-    low_s: float
-    high_s: float
-
-    @property
-    def samples_per_s(self) -> float:
-        """Throughput of all workers together."""
-        return self.cell.samples / self.step_s
-
-
-@dataclass(frozen=True)
-class ThroughputModel:
-    """A law fitted to measurements, and what it leaves over (`misfit`)."""
+class LawFit:
+    """The law fitted to measurements, and what it leaves over."""
 
     observed: Observed
     scale: Scale
@@ -127,14 +115,15 @@ class ThroughputModel:
     """Of each cell: about one, and less where it is far from what the others say."""
     draws: Floats
     """Rows of parameters, as probable as the measurements leave them."""
+    priors: Priors
 
     @classmethod
-    def fit(cls, observed: Observed) -> "ThroughputModel":
+    def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "LawFit":
         """Fit to measured cells; one is enough, and leaves most of it to the priors."""
         layout = Layout.of(observed.cells)
         batch = np.exp(np.mean(np.log(layout.batch)))
         seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
-        law = Law(Scale(float(batch), float(seconds)), layout)
+        law = Law(Scale(float(batch), float(seconds)), layout, priors)
         unit, levels, weights = np.zeros(NUM_PARAMETERS), USUAL, np.ones(len(observed.cells))
         for _ in range(ROUNDS):
             whiten = whitening(levels, law.sites(unit), observed, weights)
@@ -146,58 +135,60 @@ class ThroughputModel:
             levels = probable_levels(left, spread, sites, observed, weights)
             apart = left_out(left, spread + covariance_of(levels, sites, observed, weights))
             weights = robust_weights(apart)
-        return cls._around(observed, law.scale, levels, weights, unit, DRAWS)
+        return cls._around(observed, law, levels, weights, unit, DRAWS)
 
-    def without(self, index: int) -> "ThroughputModel":
-        """Return the model fitted without a cell; levels and weights are kept."""
+    def without(self, index: int) -> "LawFit":
+        """Return the fit without a cell; levels and weights are kept."""
         observed = self.observed.without(index)
         weights = np.delete(self.weights, index)
-        return self._around(observed, self.scale, self.levels, weights, self.unit, DRAWS_LEFT_OUT)
+        law = Law(self.scale, Layout.of(observed.cells), self.priors)
+        return self._around(observed, law, self.levels, weights, self.unit, DRAWS_LEFT_OUT)
 
     @classmethod
     def _around(
         cls,
         observed: Observed,
-        scale: Scale,
+        law: Law,
         levels: Levels,
         weights: Floats,
         start: Floats,
         number: int,
-    ) -> "ThroughputModel":
-        law, measured = Law(scale, Layout.of(observed.cells)), observed.log_seconds
+    ) -> "LawFit":
+        measured = observed.log_seconds
         whiten = whitening(levels, law.sites(start), observed, weights)
         unit = most_probable(law.step, measured, whiten, start)
         whiten = whitening(levels, law.sites(unit), observed, weights)
         draws = sample(law.step, measured, whiten, unit, number=number)
-        return cls(observed, scale, unit, levels, weights, draws)
+        return cls(observed, law.scale, unit, levels, weights, draws, law.priors)
 
-    def predict(self, cells: Sequence[Cell]) -> list[Prediction]:
-        """Return the predictions of cells, in their order."""
-        if not cells:
-            return []
-        here = Law(self.scale, Layout.of(self.observed.cells))
-        there = Law(self.scale, Layout.of(cells))
+    def quantiles(self, cells: Sequence[Cell]) -> Floats:
+        """Return logarithms of seconds: rows for the interval's low end, the median, its high end.
+
+        A measurement is in the interval nine times of ten.
+        """
+        blocks = [self._quantiles(cells[i : i + BLOCK]) for i in range(0, len(cells), BLOCK)]
+        return np.concatenate(blocks, axis=1)
+
+    def _quantiles(self, cells: Sequence[Cell]) -> Floats:
+        centre, doubt = self.outcomes(cells)
+        # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
+        degrees = max(4.0, len(self.observed.cells) / 2 + 3)
+        noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
+        spread = np.sqrt(np.diag(doubt) + self.levels.own**2 + self.observed.noise)
+        low, high = np.quantile(centre + noise * spread, (0.05, 0.95), axis=0)
+        return np.stack([low, np.median(centre, axis=0), high])
+
+    def outcomes(self, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
+        """Return what each draw of the parameters says of cells (rows), and the covariance between
+        the cells of what the law leaves over: each one's own part and noise are in neither."""
+        here = Law(self.scale, Layout.of(self.observed.cells), self.priors)
+        there = Law(self.scale, Layout.of(cells), self.priors)
         known, asked = here.sites(self.unit), there.sites(self.unit)
         whiten = whitening(self.levels, known, self.observed, self.weights)
         cross = covariance(self.levels, asked, known)
         # What the law leaves over at measured cells is carried to those like them.
         gain = cross @ whiten.T @ whiten
         left = self.observed.log_seconds - here.step(self.draws)
-        centre = there.step(self.draws) + left @ gain.T
-        unknown = variance(self.levels, asked) - np.sum(gain * cross, axis=1)
-        doubt = np.maximum(unknown, 0.0) + self.levels.own**2 + self.observed.noise
-        # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
-        degrees = max(4.0, len(self.observed.cells) / 2 + 3)
-        noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
-        low, high = np.exp(np.quantile(centre + noise * np.sqrt(doubt), (0.05, 0.95), axis=0))
-        middle = np.exp(np.median(centre, axis=0))
-        return [
-            Prediction(cell, *map(float, row))
-            for cell, *row in zip(cells, middle, low, high, strict=True)
-        ]
-
-    def efficiency(self, cells: Sequence[Cell]) -> list[float]:
-        """Return each cell's throughput a worker over that of one worker with the same batch."""
-        alone = self.predict([cell.one_worker for cell in cells])
-        together = self.predict(cells)
-        return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
+        doubt = covariance(self.levels, asked, asked) - gain @ cross.T
+        np.fill_diagonal(doubt, np.maximum(np.diag(doubt), 0.0))
+        return there.step(self.draws) + left @ gain.T, doubt

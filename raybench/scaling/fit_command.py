@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from raybench.scaling.fit import Prediction, ThroughputModel
+from raybench.scaling.averaged import Prediction, ThroughputModel
 from raybench.scaling.measurements import (
     Asked,
     Cell,

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from raybench.results.study import Study
+from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.cells import scaling_runs, series_of
-from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import FittedGroup, cells_matched, fits
 from raybench.scaling.measurements import Cell, Group, Measurements
 from raybench.scaling.noise_scale import critical_batch, noise_scales

@@ -226,6 +226,9 @@ class Observed:
 
     def without(self, index: int) -> "Observed":
         """Return the measurements without those of a cell."""
-        cells = self.cells[:index] + self.cells[index + 1 :]
-        kept = [np.delete(values, index) for values in (self.log_seconds, self.repeats)]
-        return Observed(cells, kept[0], kept[1], self.noise)
+        return self.chosen(np.arange(len(self.cells)) != index)
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> "Observed":
+        """Return the measurements of some cells."""
+        cells = tuple(cell for cell, is_in in zip(self.cells, which, strict=True) if is_in)
+        return Observed(cells, self.log_seconds[which], self.repeats[which], self.noise)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.scaling.fit import Prediction, ThroughputModel
+from raybench.scaling.averaged import Prediction, ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error
 from raybench.scaling.measurements import Cell, Observed
 
@@ -141,7 +141,7 @@ def test_an_odd_cell_does_not_spoil_the_others() -> None:
     rows = measured(cells_of(SMALL), noise=0.03)
     odd = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
     model = fit(odd)
-    assert model.weights[model.observed.cells.index(rows[12][0])] < 0.3
+    assert model.own.weights[model.observed.cells.index(rows[12][0])] < 0.3
     others = [cell for i, (cell, _) in enumerate(rows) if i != 12]
     assert np.median([error(one) for one in model.predict(others)]) < 0.05
 

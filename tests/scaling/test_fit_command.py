@@ -11,7 +11,7 @@ import pytest
 
 from raybench.commands import cli, scale
 from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.fit import ThroughputModel
+from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.fit_command import cells_matched
 from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
 from raybench.spec.errors import UserError

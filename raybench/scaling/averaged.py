@@ -1,0 +1,172 @@
+"""A throughput model: our law and those of others, averaged by how well each of them predicted the
+largest measured cells from the smaller ones, and intervals that hold where nobody has measured.
+
+Who extrapolates is judged by extrapolation: the cells with most workers are left out, then those
+with the next most as well, all laws are fitted to the rest, and what they miss says how much each
+counts (as normal errors of unknown size would: a power of the mean square that grows with the
+number of cells) and how much wider than our law's own its intervals have to be.
+
+Within what was measured our law is alone, with what it leaves over; the others come in over the
+first doubling of the workers, and never move a prediction by more than FARTHEST.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raybench.scaling.fit import LawFit
+from raybench.scaling.measurements import Cell, Floats, Layout, Observed
+from raybench.scaling.other_laws import Rows, ernest, pollux
+from raybench.scaling.throughput import PRIORS, Priors
+
+# All chosen over public step times and simulated clusters together, one set of clusters left out at
+# a time (benchmarks/scaling/extrapolation.py): twice or half of any changes no table by much.
+OTHERS = (ernest, pollux)
+TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
+"""What our law counts before any evidence, each of the others one: where cells on several nodes
+were measured, or are not asked for, and where the network between nodes has never been seen."""
+CLOSE = 0.05
+"""Relative error below which laws are equally good."""
+LARGEST = 1.0
+"""Logarithm of the error that counts at most: a law that is off by more is no worse for it."""
+CELLS_A_POWER, MOST_POWER = 4, 2.0
+"""Cells predicted for each power of the mean square, and the highest power."""
+FARTHEST = 0.3
+"""Logarithm by which another law moves a prediction at most."""
+CUTS = 2
+"""Largest numbers of workers that are left out, one and then both."""
+
+NINE_OF_TEN = 1.645
+"""Standard deviations of a normal distribution on each side of nine tenths of it."""
+DOUBT = 0.06
+"""Added to an interval's half, in squares, for each doubling of the workers beyond any measured,
+and for each of the batch: what no law of these knows of."""
+USUAL_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
+"""Cells that the intervals' usual width weighs; the least part of that which is left where all
+predictions were good; distance in half intervals above which an odd cell counts as that far."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a step, and the interval that a measurement of it is in nine times of ten."""
+
+    cell: Cell
+    step_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of all workers together."""
+        return self.cell.samples / self.step_s
+
+
+@dataclass(frozen=True)
+class Record:
+    """How the laws did at the largest cells, from the smaller ones."""
+
+    errors: Floats
+    """Logarithms of predicted over measured seconds: a row for each law, ours first."""
+    distances: Floats
+    """Of our law's, in halves of its interval."""
+
+    @classmethod
+    def of(cls, observed: Observed, priors: Priors) -> "Record":
+        """Fit all laws to what is left when the most workers are left out, then the next, too."""
+        at = Layout.of(observed.cells)
+        errors, distances = [np.zeros((1 + len(OTHERS), 0))], [np.zeros(0)]
+        for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
+            few, many = at.workers <= most, at.workers > most
+            if at.nodes[few].max() == 1:
+                many &= at.nodes == 1  # of a network never seen nobody knows
+            if np.sum(few) < 2 or not many.any():
+                continue
+            own, held = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
+            low, middle, high = own.quantiles(held.cells)
+            found = np.stack([middle, *others(own, held.cells)]) - held.log_seconds
+            half = np.where(found[0] < 0, high - middle, middle - low)
+            errors.append(np.clip(found, -LARGEST, LARGEST))
+            distances.append(np.minimum(np.abs(found[0]) / half, ODD))
+        return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
+
+    def shares(self, trusted: float) -> Floats:
+        """Return how much each law counts; they sum to one."""
+        number = self.errors.shape[1]
+        if not number:
+            return np.asarray(np.eye(1 + len(OTHERS))[0])
+        power = min(MOST_POWER, number / CELLS_A_POWER)
+        shares = np.power(CLOSE**2 + np.mean(self.errors**2, axis=1), -power)
+        shares[0] *= trusted
+        return np.asarray(shares / np.sum(shares))
+
+    @property
+    def widening(self) -> float:
+        """By what intervals beyond the measured workers are multiplied."""
+        usual = 1 / NINE_OF_TEN**2
+        total = USUAL_CELLS * usual + np.sum(self.distances**2)
+        return max(LEAST_WIDTH, float(np.sqrt(total / usual / (USUAL_CELLS + len(self.distances)))))
+
+
+def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
+    """Return logarithms of seconds by the other laws, a row each, fitted to what ours was."""
+    observed, unit = own.observed, own.scale.seconds  # they are not free of units: their bounds
+    seconds = np.exp(observed.log_seconds) / unit
+    rows: Rows = list(zip(observed.cells, map(float, seconds), strict=True))
+    return np.asarray(np.log([law(rows, cells) for law in OTHERS]) + np.log(unit))
+
+
+@dataclass(frozen=True)
+class ThroughputModel:
+    """Laws fitted to measurements, and how far each is to be trusted beyond them."""
+
+    own: LawFit
+    record: Record
+
+    @classmethod
+    def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "ThroughputModel":
+        """Fit to measured cells; one is enough, and leaves most of it to the priors."""
+        return cls(LawFit.fit(observed, priors), Record.of(observed, priors))
+
+    @property
+    def observed(self) -> Observed:
+        """What was measured."""
+        return self.own.observed
+
+    def without(self, index: int) -> "ThroughputModel":
+        """Return the model fitted without a cell; what its law leaves over and the laws' shares are
+        kept."""
+        return replace(self, own=self.own.without(index))
+
+    def predict(self, cells: Sequence[Cell]) -> list[Prediction]:
+        """Return the predictions of cells, in their order."""
+        if not cells:
+            return []
+        low, middle, high = self.own.quantiles(cells)
+        at, seen = Layout.of(cells), Layout.of(self.observed.cells)
+        workers = np.maximum(np.log2(at.workers / seen.workers.max()), 0.0)
+        batch = np.log2(at.batch / np.clip(at.batch, seen.batch.min(), seen.batch.max()))
+        come_in = np.minimum(workers, 1.0)
+        moved, unlike = np.zeros(len(cells)), np.zeros(len(cells))
+        if self.record.errors.size and come_in.any():
+            away = np.clip(others(self.own, cells) - middle, -FARTHEST, FARTHEST) * come_in
+            away = np.vstack([np.zeros(len(cells)), away])
+            unseen = (seen.nodes.max() == 1) & (at.nodes > 1)
+            shares = np.where(
+                unseen,
+                self.record.shares(TRUSTED_UNSEEN)[:, None],
+                self.record.shares(TRUSTED)[:, None],
+            )
+            moved = np.sum(shares * away, axis=0)
+            unlike = np.sum(shares * (away - moved) ** 2, axis=0)
+        more = NINE_OF_TEN**2 * unlike + DOUBT**2 * (workers**2 + batch**2)
+        halves = np.sqrt(np.stack([middle - low, high - middle]) ** 2 + more)
+        halves *= self.record.widening**come_in
+        ends = np.exp(middle + moved + np.stack([np.zeros(len(cells)), -halves[0], halves[1]]))
+        return [Prediction(cell, *map(float, row)) for cell, row in zip(cells, ends.T, strict=True)]
+
+    def efficiency(self, cells: Sequence[Cell]) -> list[float]:
+        """Return each cell's throughput a worker over that of one worker with the same batch."""
+        alone = self.predict([cell.one_worker for cell in cells])
+        together = self.predict(cells)
+        return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
