@@ -44,7 +44,8 @@ FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
 PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
 """Of every node, and where Ray tells them."""
 MOST_WORKERS = 8
-NAME = "doctor"
+NAME, INSIDE = "doctor", "doctor-inside"
+"""Who asks for workers: a name that is over gets no others."""
 
 
 def examine(session: Session, address: str | None) -> Facts:
@@ -72,13 +73,18 @@ def examine(session: Session, address: str | None) -> Facts:
             if not port["is_open"]
         ]
     problems += problems_between(hosts)
-    network = _network(session, hosts, problems, notes)
+    placement = measured_by(hosts)
+    network = _network(session, NAME, placement, problems, notes)
+    inside = None
+    if network and (within := inside_of(hosts, placement)):
+        inside = _network(session, INSIDE, within, problems, notes)
     return {
         "version": VERSION,
         "ok": not problems,
         "address": address,
         "hosts": hosts,
         "network": network,
+        "inside": inside,
         "problems": problems,
         "notes": notes,
     }
@@ -209,18 +215,30 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
     return Placement(works[0], number, gpus_per_worker=each) if number > 1 else None
 
 
+def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None:
+    """Return workers of one host to measure beside those of several: what lies between hosts, over
+    what lies inside, tells `raybench scale --fit --network` what no run on one host does."""
+    if between is None or between.strategy != "spread":
+        return None
+    each = (measured_by([one]) for one in hosts)
+    return next((one for one in each if one and _kind(one) == _kind(between)), None)
+
+
+def _kind(placement: Placement) -> tuple[str, float]:
+    return placement.framework, placement.gpus_per_worker
+
+
 def _network(
-    session: Session, hosts: list[Facts], problems: list[str], notes: list[str]
+    session: Session, name: str, placement: Placement | None, problems: list[str], notes: list[str]
 ) -> Facts | None:
     """Return what an all-reduce over the workers takes; None, with the reason added, where it
     could not be measured."""
-    placement = measured_by(hosts)
     if placement is None:
         return None
     pool = session.pool
     try:
-        ray.get(pool.acquire.remote(NAME, placement), timeout=WORKERS_S)
-        replies = ray.get(pool.command.remote(NAME, Measure(SIZES, ROUNDS), MEASURE_S))
+        ray.get(pool.acquire.remote(name, placement), timeout=WORKERS_S)
+        replies = ray.get(pool.command.remote(name, Measure(SIZES, ROUNDS), MEASURE_S))
     except RunFailed as failure:
         problems.append(f"{placement.num_workers} workers: {failure.message.rstrip('.')}.")
         return None
@@ -231,7 +249,7 @@ def _network(
         )
         return None
     finally:
-        ray.get(pool.release.remote(NAME, keep=False, for_good=True))
+        ray.get(pool.release.remote(name, keep=False, for_good=True))
     return summary(placement, replies)
 
 

@@ -45,10 +45,12 @@ def doctor(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Return the screen: a few lines a host, the network, then what will not work."""
     lines = [line for facts in found["hosts"] for line in _host(facts)]
-    if network := found["network"]:
+    for where, network in (("", found["network"]), (" of one host", found["inside"])):
+        if network is None:
+            continue
         how = f"{network['through']} ({network['framework']})"
         over = f" over {', '.join(network['interfaces'])}" if network["interfaces"] else ""
-        lines.append(f"all-reduce of {network['workers']} workers by {how}{over}:")
+        lines.append(f"all-reduce of {network['workers']} workers{where} by {how}{over}:")
         lines += [
             f"  {one['bytes'] / 1024:,.0f} KiB in {1e3 * one['seconds']:.2f} ms "
             f"({one['bytes_per_s'] / MB:,.0f} MB/s)"

@@ -21,6 +21,8 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
     """Run a study, or fit a file of measurements, which needs no Ray."""
     if options.fit is not None:
         return fit_file(options, Path(options.fit))
+    if options.network is not None:
+        raise UserError("--network: is for --fit; a study measures on the hosts themselves.")
     from raybench.runs.scale import scale
 
     return scale(options, interrupt)
@@ -44,5 +46,5 @@ def fit_file(options: "ScaleOptions", file: Path) -> Ended:
     from raybench.report.scaling_report import fit_to_files
 
     out = None if options.out is None else Path(options.out)
-    answer, predictions = fit_to_files(file, options.predict, out)
-    return Ended(cli.DONE, answer=answer, details={"predictions": predictions})
+    answer, details = fit_to_files(file, options.predict, out, options.network)
+    return Ended(cli.DONE, answer=answer, details=details)

@@ -43,6 +43,8 @@ from raybench.scaling.fits import (
     target_plans,
 )
 from raybench.scaling.measurements import name_of
+from raybench.scaling.network import read_network
+from raybench.scaling.next_cells import STEPS
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, command_line
@@ -278,11 +280,12 @@ def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], N
 
 
 def fit_to_files(
-    file: Path, predict: str | None, out: Path | None
-) -> tuple[list[str], list[dict[Any, Any]]]:
+    file: Path, predict: str | None, out: Path | None, network: str | None = None
+) -> tuple[list[str], dict[str, list[dict[Any, Any]]]]:
     """Fit each group, print how good it is and what it predicts, write the predictions.
 
-    Return the sentences, and the rows of all `predictions` (`fit_command.prediction_table`).
+    Return the sentences, and the rows of all `predictions` (`fit_command.prediction_table`) and of
+    `measure_next`: for which pair and which prediction, the cell, its cost, and what is left.
     """
     if out is not None:
         if predict is None:
@@ -291,12 +294,34 @@ def fit_to_files(
             )
         check_out(out, file)
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
-    for fitted in fit_groups(file, predict):
+    between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
+    for fitted in fit_groups(file, predict, between):
         tables.append(fitted.predictions)
+        following += next_rows(fitted)
         part = fit_part(fitted)
         lines += part.lines
         _print(console, part)
     if out is not None:
         write_predictions(out, tables)
         say(console, f"predictions: {out}")
-    return lines, [row for table in tables for row in table.to_dict("records")]
+    predictions = [row for table in tables for row in table.to_dict("records")]
+    return lines, {"predictions": predictions, "measure_next": following}
+
+
+def next_rows(fitted: FittedGroup) -> list[dict[Any, Any]]:
+    """Return a row for each cell to measure, as `measure_next` of `--json` has it."""
+    if fitted.measure_next is None:
+        return []
+    asked, cells = fitted.measure_next
+    names = {"model": fitted.group[0], "gpu_type": fitted.group[1]}
+    return [
+        {
+            **names,
+            "for": vars(asked),
+            **vars(one.cell),
+            "steps": STEPS,
+            "worker_seconds": one.worker_seconds,
+            "spread_after": one.spread,
+        }
+        for one in cells
+    ]

@@ -143,6 +143,10 @@ class ScaleOptions(LoggedOptions):
     batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
     fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
     file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+    network: str | None = None
+    """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file
+    that tells: what raybench doctor --json printed, or a CSV with num_workers, num_nodes, bytes,
+    seconds."""
 
 
 class CompareOptions(FollowedOptions):
@@ -182,6 +186,7 @@ METAVARS = {
     "spec": "SPEC.yaml",
     "study": "STUDY.yaml|NAME",
     "predict": "8,16,64|FILE.csv",
+    "network": "RATIO|FILE",
     "sides": "A B",
 }
 """What the command line's help calls the values; else by the option's name."""

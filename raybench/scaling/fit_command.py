@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,9 @@ from raybench.scaling.measurements import (
     read_measurements,
     read_rows,
 )
+from raybench.scaling.network import Network
+from raybench.scaling.next_cells import STEPS, NextCell, least_sure, next_cells
+from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean
 
@@ -186,6 +190,17 @@ class FittedGroup:
     model: ThroughputModel
     left_out: list[LeftOut]
     asked: list[Cell]
+    network: Network | None = None
+    """What lies between hosts, where it was measured apart."""
+
+    @cached_property
+    def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
+        """The least sure of what was asked beyond any measured, and the cells to measure for it."""
+        beyond = [cell for cell in self.asked if is_beyond(self.model, cell)]
+        if not beyond:
+            return None
+        asked = least_sure(self.model, beyond)
+        return asked, next_cells(self.model, asked)
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -205,7 +220,7 @@ class FittedGroup:
         unseen, more = "", ""
         if any(cell.num_workers > 1 for cell in self.asked) and workers == [1]:
             unseen = "worker: what the exchange costs"
-        elif any(cell.num_nodes > 1 for cell in self.asked) and nodes == 1:
+        elif any(cell.num_nodes > 1 for cell in self.asked) and nodes == 1 and not self.network:
             unseen = "node: what the network costs"
             more = "; a run of two workers on two nodes helps"
         if unseen:
@@ -213,10 +228,16 @@ class FittedGroup:
                 f"Never measured on more than one {unseen} is a guess from what is usual, and the "
                 f"intervals are as wide{more}."
             )
+        if self.network is not None:
+            lines.append(self.network.words())
+        if self.measure_next is not None and self.measure_next[1]:
+            lines.append(_next_words(self.model, *self.measure_next))
         return lines
 
 
-def fit_groups(file: Path, predict: str | None) -> Iterator[FittedGroup]:
+def fit_groups(
+    file: Path, predict: str | None, network: Network | None = None
+) -> Iterator[FittedGroup]:
     """Fit each group of a file's measurements, one after the other.
 
     Mistakes in the file or in what is asked are raised before the first fit.
@@ -225,14 +246,37 @@ def fit_groups(file: Path, predict: str | None) -> Iterator[FittedGroup]:
     asked, missing = ({}, []) if predict is None else cells_matched(predict, measured)
     if missing:
         raise UserError(missing[0])
-    return fits(measured, asked)
+    return fits(measured, asked, network)
 
 
-def fits(measured: Measurements, asked: dict[Group, list[Cell]]) -> Iterator[FittedGroup]:
+def fits(
+    measured: Measurements, asked: dict[Group, list[Cell]], network: Network | None = None
+) -> Iterator[FittedGroup]:
     """Fit each group of measurements, with what is asked of it."""
+    priors = PRIORS if network is None else network.priors
     for group, rows in measured.groups.items():
-        model = ThroughputModel.fit(Observed.of(rows))
-        yield FittedGroup(group, len(rows), model, leave_one_out(model), asked.get(group, []))
+        model = ThroughputModel.fit(Observed.of(rows), priors)
+        cells = asked.get(group, [])
+        yield FittedGroup(group, len(rows), model, leave_one_out(model), cells, network)
+
+
+def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
+    (now,) = model.predict([asked])
+    each = [
+        f"{_place(one.cell)} (to ±{one.spread:.0%}; {STEPS} steps are {one.worker_seconds:,.3g} "
+        "worker-seconds)"
+        for one in cells
+    ]
+    return (
+        f"Least sure is {_place(asked)}, ±{math.sqrt(now.high_s / now.low_s) - 1:.0%}; measure "
+        f"next {', then '.join(each)}."
+    )
+
+
+def _place(cell: Cell) -> str:
+    on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
+    workers = f"{cell.num_workers} worker{'s' if cell.num_workers > 1 else ''}"
+    return f"{workers}{on}, batch {cell.batch_size_per_worker} each"
 
 
 def check_out(out: Path, file: Path) -> None:

@@ -55,6 +55,7 @@ SCHEMA = of(
     address={"type": ["string", "null"]},
     hosts={"type": "array", "items": HOST, "minItems": 1},
     network={"anyOf": [{"type": "null"}, NETWORK]},
+    inside={"anyOf": [{"type": "null"}, NETWORK]},
     problems=TEXTS,
     notes=TEXTS,
 )
@@ -188,6 +189,24 @@ def test_the_network_is_measured_between_hosts_or_workers(
     assert measured is None or measured.framework == "tensorflow"
 
 
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ([(8, 0)], None),
+        ([(8, 0), (8, 0)], Placement("torch", 2)),
+        ([(8, 8), (8, 8)], Placement("torch", 8, gpus_per_worker=1)),
+        ([(8, 1), (8, 1)], None),
+        ([(1, 0), (1, 0)], None),
+    ],
+)
+def test_between_hosts_and_inside_one_alike_workers_are_measured(
+    hosts: list[tuple[int, int]], expected: Placement | None
+) -> None:
+    """Those of one GPU each would be measured on cores inside a host: nothing to compare."""
+    found = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
+    assert doctor.inside_of(found, doctor.measured_by(found)) == expected
+
+
 THERE = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
 
 
@@ -199,8 +218,15 @@ class FakeSession:
     def __init__(self, answer: Any, allocation: Any) -> None:
         call = SimpleNamespace
         self.released: list[dict[str, bool]] = []
+        over: set[str] = set()
+
+        def acquire(name: str, placement: Placement) -> Any:
+            assert name not in over, "the pool refuses who is over"
+            over.add(name)
+            return allocation
+
         self.pool = call(
-            acquire=call(remote=lambda *given: allocation),
+            acquire=call(remote=acquire),
             command=call(remote=lambda *given: answer),
             release=call(remote=lambda *given, **named: self.released.append(named)),
         )
@@ -224,7 +250,8 @@ def examined(
     monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
     session: Any = FakeSession(answer, allocation)
     found = doctor.examine(session, "auto")
-    assert session.released == [{"keep": False, "for_good": True}]
+    levels = 1 + (found["inside"] is not None)
+    assert session.released == [{"keep": False, "for_good": True}] * levels
     return found
 
 
@@ -243,9 +270,11 @@ def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
     assert found["ok"]
     assert found["network"]["sizes"][0]["seconds"] == 0.3, "the slowest worker of each round"
+    assert found["inside"] == found["network"], "two of one host, by the same replies"
     lines = command.lines_of(found)
     assert lines[-1] == "Nothing is wrong."
     assert "all-reduce of 2 workers by gloo (torch) over eth0:" in lines
+    assert "all-reduce of 2 workers of one host by gloo (torch) over eth0:" in lines
     assert len(lines) < 25, "a screen"
 
 

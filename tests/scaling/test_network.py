@@ -1,0 +1,114 @@
+"""`--network`: what lies between hosts, by a ratio, a doctor's document or a table of times."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from raybench.commands import cli, scale
+from raybench.scaling.network import SURE, read_network
+from raybench.scaling.throughput import PRIORS
+from raybench.spec.errors import UserError
+
+STEPS = """num_workers,num_nodes,batch_size_per_worker,step_s
+1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n4,1,64,0.095\n"""
+HEAD = "num_workers,num_nodes,bytes,seconds"
+
+
+def times(folder: Path, *rows: tuple[float, ...]) -> str:
+    path = folder / "times.csv"
+    path.write_text("\n".join([HEAD, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return str(path)
+
+
+def test_a_ratio_is_taken_as_it_is() -> None:
+    found = read_network("3")
+    assert (found.ratio, found.log_sd) == (3.0, SURE)
+    mean, sd = found.priors["log_network"]
+    assert (mean, sd) == (pytest.approx(math.log(3)), SURE)
+    assert found.priors | {"log_network": PRIORS["log_network"]} == PRIORS
+    assert "takes 3 times (2.2 to 4.2)" in found.words()
+
+
+def test_times_are_compared_as_if_two_took_part(tmp_path: Path) -> None:
+    """Of 8 workers of a host 7 / 4 of the bytes pass the slowest link, of two hosts once."""
+    large, small = 2**25, 2**10
+    path = times(
+        tmp_path,
+        *((8, 1, large, 1.75), (16, 2, large, 5.0)),
+        *((8, 1, small, 1.0), (16, 2, small, 900.0)),
+    )
+    found = read_network(path)
+    assert found.ratio == pytest.approx(5.0), "small messages are no gradients"
+    assert found.log_sd == pytest.approx(SURE)
+
+
+def test_sizes_that_disagree_make_it_less_sure(tmp_path: Path) -> None:
+    rows = [(2, 1, 2**20, 1.0), (2, 2, 2**20, 2.0), (2, 1, 2**25, 1.0), (2, 2, 2**25, 8.0)]
+    found = read_network(times(tmp_path, *rows))
+    assert found.ratio == pytest.approx(4.0)
+    assert found.log_sd == pytest.approx(math.hypot(SURE, math.log(2)))
+
+
+@pytest.mark.parametrize("is_answer", [True, False])
+def test_a_doctor_s_document_is_read(is_answer: bool, tmp_path: Path) -> None:
+    def level(workers: int, seconds: float) -> dict[str, object]:
+        return {"workers": workers, "sizes": [{"bytes": 2**25, "seconds": seconds}]}
+
+    found = {"hosts": [{}, {}], "network": level(2, 3.0), "inside": level(2, 1.5)}
+    path = tmp_path / "doctor.json"
+    path.write_text(json.dumps({"details": found} if is_answer else found))
+    assert read_network(str(path)).ratio == pytest.approx(2.0)
+    path.write_text(json.dumps(found | {"inside": None}))
+    with pytest.raises(UserError, match=r"doctor\.json: needs all-reduce times of the same number"):
+        read_network(str(path))
+    path.write_text("{}")
+    with pytest.raises(UserError, match="is not what `raybench doctor --json` printed"):
+        read_network(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0", "--network 0: is no ratio; write how many times longer"),
+        ("nan", "--network nan: is no ratio"),
+        ("-3", "is no ratio"),
+        ("nowhere.csv", "nowhere.csv: cannot be read (No such file or directory)"),
+        ("nowhere.json", "nowhere.json: cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_wrong_network_is_one_sentence(text: str, words: str, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(STEPS)
+    assert scale.main(["--fit", str(file), f"--network={text}"]) == cli.WRONG_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_one_worker_exchanges_with_nobody(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="row 2: num_workers '1': input should be greater"):
+        read_network(times(tmp_path, (1, 1, 2**20, 1.0)))
+
+
+def test_a_study_measures_its_own_network(capsys) -> None:
+    assert scale.main(["--network", "3"]) == cli.WRONG_INPUT
+    assert "--network: is for --fit" in capsys.readouterr().err
+
+
+def test_a_network_that_is_known_is_no_guess(tmp_path: Path, capsys) -> None:
+    file, out = tmp_path / "steps.csv", tmp_path / "predicted.csv"
+    file.write_text(STEPS)
+    widths, steps = [], []
+    for given in ((), ("--network", "1"), ("--network", "10")):
+        call = ["--fit", str(file), "--predict", "16", "--out", str(out), *given]
+        assert scale.main(call) == cli.DONE
+        table = pd.read_csv(out)
+        widths.append((table["high_s"] / table["low_s"]).median())
+        steps.append(table["step_s"].median())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("what the network costs is a guess") == 1
+    assert printed.count("The network given: between nodes an exchange takes") == 2
+    assert widths[1] < 0.7 * widths[0]
+    assert steps[2] > 1.5 * steps[1]

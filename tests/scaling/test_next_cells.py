@@ -1,0 +1,85 @@
+"""What to measure next: cells that narrow the least sure prediction, and by how much."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from raybench.commands import cli
+from raybench.scaling.averaged import ThroughputModel
+from raybench.scaling.measurements import Cell, Observed
+from raybench.scaling.next_cells import ALIKE, STEPS, least_sure, next_cells
+
+
+def step(cell: Cell) -> float:
+    """A ring between hosts is three times as slow as inside."""
+    k = cell.num_workers
+    wire = 0.0 if k == 1 else 0.03 * (3 if cell.num_nodes > 1 else 1) * 2 * (k - 1) / k
+    return math.hypot(0.01 + cell.batch_size_per_worker / 1000, wire)
+
+
+def fit(*cells: Cell) -> ThroughputModel:
+    return ThroughputModel.fit(Observed.of([(cell, step(cell)) for cell in cells]))
+
+
+ONE_HOST = [Cell(k, 1, batch) for k in (1, 2, 4) for batch in (16, 64)]
+ASKED = Cell(64, 16, 16)
+
+
+def half(model: ThroughputModel) -> float:
+    (found,) = model.predict([ASKED])
+    return math.log(found.high_s / found.low_s) / 2
+
+
+def test_a_network_never_seen_is_measured_first() -> None:
+    model = fit(*ONE_HOST)
+    first, second = next_cells(model, ASKED)
+    assert first.cell.num_nodes > 1
+    assert first.cell not in ONE_HOST
+    assert second.cell != first.cell
+    assert second.spread <= first.spread < 0.6 * math.expm1(half(model))
+
+
+def test_it_narrows_as_much_as_is_said() -> None:
+    first, _ = next_cells(fit(*ONE_HOST), ASKED)
+    then = math.expm1(half(fit(*ONE_HOST, first.cell)))
+    assert 0.5 * first.spread < then < 2 * first.spread
+
+
+def test_cells_cost_less_than_what_is_asked_and_equal_ones_are_the_cheaper() -> None:
+    model = fit(*ONE_HOST)
+    for one in next_cells(model, ASKED):
+        (found,) = model.predict([one.cell])
+        assert one.worker_seconds == pytest.approx(STEPS * found.step_s * one.cell.num_workers)
+        assert one.cell.num_workers <= 2 * 4
+    assert ALIKE > 1
+
+
+def test_where_there_is_nothing_smaller_to_try_nothing_is_said() -> None:
+    assert next_cells(fit(Cell(1, 1, 16), Cell(1, 1, 64)), Cell(1, 1, 16)) == []
+
+
+def test_the_least_sure_of_what_is_asked_is_named() -> None:
+    model = fit(*ONE_HOST)
+    assert least_sure(model, [Cell(8, 2, 64), ASKED, Cell(4, 1, 32)]) == ASKED
+
+
+def test_fit_prints_them_and_json_has_them(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "steps.csv"
+    head = "num_workers,num_nodes,batch_size_per_worker,step_s"
+    rows = [f"{c.num_workers},1,{c.batch_size_per_worker},{step(c)}" for c in ONE_HOST]
+    file.write_text("\n".join([head, *rows]) + "\n")
+    call = ["scale", "--fit", str(file), "--predict", "32"]
+    assert cli.main([*call, "--json"]) == cli.DONE
+    found = json.loads(capsys.readouterr().out)
+    first, second = found["details"]["measure_next"]
+    assert first["for"]["num_workers"] == 32
+    assert first["num_nodes"] > 1
+    assert first["steps"] == STEPS
+    assert second["spread_after"] <= first["spread_after"]
+    (line,) = (line for line in found["answer"] if line.startswith("Least sure is 32 workers on 8"))
+    assert f"measure next {first['num_workers']} workers on" in line
+    assert "worker-seconds)" in line
+    assert cli.main([*call[:3], "--json"]) == cli.DONE
+    assert json.loads(capsys.readouterr().out)["details"]["measure_next"] == []
