@@ -104,6 +104,11 @@ def Lightning(run: Run, metric: str | None = None) -> Any:  # noqa: N802
 def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
     """Return a callback for `fit` of Keras, which reports at the end of every epoch."""
     clock = _Clock(run, metric, "val")
+    if run.num_workers > 1:
+        raise UserError(
+            "fit of Keras 3 does not train on several workers; set num_workers: 1, or write the "
+            "loop with run.strategy.run (docs/models.md)."
+        )
 
     class Callback(_base("keras.callbacks", "Callback")):  # type: ignore[misc]
         def on_train_batch_begin(self, *_: Any, **__: Any) -> None:

@@ -25,6 +25,7 @@ from raybench.models.layers import Layer
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.run import DatasetSpec, RunSpec, Task
+from raybench.spec.text import shorten
 
 if TYPE_CHECKING:
     import keras
@@ -235,8 +236,7 @@ def users_code(what: str, advice: str = "") -> Iterator[None]:
 
 
 def _describe(error: Exception) -> str:
-    text = str(error)
-    text = text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
+    text = shorten(" ".join(str(error).split()), MAX_ERROR)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

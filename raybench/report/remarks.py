@@ -78,7 +78,7 @@ def sensitivity_lines(results: Study) -> list[str]:
 
 LEAST = 0.05
 """Share from which on a phase is named."""
-LONGEST = 100
+LONGEST = 300
 """Characters of a failure's message."""
 IN_WORDS = {
     "queue": "waiting for free workers",

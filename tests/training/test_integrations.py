@@ -13,6 +13,7 @@ from test_own_runs import Clock, Loop, Worker
 from raybench import integrations
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
 from raybench.training.own import Run
 
 STEPS = 4
@@ -127,6 +128,14 @@ def test_a_library_that_is_missing_is_named(
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(UserError, match=f"{name} is not installed"):
         Worker(lambda run: make(run)).to_the_end()
+
+
+def test_fit_of_keras_over_several_workers_is_refused() -> None:
+    run = types.SimpleNamespace(num_workers=2, spec=RunSpec())
+    with pytest.raises(
+        UserError, match=r"set num_workers: 1, or write the loop with run\.strategy"
+    ):
+        integrations.Keras(run)  # type: ignore[arg-type]
 
 
 def missing(name: str) -> Any:
