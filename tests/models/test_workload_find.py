@@ -275,7 +275,7 @@ def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path)
         ("def __init__(self):\n    sys.exit(5)", "sys.exit(5)"),
         ("def __init__(self):\n    self.missing", "AttributeError"),
         ("def __init__(self):\n    raise KeyError", "line 11: KeyError)."),
-        ("def __init__(self):\n    raise OSError('x' * 9999)", "xxx...)."),
+        ("def __init__(self):\n    raise OSError('x' * 9999 + ' why')", "xxx why)."),
     ],
     ids=lambda value: None,
 )
