@@ -313,15 +313,10 @@ def next_rows(fitted: FittedGroup) -> list[dict[Any, Any]]:
     if fitted.measure_next is None:
         return []
     asked, cells = fitted.measure_next
-    names = {"model": fitted.group[0], "gpu_type": fitted.group[1]}
+    names = {"model": fitted.group[0], "gpu_type": fitted.group[1], "for": vars(asked)}
     return [
-        {
-            **names,
-            "for": vars(asked),
-            **vars(one.cell),
-            "steps": STEPS,
-            "worker_seconds": one.worker_seconds,
-            "spread_after": one.spread,
-        }
+        names
+        | vars(one.cell)
+        | {"steps": STEPS, "worker_seconds": one.worker_seconds, "spread_after": one.spread}
         for one in cells
     ]

@@ -144,9 +144,8 @@ class ScaleOptions(LoggedOptions):
     fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
     file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
     network: str | None = None
-    """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file
-    that tells: what raybench doctor --json printed, or a CSV with num_workers, num_nodes, bytes,
-    seconds."""
+    """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file of
+    what raybench doctor --json printed."""
 
 
 class CompareOptions(FollowedOptions):

@@ -105,7 +105,7 @@ class MeasuredRow(Asked):
     """Seconds of an optimizer step."""
 
 
-Row = TypeVar("Row", bound=BaseModel)
+Row = TypeVar("Row", bound=Asked)
 
 
 def read_rows(path: Path, model: type[Row]) -> dict[int, Row]:

@@ -1,4 +1,4 @@
-"""`--network`: what lies between hosts, by a ratio, a doctor's document or a table of times."""
+"""`--network`: what lies between hosts, by a ratio or a doctor's document."""
 
 import json
 import math
@@ -14,12 +14,18 @@ from raybench.spec.errors import UserError
 
 STEPS = """num_workers,num_nodes,batch_size_per_worker,step_s
 1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n4,1,64,0.095\n"""
-HEAD = "num_workers,num_nodes,bytes,seconds"
 
 
-def times(folder: Path, *rows: tuple[float, ...]) -> str:
-    path = folder / "times.csv"
-    path.write_text("\n".join([HEAD, *(",".join(map(str, row)) for row in rows)]) + "\n")
+def document(folder: Path, *, workers: tuple[int, int] = (2, 2), **seconds: object) -> str:
+    """A doctor's, with seconds by bytes between hosts and inside."""
+    levels = zip(("network", "inside"), workers, strict=True)
+    found = {
+        level: {"workers": number, "sizes": [{"bytes": n, "seconds": s} for n, s in times]}
+        for level, number in levels
+        if isinstance(times := seconds[level], list)
+    }
+    path = folder / "doctor.json"
+    path.write_text(json.dumps({"network": None, "inside": None} | found))
     return str(path)
 
 
@@ -35,38 +41,30 @@ def test_a_ratio_is_taken_as_it_is() -> None:
 def test_times_are_compared_as_if_two_took_part(tmp_path: Path) -> None:
     """Of 8 workers of a host 7 / 4 of the bytes pass the slowest link, of two hosts once."""
     large, small = 2**25, 2**10
-    path = times(
-        tmp_path,
-        *((8, 1, large, 1.75), (16, 2, large, 5.0)),
-        *((8, 1, small, 1.0), (16, 2, small, 900.0)),
-    )
-    found = read_network(path)
+    between, inside = [(small, 900.0), (large, 5.0)], [(small, 1.0), (large, 1.75)]
+    found = read_network(document(tmp_path, workers=(2, 8), network=between, inside=inside))
     assert found.ratio == pytest.approx(5.0), "small messages are no gradients"
     assert found.log_sd == pytest.approx(SURE)
 
 
 def test_sizes_that_disagree_make_it_less_sure(tmp_path: Path) -> None:
-    rows = [(2, 1, 2**20, 1.0), (2, 2, 2**20, 2.0), (2, 1, 2**25, 1.0), (2, 2, 2**25, 8.0)]
-    found = read_network(times(tmp_path, *rows))
+    between, inside = [(2**20, 2.0), (2**25, 8.0)], [(2**20, 1.0), (2**25, 1.0)]
+    found = read_network(document(tmp_path, network=between, inside=inside))
     assert found.ratio == pytest.approx(4.0)
     assert found.log_sd == pytest.approx(math.hypot(SURE, math.log(2)))
 
 
-@pytest.mark.parametrize("is_answer", [True, False])
-def test_a_doctor_s_document_is_read(is_answer: bool, tmp_path: Path) -> None:
-    def level(workers: int, seconds: float) -> dict[str, object]:
-        return {"workers": workers, "sizes": [{"bytes": 2**25, "seconds": seconds}]}
-
-    found = {"hosts": [{}, {}], "network": level(2, 3.0), "inside": level(2, 1.5)}
-    path = tmp_path / "doctor.json"
-    path.write_text(json.dumps({"details": found} if is_answer else found))
+def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> None:
+    path = Path(document(tmp_path, network=[(2**25, 3.0)], inside=[(2**25, 1.5)]))
+    path.write_text(json.dumps({"details": json.loads(path.read_text())}))
     assert read_network(str(path)).ratio == pytest.approx(2.0)
-    path.write_text(json.dumps(found | {"inside": None}))
-    with pytest.raises(UserError, match=r"doctor\.json: needs all-reduce times of the same number"):
+    document(tmp_path, network=[(2**25, 3.0)], inside=None)
+    with pytest.raises(UserError, match=r"doctor\.json: holds no all-reduce times both between"):
         read_network(str(path))
-    path.write_text("{}")
-    with pytest.raises(UserError, match="is not what `raybench doctor --json` printed"):
-        read_network(str(path))
+    for text in ("{}", "no json", '{"network": {"workers": 2}, "inside": {"workers": 2}}'):
+        path.write_text(text)
+        with pytest.raises(UserError, match="is not what `raybench doctor --json` printed"):
+            read_network(str(path))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,6 @@ def test_a_doctor_s_document_is_read(is_answer: bool, tmp_path: Path) -> None:
         ("0", "--network 0: is no ratio; write how many times longer"),
         ("nan", "--network nan: is no ratio"),
         ("-3", "is no ratio"),
-        ("nowhere.csv", "nowhere.csv: cannot be read (No such file or directory)"),
         ("nowhere.json", "nowhere.json: cannot be read (No such file or directory)"),
     ],
 )
@@ -85,11 +82,6 @@ def test_a_wrong_network_is_one_sentence(text: str, words: str, tmp_path: Path, 
     assert scale.main(["--fit", str(file), f"--network={text}"]) == cli.WRONG_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
-
-
-def test_one_worker_exchanges_with_nobody(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="row 2: num_workers '1': input should be greater"):
-        read_network(times(tmp_path, (1, 1, 2**20, 1.0)))
 
 
 def test_a_study_measures_its_own_network(capsys) -> None:
