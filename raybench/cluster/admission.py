@@ -4,7 +4,7 @@ Pure bookkeeping without Ray, so that it is tested on thousands of fake trials. 
 admitted first come, first served, and only where their workers fit on the nodes: a wide trial
 at the head of the queue is never overtaken, so it cannot starve, and nothing that was admitted
 waits for anything else, so nothing can deadlock. Only a trial that would not fit the nodes even
-if they were empty is passed over, until there are others: nobody holds what it waits for.
+if they were empty is passed over, until there are others.
 """
 
 import os

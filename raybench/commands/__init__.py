@@ -1,1 +1,1 @@
-"""The commands: arguments, then a call of a room below, then what it says."""
+"""The commands: arguments, then a call of a package below, then what it says."""

@@ -78,7 +78,7 @@ def judge_each(results: Study) -> dict[str, Verdict]:
 def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
     """Return what `judge_each` keeps: it takes long of many runs.
 
-    With `untested` also those whose fastest has not run alone: whatever is known, it is to.
+    With `untested` also those whose fastest has still to run alone, whatever is known.
     """
     found: dict[str, Verdict] = {}
     for kind in kinds(results.trials):

@@ -62,11 +62,10 @@ class Rungs:
 class Cap:
     """Stops a trial that is not among the fastest any more, nor among the cheapest.
 
-    That is one whose next evaluation will come later than `beta` times the reference of the times
-    to target so far, and after more than `beta` times that of the worker-seconds (Zeus, arXiv
-    2208.06102, stops batch sizes so, with 2 and the best one). Its score is only a lower bound. The
-    policy's `compared_with` says which of the times that is: single runs differ by their seeds, the
-    best one was lucky, and what it stops may be as good.
+    That is one whose next evaluation will come later than `beta` times the k-th best time to target
+    so far, and after more than `beta` times the k-th least worker-seconds (Zeus, arXiv 2208.06102,
+    stops batch sizes so, with 2 and the best one). k is the policy's `compared_with`: single runs
+    differ by their seeds, the best one was lucky, and what it stops may be as good.
 
     It keeps the measured times of the fastest and of the cheapest trials. What they would be on
     other placements is a prediction, asked for anew each time: `costs` returns the (seconds,
@@ -173,7 +172,7 @@ class EarlyStopping:
     def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:
         """Return why a trial must not go on after an evaluation; None where it may."""
         # In a row of evaluations at the target, the first one counts: it may still be soonest,
-        # and no rung says anything of one that is where all want to be.
+        # and no rung stops a trial that stands at the target.
         is_there = self._target is not None and self._metric.reaches(evaluation.value, self._target)
         soonest = next_evaluation_s(evaluation, spec.epochs)
         if self._cap is not None and not is_there and not self._cap.allows(spec, soonest):

@@ -45,7 +45,7 @@ class SearchPolicy:
     """TPE models so many of the trials that have ended, the latest, and the best of all: what it
     does takes time in proportion. Searches of fewer trials see no difference."""
     patience: int = 500
-    """Draws of which every one is known to fail, after which all that is left is taken to fail."""
+    """Draws in a row that are known to fail, after which the search gives up."""
     resolution: float = 0.04
     """Share of a range within which two values count as the same: of three decades of learning
     rates, a factor of 1.3. With 0, 7 of 24 searches of two recorded tables never came within 5 % of
@@ -60,11 +60,11 @@ class SearchPolicy:
     """Finished trials that the cap compares with: the fastest and the cheapest by what is known of
     them."""
     compared_with: int = 3
-    """Which of their times the cutoff stands on, in order; of fewer, the last. On the best, which
-    was lucky, it stops a fifth of the configurations truly within 10 % of the best, on the third
-    one a thirtieth, for 3 % more seconds of search. Winners of a race of 24 are within 5 / 10 %
-    then in 55 / 64 of 100 searches instead of 51 / 57, without a cutoff in 60 / 67 for 6 % more
-    (120 searches each, recorded grids)."""
+    """The cutoff stands on the so-many-th best of their times; of fewer, on the last. On the best,
+    which was lucky, it stops a fifth of the configurations truly within 10 % of the best, on the
+    third one a thirtieth, for 3 % more seconds of search. Winners of a race of 24 are within 5 /
+    10 % then in 55 / 64 of 100 searches instead of 51 / 57, without a cutoff in 60 / 67 for 6 %
+    more (120 searches each, recorded grids)."""
     efficient: float = 0.5
     """A trial runs on more workers while each does at least this share of the work that a worker of
     the most economical placement does."""

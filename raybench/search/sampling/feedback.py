@@ -18,7 +18,7 @@ from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power
 from raybench.spec.objective import worst_score
 from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, short, value_of
-from raybench.spec.schedule import scaling_factor
+from raybench.spec.schedule import scaled_rate
 from raybench.spec.study import StudySpec
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
@@ -80,7 +80,7 @@ class Infeasible:
         diverged = self._diverged.get(self._rate_key(spec), []) if self._diverged else []
         for failed in diverged:
             growth = max(1.0, spec.global_batch_size / failed.global_batch_size)
-            if _rate(spec) >= _rate(failed) * growth ** batch_power(spec.optimizer):
+            if scaled_rate(spec) >= scaled_rate(failed) * growth ** batch_power(spec.optimizer):
                 return False
         return True
 
@@ -91,7 +91,7 @@ class Infeasible:
         shown = list(keys)
         found = []
         for specs in self._diverged.values():
-            one = min(specs, key=_rate)
+            one = min(specs, key=scaled_rate)
             found.append(
                 f"{_arm(one, shown)} at learning rate {one.learning_rate:.3g} and above with "
                 f"{one.global_batch_size} samples a step (NaN)"
@@ -111,11 +111,6 @@ class Infeasible:
 
     def _rate_key(self, spec: RunSpec) -> Key:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
-
-
-def _rate(spec: RunSpec) -> float:
-    """Return the rate that its first steps have: scaled by the workers."""
-    return spec.learning_rate * scaling_factor(spec.num_workers, spec.learning_rate_scaling)
 
 
 def _memory_key(spec: RunSpec) -> Key:
