@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -43,6 +44,7 @@ from raybench.scaling.shares import (
     steps_for,
     whole_rounds,
 )
+from raybench.scaling.slow_ranks import SlowRank, moves, slow_ranks
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
@@ -64,6 +66,9 @@ class ProbeRuns:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds of a step: one of each probe for each round."""
+        self.rank_s: dict[bool, list[tuple[float, ...]]] = {True: [], False: []}
+        """Of the probes without exchange, with the run's own data and without: the seconds of each
+        rank in every interval."""
         self._pool, self._dataset, self._store = pool, dataset, store
         self._waits, self._deadline = waits, deadline
         self._steps: dict[Probe, int] = {}
@@ -110,6 +115,9 @@ class ProbeRuns:
             curve = self._train(probe, f"{name}-{number}", steps=self._steps[probe])
             if not self._deadline.over:
                 self.times[probe].append(self._step_s(curve, probe))
+                of_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
+                if of_batch and not probe.exchanges:
+                    self.rank_s[probe.reads] += [one.rank_s for one in curve[1:] if one.rank_s]
 
     def so_far(self) -> str:
         """Return the shares after the rounds so far, in words."""
@@ -118,14 +126,33 @@ class ProbeRuns:
         return found if shares.is_sure else f"{found} (not sure yet)"
 
     def verdict(self) -> Verdict:
-        """Return what bounds the training."""
+        """Return what bounds the training, and which worker all others wait for."""
         number = self.num_rounds
-        return judge(
+        found = judge(
             self.spec,
             {probe: seconds[:number] for probe, seconds in self.times.items()},
             num_nodes=self.num_nodes,
             num_parameters=self.num_parameters,
         )
+        return replace(found, sentence=" ".join([found.sentence, *self._slow_sentences()]))
+
+    @property
+    def slow(self) -> list[SlowRank]:
+        """The workers that stay slower than the others."""
+        alone, reading = (np.array(self.rank_s[reads]) for reads in (False, True))
+        record = self._record
+        places = zip(record.hosts, record.devices, strict=True) if record else ()
+        return slow_ranks(alone, reading, [f"host {host}, {device}" for host, device in places])
+
+    def _slow_sentences(self) -> list[str]:
+        if slow := self.slow:
+            return [one.sentence for one in slow]
+        if (times := moves(np.array(self.rank_s[False]))) is None:
+            return []
+        return [
+            f"The slowest worker takes {times:.2g} times as long as the others, another one each "
+            "time, as where other processes use the cores."
+        ]
 
     @property
     def _shares(self) -> Shares:
@@ -169,7 +196,8 @@ class ProbeRuns:
 def verdict_document(verdict: Verdict, runs: ProbeRuns) -> dict[str, object]:
     """Return what `diagnosis.yaml` holds: the verdict, and what it was read from."""
     times = {name: runs.times[probe] for probe, name in runs.probes.names.items()}
-    return verdict.document() | {"probes": times}
+    slow = {"slow_ranks": [vars(one) for one in runs.slow]} if runs.slow else {}
+    return verdict.document() | slow | {"probes": times}
 
 
 def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:

@@ -72,6 +72,7 @@ CURVE_KEYS = (
 """What an `eval` line holds of an Evaluation."""
 OPTIONAL_KEYS = (
     "value_error",
+    "rank_s",
     "steps",
     "input_s",
     "evenness",
@@ -80,7 +81,7 @@ OPTIONAL_KEYS = (
     "bytes_exchanged_per_step",
     "noise_scale",
 )
-"""What it also holds where it is known; all but the first of a run with `record_steps`."""
+"""What it also holds where it is known; all but the first two of a run with `record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,9 @@ class Evaluation:
     value_error: Measured | None = None
     """Standard error of `value` by the sampling of the validation rows; None of a share, whose
     error is binomial."""
+    rank_s: tuple[Measured, ...] | None = None
+    """Of workers that exchange nothing (`exchange_gradients: false`): the training seconds of each
+    rank since the last evaluation, without waiting for the others."""
     steps: StepTimes | None = None
     """Times of the optimizer steps since the last evaluation, None where none had a whole global
     batch; this and what follows are None unless the run spec asks for `record_steps`."""

@@ -115,7 +115,9 @@ def run(
         _wait_for_all(world)
         ledger.enter("train")
         chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
+        began = ledger.seconds("train")
         loss, cut = trainer.train(chunk), goal
+        own_s = ledger.seconds("train") - began
         while pilot and seen < cut:
             spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
             room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
@@ -124,7 +126,9 @@ def run(
             least, most = 2 * seen, PILOT_STEPS * spec.global_batch_size
             pilot = 0 if seen >= most else min(max(least, room // PILOT_SHARE), most)
             more, further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
+            began = ledger.seconds("train")
             loss += trainer.train(more)
+            own_s += ledger.seconds("train") - began
             chunk, seen = [*chunk, *more], seen + further
         pilot = 0
         _wait_for_all(world)
@@ -132,8 +136,9 @@ def run(
         recorded = recording.end(chunk) if recording else {}
         totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
         samples += seen
-        row = [loss, totals.value, totals.squares, float(totals.samples)]
-        sums = np.sum(world.gather(row), axis=0)
+        row = [loss, totals.value, totals.squares, float(totals.samples), own_s]
+        rows = world.gather(row)
+        sums = np.sum(rows, axis=0)
         ledger.enter("report")
         snapshot = merge_ranks([_from_row(row) for row in world.gather(_row(ledger, trainer))])
         train_loss = float(sums[0]) / len(chunk)
@@ -167,6 +172,7 @@ def run(
             stop=stop,
             failure="nan" if failed else None,
             value_error=value_error(metric, sums[1], sums[2], sums[3], of_mean),
+            rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
             input_s=snapshot["input"] if recording else None,
             **recorded,
         )

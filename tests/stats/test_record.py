@@ -99,6 +99,7 @@ def test_what_a_run_was_spread_over_is_recorded_and_compared():
 
 MEASURED = {
     "value_error": 0.01,
+    "rank_s": (0.5, 0.75),
     "steps": StepTimes.of([0.25, 0.5]),
     "input_s": 0.125,
     "evenness": 0.9,

@@ -1,11 +1,12 @@
 """The run loop continued, without a framework: rule, budget, clock, order; and when it saves."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from local import Place, thread_worlds
+from local import Place, ThreadWorld, thread_worlds
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.metric import ACCURACY
@@ -125,6 +126,25 @@ def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_
             same = {"ledger": {}}
             assert {**vars(one), **same} == {**vars(other), **same}
             assert one.train_s == other.train_s
+
+
+@pytest.mark.parametrize("exchanges", [False, True])
+def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool) -> None:
+    """Rank 1 takes four times as long; on the clock is what the last one took."""
+    changes = {"num_workers": 2, "batch_size_per_worker": 4, "exchange_gradients": exchanges}
+    spec = spec_of(OBJECTIVES[3]).model_copy(update=changes)
+
+    def train(world: ThreadWorld) -> list[Evaluation]:
+        trainer = Scripted([0.5] * 20, slow_after=99 - 99 * world.rank)
+        ledger = Ledger("setup", clock=lambda: trainer.now)
+        return list(run(spec, dataset(), trainer, world, ledger))  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(2) as pool:
+        curve, other = pool.map(train, thread_worlds(2))
+    assert curve == other
+    for point in curve:
+        steps = (point.train_s - (curve[point.index - 1].train_s if point.index else 0.0)) / 2.0
+        assert point.rank_s == (None if exchanges else (0.5 * steps, 2.0 * steps))
 
 
 @pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
