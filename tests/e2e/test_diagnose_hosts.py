@@ -1,4 +1,5 @@
-"""`raybench diagnose` over two real hosts: the verdict follows a slow link. Slow data are found in
+"""`raybench diagnose` over two real hosts: the verdict follows a slow link, and a slow worker is
+named. Slow data are found in
 `tests/scaling/test_real_probes.py`."""
 
 from collections.abc import Iterator
@@ -52,3 +53,19 @@ def test_the_verdict_follows_the_link(cluster: tuple[Host, Host], tmp_path: Path
     assert found["verdict"] == "communication", found["sentence"]
     assert "by 2 workers on 2 hosts" in found["sentence"]
     assert any("batch_size_per_worker" in gain["change"] for gain in found["gains"])
+
+
+@pytest.mark.all
+def test_the_worker_that_the_other_waits_for_is_named(
+    cluster: tuple[Host, Host], tmp_path: Path
+) -> None:
+    spec, out = tmp_path / "spec.yaml", tmp_path / "out"
+    spec.write_text(f"workload: tests.e2e.sleepy_workload:Sleepy\n{SPEC}")
+    given = ("diagnose", spec, "--repeats", "3", "--seconds", "0.25", "--out", out)
+    printed = done(raybench(cluster[0], *given))
+    found = read_mapping(out / "diagnosis.yaml")
+    (slow,) = found["slow_ranks"]
+    assert (slow["rank"], slow["is_input"]) == (1, False)
+    assert slow["times"] > 1.5
+    assert "Worker 1 (host " in found["sentence"]
+    assert "Worker 1 (host " in printed
