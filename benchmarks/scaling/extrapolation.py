@@ -33,10 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from raybench.scaling.averaged import ThroughputModel
+from raybench.scaling.averaged import Rows, ThroughputModel, ernest, pollux
 from raybench.scaling.measurements import Cell, Observed
 from raybench.scaling.network import SURE, Network
-from raybench.scaling.other_laws import Rows, ernest, pollux
 from raybench.scaling.throughput import PRIORS, Priors
 
 OURS, PEERS = "raybench", {"Ernest": ernest, "Pollux": pollux}

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from raybench.scaling.averaged import Rows, ernest, pollux, relative_least_squares
 from raybench.scaling.measurements import Cell
-from raybench.scaling.other_laws import Rows, ernest, pollux, relative_least_squares
 
 Predictor = Callable[[Rows, Sequence[Cell]], np.ndarray]
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from raybench.scaling import averaged
-from raybench.scaling.averaged import Record, ThroughputModel
+from raybench.scaling.averaged import Record, ThroughputModel, ernest, pollux
 from raybench.scaling.measurements import Cell, Observed
-from raybench.scaling.other_laws import ernest, pollux
 from raybench.scaling.throughput import PRIORS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/scaling"
