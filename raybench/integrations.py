@@ -41,7 +41,7 @@ class _Clock:
 
     def report(self, found: Mapping[str, Any]) -> bool:
         """Return whether to stop. A run's first step, which may compile, counts as the mean of the
-        others up to its first report."""
+        others up to its first report, where it took longer."""
         self.pause()
         if not self.steps:
             return False  # validation by itself
@@ -49,8 +49,9 @@ class _Clock:
             there = ", ".join(found) or "nothing"
             raise UserError(f"No {self.metric} at a validation ({there} is there); set metric=.")
         if self.is_first and self.steps > 1:
-            others_s = self.run.on_clock() - self.first_s
-            self.run.took(others_s * self.steps / (self.steps - 1))
+            found_s = self.run.on_clock()
+            even_s = (found_s - self.first_s) * self.steps / (self.steps - 1)
+            self.run.took(min(even_s, found_s))
         samples, self.samples, self.steps, self.is_first = self.samples, 0, 0, False
         return self.run.report(float(found[self.metric]), samples=samples)
 

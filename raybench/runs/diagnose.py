@@ -196,8 +196,8 @@ class ProbeRuns:
 def verdict_document(verdict: Verdict, runs: ProbeRuns) -> dict[str, object]:
     """Return what `diagnosis.yaml` holds: the verdict, and what it was read from."""
     times = {name: runs.times[probe] for probe, name in runs.probes.names.items()}
-    slow = {"slow_ranks": [vars(one) for one in runs.slow]} if runs.slow else {}
-    return verdict.document() | slow | {"probes": times}
+    slow = [vars(one) for one in runs.slow]
+    return verdict.document() | ({"slow_ranks": slow} if slow else {}) | {"probes": times}
 
 
 def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:

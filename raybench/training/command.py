@@ -85,7 +85,7 @@ def run_command(run: Run) -> None:
                 run.moved(second_s, "train", "report")  # until its own report
                 if told is not None:
                     share = first.get("samples", 1) / told.get("samples", 1)
-                    run.took(second_s * share, "setup")
+                    run.took(min(second_s * share, run.on_clock()), "setup")
                 if is_enough(first):
                     return
                 run.moved(second_s, "report", "train")

@@ -20,10 +20,10 @@ STEPS = 4
 
 
 class Fit:
-    """Calls what a trainer calls, two epochs of four steps: the first takes 100 s more."""
+    """Calls what a trainer calls, two epochs of four steps: the first takes `more_s` more."""
 
-    def __init__(self, clock: Clock, metric: str) -> None:
-        self.clock, self.metric = clock, metric
+    def __init__(self, clock: Clock, metric: str, more_s: float = 100.0) -> None:
+        self.clock, self.metric, self.more_s = clock, metric, more_s
         self.control = types.SimpleNamespace(
             should_evaluate=False, should_save=False, should_training_stop=False
         )
@@ -37,7 +37,7 @@ class Fit:
             self.call(callback, "epoch_begin", epoch, names=("train_epoch_start",))
             for step in range(STEPS):
                 self.call(callback, "step_begin", step, names=BEGIN)
-                self.clock.now += 1.0 + 100.0 * (epoch == step == 0)
+                self.clock.now += 1.0 + self.more_s * (epoch == step == 0)
                 self.call(callback, "step_end", step, names=END)
             is_hugging_face = hasattr(callback, "on_evaluate")
             self.call(callback, "epoch_end" if is_hugging_face else "", epoch, names=VALIDATION)
@@ -85,11 +85,14 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
     return make, metric
 
 
-def test_only_steps_are_on_the_clock_and_the_first_counts_as_the_others(made: Any) -> None:
+@pytest.mark.parametrize(("more_s", "first_s"), [(100.0, 4.0), (-0.5, 3.5)])
+def test_only_steps_are_on_the_clock_and_the_first_counts_as_the_others_at_most(
+    made: Any, more_s: float, first_s: float
+) -> None:
     make, metric = made
     clock = Clock()
-    curve = Worker(lambda run: Fit(clock, metric)(make(run)), clock=clock).to_the_end()
-    assert [point.train_s for point in curve] == pytest.approx([4.0, 8.0, 8.0])
+    curve = Worker(lambda run: Fit(clock, metric, more_s)(make(run)), clock=clock).to_the_end()
+    assert [point.train_s for point in curve] == pytest.approx([first_s, first_s + 4, first_s + 4])
     assert [point.samples for point in curve] == [4 * 64, 8 * 64, 8 * 64]
     assert [point.value for point in curve] == [0.5, 0.5, 0.5]
 

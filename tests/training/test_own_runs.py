@@ -19,7 +19,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
-from raybench.stats.clock import Ledger
+from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
 from raybench.training import own
 from raybench.training.base import find_backend
@@ -88,6 +88,25 @@ def test_what_a_loop_is_given() -> None:
     assert (run.rank, run.num_workers, run.device, run.strategy) == (0, 1, "cpu", None)
     assert run.prepare("a model") == "a model"
     assert raybench.Run is Run
+
+
+@pytest.mark.parametrize(("told_s", "train_s", "setup_s"), [(0.25, 0.25, 3), (2, 2, 2), (9, 4, 0)])
+def test_seconds_that_somebody_else_has_measured_count(
+    told_s: float, train_s: float, setup_s: float
+) -> None:
+    """What it trained while the driver was busy is in another phase, at most what that holds."""
+    clock = Clock()
+
+    def loop(run: Run) -> None:
+        clock.now += 3.0
+        with run.training():
+            clock.now += 1.0
+        run.took(told_s)
+        run.report(0.5, samples=100)
+
+    point, _ = Worker(loop, clock=clock).to_the_end()
+    assert (point.train_s, point.ledger["setup"]) == (train_s, setup_s)
+    assert sum(point.ledger[name] for name in WORKER_PHASES) == 4.0
 
 
 def test_only_training_is_on_the_clock() -> None:
