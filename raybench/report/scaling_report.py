@@ -26,6 +26,7 @@ from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
+from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.scaling.fit_command import (
     FittedGroup,
@@ -44,7 +45,6 @@ from raybench.scaling.fits import (
 )
 from raybench.scaling.measurements import name_of
 from raybench.scaling.network import read_network
-from raybench.scaling.next_cells import STEPS
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, command_line

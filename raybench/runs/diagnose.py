@@ -38,13 +38,15 @@ from raybench.scaling.shares import (
     Probe,
     Probes,
     Shares,
+    SlowRank,
+    moves,
     probe_spec,
     rounds,
+    slow_ranks,
     step_seconds,
     steps_for,
     whole_rounds,
 )
-from raybench.scaling.slow_ranks import SlowRank, moves, slow_ranks
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe

@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from raybench.scaling.averaged import Prediction, ThroughputModel
+from raybench.scaling.averaged import (
+    STEPS,
+    NextCell,
+    Prediction,
+    ThroughputModel,
+    least_sure,
+    next_cells,
+)
 from raybench.scaling.measurements import (
     Asked,
     Cell,
@@ -25,10 +32,9 @@ from raybench.scaling.measurements import (
     read_rows,
 )
 from raybench.scaling.network import Network
-from raybench.scaling.next_cells import STEPS, NextCell, least_sure, next_cells
 from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import UserError
-from raybench.spec.text import clean
+from raybench.spec.text import clean, counted
 
 MOST_WORKERS = 1_000_000
 
@@ -275,8 +281,7 @@ def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) 
 
 def _place(cell: Cell) -> str:
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
-    workers = f"{cell.num_workers} worker{'s' if cell.num_workers > 1 else ''}"
-    return f"{workers}{on}, batch {cell.batch_size_per_worker} each"
+    return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
 
 
 def check_out(out: Path, file: Path) -> None:

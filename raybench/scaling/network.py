@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from raybench.scaling.averaged import NINE_OF_TEN
 from raybench.scaling.throughput import PRIORS, Priors
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean
@@ -39,7 +40,7 @@ class Network:
 
     def words(self) -> str:
         """Say it in a sentence."""
-        low, high = (self.ratio * math.exp(side * 1.645 * self.log_sd) for side in (-1, 1))
+        low, high = (self.ratio * math.exp(side * NINE_OF_TEN * self.log_sd) for side in (-1, 1))
         return (
             f"The network given: between nodes an exchange takes {self.ratio:.2g} times ({low:.2g} "
             f"to {high:.2g}) what it takes within one."

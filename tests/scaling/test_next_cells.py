@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from raybench.commands import cli
-from raybench.scaling.averaged import ThroughputModel
+from raybench.scaling.averaged import ALIKE, STEPS, ThroughputModel, least_sure, next_cells
 from raybench.scaling.measurements import Cell, Observed
-from raybench.scaling.next_cells import ALIKE, STEPS, least_sure, next_cells
 
 
 def step(cell: Cell) -> float:

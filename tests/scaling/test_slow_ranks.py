@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.scaling.measurements import Floats
-from raybench.scaling.slow_ranks import FEWEST, moves, slow_ranks
+from raybench.scaling.shares import FEWEST_MEASURED, moves, slow_ranks
 
 WHERE = [f"host {rank // 2}, cuda:{rank % 2}" for rank in range(4)]
 
@@ -49,7 +49,9 @@ def test_a_slow_one_that_changes_is_no_worker_s_fault() -> None:
     assert moves(measured([1, 1, 1, 1.4])) is None
 
 
-@pytest.mark.parametrize("few", [np.array([]), measured([1, 2], rows=FEWEST - 1), np.ones((9, 1))])
+@pytest.mark.parametrize(
+    "few", [np.array([]), measured([1, 2], rows=FEWEST_MEASURED - 1), np.ones((9, 1))]
+)
 def test_of_few_measurements_nothing_is_said(few: Floats) -> None:
     assert slow_ranks(few, few, WHERE) == []
     assert moves(few) is None
