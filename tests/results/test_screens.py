@@ -187,11 +187,18 @@ def checked(name, results, width=100):
         assert word not in text.split()
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Of one length, whatever pytest calls its own: lines wrap by it, and so many rows fit."""
+    monkeypatch.chdir(tmp_path)
+    return Path("studies/a-study")
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_study_is_said_as_it_was_found_good(tmp_path, name):
+def test_a_study_is_said_as_it_was_found_good(folder, name):
     case = CASES[name] if isinstance(CASES[name], tuple) else (CASES[name],)
     lines, objective, more = (*case, *(OBJECTIVE, {})[len(case) - 1 :])
-    results = results_folder(tmp_path, lines, objective=objective)
+    results = results_folder(folder, lines, objective=objective)
     results.study["study"] |= more
     checked(name, results)
 
@@ -205,11 +212,11 @@ def test_a_study_is_said_as_it_was_found_good(tmp_path, name):
         ("luck of the best", {"test": None, "has_test": False}),
     ],
 )
-def test_what_guessing_reaches_is_said(tmp_path, name, given):
-    checked(name, beside_guessing(tmp_path, given.pop("rows", 300), **given))
+def test_what_guessing_reaches_is_said(folder, name, given):
+    checked(name, beside_guessing(folder, given.pop("rows", 300), **given))
 
 
 @pytest.mark.parametrize("name", ["digits_race", "digits_study"])
-def test_a_recorded_study_is_said_in_eighty_columns(tmp_path, name):
-    shutil.copytree(FIXTURES / name, tmp_path / "study")
-    checked(name, load(tmp_path / "study"), width=80)
+def test_a_recorded_study_is_said_in_eighty_columns(folder, name):
+    shutil.copytree(FIXTURES / name, folder)
+    checked(name, load(folder), width=80)

@@ -1,5 +1,6 @@
 """Commands as training loops: what they are started with, read, and how they end."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -149,11 +150,17 @@ def test_it_is_killed_with_its_children_where_the_run_stops(
     trainer.finish()
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 3
-    assert not any(is_alive(pid) for pid in pids)
+    for pid in pids:
+        wait_for_end(pid)
 
 
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+def wait_for_end(pid: int) -> None:
+    """Return once a process is dead, maybe not yet taken away; what is killed needs a moment."""
+    deadline = time.monotonic() + 60
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_it_ends_with_the_worker_that_started_it(script: Any, tmp_path: Path) -> None:
@@ -167,11 +174,7 @@ def test_it_ends_with_the_worker_that_started_it(script: Any, tmp_path: Path) ->
         f"next(trainer_of({str(path)!r}).evaluations())\nos.kill(os.getpid(), 9)\n"
     )
     subprocess.run([PYTHON, "-c", worker], check=False, timeout=120)
-    pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 60
-    while is_alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_end(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize(
