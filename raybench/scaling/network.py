@@ -74,7 +74,9 @@ def _measured(path: Path) -> Network:
             ratio = float(np.exp(np.mean(ratios)).clip(LEAST, MOST))
             return Network(ratio, math.hypot(SURE, float(np.std(ratios))))
     except OSError as error:
-        raise UserError(f"{source}: cannot be read ({error.strerror}).") from None
+        raise UserError(
+            f"--network {source}: is no ratio, and no file that can be read ({error.strerror})."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
             f"{source}: is not what `raybench doctor --json` printed; write it anew."
