@@ -122,16 +122,16 @@ def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
             f"Those that ran once can run again: --more {number}.",
             "repeat what ran once",
         )
-    enough, number = runs_needed(results), counted(len(ties), "tie")
+    enough, of_ties = runs_needed(results), counted(len(ties), "tie")
     if enough is None:
         told = (
             f"Too alike for {MOST_RUNS} more runs to settle; --more {ALIKE_RUNS} makes them fewer."
         )
-        return ALIKE_RUNS, told, f"fewer than {number}"
+        return ALIKE_RUNS, told, f"fewer than {of_ties}"
     told = (
         f"{enough} more runs (--more) settle it in 8 of 10 cases, if they differ as they seem to."
     )
-    return enough, told, f"settle {number}"
+    return enough, told, f"settle {of_ties}"
 
 
 @once

@@ -6,7 +6,7 @@ runs, one at a time in a random order, interleaved by repeat.
 import json
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -179,6 +179,11 @@ class Chosen:
     is_named: bool = False
     """Whether it is one of `raybench.scaling.published`."""
 
+    def left_out(self, console: Console) -> Callable[[str], None] | None:
+        """Return what says which cells have no room: those of a published study were chosen for
+        other machines. None where the user has named them."""
+        return partial(say, console) if self.is_named else None
+
 
 def chosen_study(options: ScaleOptions) -> Chosen:
     """Return the study of a command line, `--set` and the other flags applied."""
@@ -276,9 +281,9 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     words = list[str]()
     if is_local:
         study, words = with_gpus_there(study, local_capacity())
-    study = _continued(study, place, study_file(place))
+    study = _continued(replace(chosen, study=study), place, study_file(place))
     if is_local:
-        study = with_room(study, local_capacity(), chosen.source)
+        study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
     # Where only the cluster knows how many workers there are, one stands for them.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
     words += checked.warnings
@@ -298,7 +303,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     ):
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
-        study = _continued(study, place, here if here.is_file() else None)
+        there = here if here.is_file() else None
+        study = _continued(replace(chosen, study=study), place, there)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
             loggers.start()
@@ -329,17 +335,30 @@ def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStu
     return (study.model_copy(update={"base": base}) if words else study), words
 
 
-def with_room(study: ScalingStudy, capacity: Capacity, source: str) -> ScalingStudy:
+def with_room(
+    study: ScalingStudy,
+    capacity: Capacity,
+    source: str,
+    left_out: Callable[[str], None] | None = None,
+) -> ScalingStudy:
     """Return the study with its numbers of workers; UserError where one does not fit.
 
     Those it leaves to the machines are 1, 2, 4, ... as long as every one of its cells fits, and a
-    global batch divides.
+    global batch divides. With `left_out`, cells that do not fit are left out while some do, and it
+    is told so in a sentence.
     """
     if study.num_workers is None and study.cells is None:
         counts = [1]
         while _has_room(study, 2 * counts[-1], capacity, source):
             counts.append(2 * counts[-1])
         study = study.with_workers(counts)
+    if left_out is not None:
+        counts = study.counts
+        fitting = [one for one in counts if _has_room(study, one, capacity, source)]
+        if fitting and fitting != counts:
+            study = study.only_workers(fitting)
+            wider = " and ".join(str(one) for one in counts if one not in fitting)
+            left_out(f"cells of {wider} workers are left out: there is room for {fitting[-1]}.")
     for cell in study_cells(study, source):
         capacity.refuse_infeasible(cell.spec.placement.group)
     return study
@@ -347,22 +366,26 @@ def with_room(study: ScalingStudy, capacity: Capacity, source: str) -> ScalingSt
 
 def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source: str) -> bool:
     parts = num_workers * study.base.accumulate
-    if "strong" in study.scaling and any(batch % parts for batch in study.batch_sizes):
+    is_grid = study.cells is None
+    if is_grid and "strong" in study.scaling and any(batch % parts for batch in study.batch_sizes):
         return False
-    cells = study_cells(study.with_workers([num_workers]), source)
+    cells = study_cells(study.only_workers([num_workers]), source)
     # Every worker has a core, also where GPUs cannot be counted.
     return num_workers <= capacity.cpus and all(
         capacity.fits(cell.spec.placement.group) for cell in cells
     )
 
 
-def _continued(study: ScalingStudy, place: str, file: Path | None) -> ScalingStudy:
+def _continued(chosen: Chosen, place: str, file: Path | None) -> ScalingStudy:
     """Return the study with the numbers of workers of an earlier session of it, if `file` tells
     of one; UserError with the difference where it is of another study."""
+    study = chosen.study
     if file is None:
         return study
     earlier = read_mapping(file).get(SCALING)
-    if isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
+    if isinstance(earlier, dict) and chosen.is_named:
+        study = study.only_workers(validate(ScalingStudy, earlier, f"{file}: {SCALING}").counts)
+    elif isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
         study = study.with_workers(earlier["num_workers"])
     refuse_other_scaling(place, file, study)
     return study
@@ -378,7 +401,8 @@ def _run(
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
     with live_session(options.address, interrupt, console) as session:
-        study = with_room(chosen.study, session.capacity, chosen.source)
+        left_out = chosen.left_out(console)
+        study = with_room(chosen.study, session.capacity, chosen.source, left_out)
         named = GPUS in (study.axes.keys() | study.base.model_fields_set) or study.cells is not None
         placements = [cell.spec.placement for cell in study_cells(study)]
         asking = f"--set base.{GPUS}=1"

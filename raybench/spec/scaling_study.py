@@ -131,6 +131,23 @@ class ScalingStudy(Document):
             return self
         return self.model_copy(update={"num_workers": num_workers})
 
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of workers of its cells, in order; 1 where they are left to the machines."""
+        if self.cells is None:
+            return sorted(self.num_workers or [1])
+        return sorted({self._count(cell) for cell in self.cells})
+
+    def only_workers(self, num_workers: list[int]) -> "ScalingStudy":
+        """Return the study with the cells of these numbers of workers alone."""
+        if self.cells is None:
+            return self.model_copy(update={"num_workers": num_workers})
+        kept = [cell for cell in self.cells if self._count(cell) in num_workers]
+        return self.model_copy(update={"cells": kept})
+
+    def _count(self, cell: Cell) -> int:
+        return int(cell.changes.get("num_workers", self.base.num_workers))
+
 
 @dataclass(frozen=True)
 class StudyCell:
@@ -225,7 +242,11 @@ def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, An
     known = (*ScalingStudy.model_fields, *RunSpec.model_fields, *OTHER_NAMES)
     for setting in settings:
         key, is_set, text = (part.strip() for part in setting.partition("="))
-        first = key.partition(".")[0]
+        first, _, axis = key.partition(".")
+        if first == "axes" and axis and is_set:  # one key, however many dots: `dataset.limit`
+            axes = content.get("axes") or {}
+            content = content | {"axes": axes | {axis: parse_yaml(text, f"--set {key}")}}
+            continue
         if first not in ("", *known):
             raise UserError(f"--set {key}: unknown key; {did_you_mean(first, known)}")
         is_of_base = first in known and first not in ScalingStudy.model_fields

@@ -37,7 +37,7 @@ SAYS = {
         "Never measured on more than one node",
         "the critical batch is about 53.2",
     ),
-    "seed_studies": ("../tests/fixtures/batch_size_vs_workers",),
+    "seed_studies": ("../tests/fixtures/bottleneck_probe", "1.92 times (1.63 to 2.05, 6 pairs)"),
 }
 """What each shows of its stored study, lines joined."""
 BELOW = re.compile(r"^\s*(?:from|import)\s+raybench\.", re.MULTILINE)

@@ -16,7 +16,8 @@ from raybench.report.study import load
 from raybench.results.store import Store
 from raybench.runs import preflight
 from raybench.runs import scale as body
-from raybench.spec.documents import read_mapping
+from raybench.runs.options import ScaleOptions
+from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import UserError
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.training.machine import Seen
@@ -185,6 +186,25 @@ def test_gpus_that_nobody_counted_are_bounded_by_cores() -> None:
 def test_too_many_workers_are_refused() -> None:
     with pytest.raises(UserError, match="4 workers of 1 CPU each do not fit"):
         body.with_room(study_of(num_workers=[1, 4]), TWO_CORES, "test")
+
+
+@pytest.mark.parametrize("name", ["mnist_data_parallel", "batch_size_vs_workers"])
+def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name, tmp_path) -> None:
+    said: list[str] = []
+    chosen = body.chosen_study(ScaleOptions(study=name))
+    found = body.with_room(chosen.study, TWO_CORES, name, said.append)
+    assert found.counts == [1, 2]
+    assert len(said) == 1
+    assert "left out: there is room for 2" in said[0]
+    file = tmp_path / "study.yaml"
+    file.write_text(to_yaml({body.SCALING: found.document()}))
+    assert body._continued(chosen, str(tmp_path), file) == found  # wherever it goes on
+
+
+def test_a_dotted_axis_is_set_by_its_name() -> None:
+    settings = ["axes.dataset.repeat=[2]"]
+    found = body.chosen_study(ScaleOptions(study="mnist_data_parallel", settings=settings)).study
+    assert found.axes["dataset.repeat"] == [2]
 
 
 def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
