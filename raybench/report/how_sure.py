@@ -116,10 +116,10 @@ def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
         told = "The others that ran again are distinguishable from it." if again else ""
         return None, told, ""
     if not ties:
-        number = max(LEAST_RUNS, min(len(once), ALIKE_RUNS))
+        runs = max(LEAST_RUNS, min(len(once), ALIKE_RUNS))
         return (
-            number,
-            f"Those that ran once can run again: --more {number}.",
+            runs,
+            f"Those that ran once can run again: --more {runs}.",
             "repeat what ran once",
         )
     enough, of_ties = runs_needed(results), counted(len(ties), "tie")

@@ -21,6 +21,7 @@ SPEED_KEYS = ("framework", "num_workers", "batch_size_per_worker")
 NOT_WITH = (
     "accumulate",
     "bucket_mb",
+    "compile",
     "gradient_compression",
     *RESOURCES,
     "precision",

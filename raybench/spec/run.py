@@ -102,8 +102,12 @@ NOT_IN_ONE_PROCESS: dict[str, object] = {
     "exchange_gradients": True,
     "gradient_compression": "none",
     "bucket_mb": 25.0,
+    "compile": "none",
 }
-"""Keys on how processes are placed and exchange gradients, with their defaults."""
+"""Keys on how processes are placed, exchange gradients and compile, with their defaults."""
+CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
+"""What `compile` may be beside `none`, by framework."""
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -226,6 +230,11 @@ class RunSpec(Document):
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32. `tf32` multiplies float32 with 10 bits
     of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it."""
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune", "xla"] = "none"
+    """Compiles what a pass does with a full batch (forward, loss, backward), before the training
+    clock starts: of torch `default`, `reduce-overhead` (CUDA graphs) and `max-autotune`, of
+    tensorflow `xla`. The same numbers within rounding, but dropout may draw others. A smaller
+    batch, as an epoch's last, is not compiled."""
     prefetch: Annotated[int, Field(ge=0)] = 0
     """Batches prepared ahead (with tensorflow those of so many optimizer steps) by as many threads,
     of data that are augmented or read on demand; data in memory need none. Samples on demand are
@@ -351,6 +360,19 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
                 "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
                 "devices); set gpus_per_worker: 1 or strategy: distributed"
             )
+    if spec.compile != "none" and not is_own_loop(spec.workload):
+        if spec.compile not in (known := COMPILES.get(spec.framework, ())):
+            yield (
+                f"compile: {spec.compile} is not of {spec.framework}; set it to "
+                f"{' or '.join(['none', *known])}"
+            )
+        if spec.compile in CUDA_GRAPHS and spec.gpus_per_worker and spec.accumulate > 1:
+            yield (
+                f"compile: {spec.compile} writes the gradients of a pass over those of the one "
+                "before (pytorch#169545); set accumulate: 1 or compile: default"
+            )
+        if spec.compile == "xla" and spec.sync_batch_norm:
+            yield "compile: xla sums nothing over workers; set compile: none with sync_batch_norm"
     if spec.sync_batch_norm:
         if spec.num_workers > 1 and not spec.gpus_per_worker:
             yield "sync_batch_norm is for workers on GPUs; set it to false, or gpus_per_worker: 1"

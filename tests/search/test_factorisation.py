@@ -98,6 +98,7 @@ def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
         ({"num_workers": [2], "framework": ["torch"]}, {}, "neither workers nor frameworks"),
         ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
         ({"precision": ["fp32", "bf16"]}, {}, "space.precision"),
+        ({"framework": ["torch"], "compile": ["none", "default"]}, {}, "space.compile"),
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "not strategy single_proc"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
         ({"learning_rate_scaling": ["none", "sqrt"]}, {}, "learning_rate_scaling"),

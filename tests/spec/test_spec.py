@@ -174,6 +174,30 @@ def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch)
     assert with_whole_paths({"dataset": "digits"}) == {"dataset": "digits"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compile": "xla"}, "compile: xla is not of torch; set it to none or default or reduce-"),
+        ({"compile": "default", "framework": "tensorflow"}, "set it to none or xla"),
+        (
+            {"compile": "reduce-overhead", "gpus_per_worker": 1, "accumulate": 2},
+            "set accumulate: 1 or compile: default",
+        ),
+        (
+            {"compile": "xla", "framework": "tensorflow", "sync_batch_norm": True},
+            "xla sums nothing over workers",
+        ),
+        (
+            {"compile": "xla", "strategy": "single_process", "framework": "tensorflow"},
+            "compile: xla is of workers in processes of their own",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        validate(RunSpec, changes, "spec.yaml")
+
+
 def of_replicas(**changes: Any) -> RunSpec:
     content = {"framework": "tensorflow", "strategy": "single_process", "num_workers": 2}
     return validate(RunSpec, content | changes, "spec.yaml")

@@ -22,6 +22,7 @@ from raybench.training.base import Step, Trainer, World
 from raybench.training.run import run
 
 RATE = 3e-3
+COMPILED = {"torch": "default", "tensorflow": "xla"}
 BASE: dict[str, Any] = {
     "dataset": DatasetSpec(image_size=28, limit=90),
     "num_workers": 2,
@@ -38,6 +39,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "bf16": {"gradient_compression": "bf16", "record_steps": True},
     "passes": {"exchange_every": 2, "record_steps": True},
     "alone": {"exchange_gradients": False, "record_steps": True},
+    "compiled": {"compile": True},
 }
 """Three epochs of 90 digits in global batches of 16, the last of an epoch uneven."""
 STEPS = {"even": 16, "uneven": 7, "one_empty": 1}
@@ -45,7 +47,10 @@ STEPS = {"even": 16, "uneven": 7, "one_empty": 1}
 
 
 def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
-    return small_spec(framework, **(BASE | SPECS[name] | changes))
+    given = BASE | SPECS[name] | changes
+    return small_spec(
+        framework, **given | ({"compile": COMPILED[framework]} if "compile" in given else {})
+    )
 
 
 def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:

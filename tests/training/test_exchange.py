@@ -65,9 +65,15 @@ def distance(one: list[np.ndarray], other: list[np.ndarray]) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "passes"])
+@pytest.mark.parametrize(
+    "name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "passes", "compiled"]
+)
 def test_workers_that_exchange_end_with_equal_weights(group: Group, name: str) -> None:
     assert equal(group.weights(name, 0), group.weights(name, 1))
+
+
+def test_compiled_workers_train_alike(group: Group) -> None:
+    assert distance(group.weights("plain"), group.weights("compiled")) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["recorded", "small_buckets"])

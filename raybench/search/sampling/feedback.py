@@ -25,8 +25,8 @@ from raybench.stats.record import MACHINE_FAULTS, RunRecord
 Key = tuple[str, ...]
 RATE_AND_BATCH = ("learning_rate", "batch_size_per_worker", "accumulate", "num_workers")
 NO_ARITHMETIC: Key = (
-    *("objective", "seed", "bucket_mb", "prefetch", "strategy", "eval_every_samples"),
-    *("checkpoint_every_s", "record_steps", *RESOURCES),
+    *("objective", "seed", "bucket_mb", "compile", "prefetch", "strategy"),
+    *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
 """Keys that change no number of a training, or (the seed) none by intent."""
 MOST_SAID = 3
@@ -117,7 +117,7 @@ def _memory_key(spec: RunSpec) -> Key:
     kind = spec.accelerator_type or ""
     state = str(spec.momentum == 0), str(spec.ema_decay is None), str(spec.frozen_epochs == "all")
     own = (str(sorted(one.items())) for one in (spec.model, spec.data, spec.optimizer_options))
-    framework = spec.framework, spec.strategy, *own
+    framework = spec.framework, spec.strategy, spec.compile, *own
     return *framework, spec.optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
 
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
@@ -102,6 +103,9 @@ class TracedSteps:
         self._exchange = Exchange(spec)
         self.has_squares = self._exchange.measures
         """Whether what `take` records has the squared norms of gradients."""
+        self._compiled = None
+        if spec.compile == "xla":
+            self._compiled = tf.function(self._gradients, jit_compile=True)
 
     def take(
         self,
@@ -167,10 +171,20 @@ class TracedSteps:
     def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with self._world.where_data_are():
             inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
-        batch = prepare_inputs(inputs)
+        given = inputs, labels, mixed, weights
+        if self._compiled is None:
+            return self._gradients(*given)
+        # Another size would be compiled too, on the training clock.
+        is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
+        return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
+
+    def _gradients(
+        self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Traced: the loss of a pass and its gradients."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
-            outputs = self._model(batch, training=True)
+            outputs = self._model(prepare_inputs(inputs), training=True)
             losses = self._losses.training_losses(outputs, labels, mixed)
             loss = tf.reduce_sum(losses * weights)
         gradients = tape.gradient(

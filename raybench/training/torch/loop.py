@@ -2,11 +2,14 @@
 
 import contextlib
 import copy
+import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 from raybench.data.dataset import Dataset
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
+from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
@@ -108,6 +112,25 @@ class StepRecorder:
         return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._events)]
 
 
+Pass = Callable[..., Tensor]
+"""What `Trainer._losses_of` is."""
+
+
+def compiled(one_pass: Pass, mode: str) -> Pass:
+    """Return a pass compiled as a run spec's `compile` says, when it is first taken.
+
+    What inductor writes to this host's disk serves later runs of equal shapes. UserError without a
+    C++ compiler.
+    """
+    if mode == "none":
+        return one_pass
+    if shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
+        raise UserError(
+            f"compile: {mode} needs a C++ compiler on each host; install g++, or set compile: none."
+        )
+    return torch.compile(one_pass, dynamic=False, mode=mode)
+
+
 class Trainer(base.Trainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
@@ -141,6 +164,7 @@ class Trainer(base.Trainer):
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         self._exchange = Exchange(spec, self._model, self._precision)
         self._parallel = self._exchange.model
+        self._compiled = compiled(self._losses_of, spec.compile)
         self._recorder = None
         if spec.record_steps:
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
@@ -172,10 +196,11 @@ class Trainer(base.Trainer):
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
                 batch = next(batches)
+                # Another size would be compiled too, on the training clock.
+                is_full = len(batch.labels) == self._spec.batch_size_per_worker
+                take = self._compiled if is_full else self._losses_of
                 with self._exchange.when(index == last), self._precision():
-                    inputs = prepare_inputs(batch.inputs, channels_last=self._channels_last)
-                    outputs = self._parallel(inputs)
-                    losses = self._losses.training_losses(outputs, batch.labels, batch.mixed)
+                    losses = take(batch.inputs, batch.labels, batch.mixed)
                     # DDP averages over workers; the weights are made for a sum.
                     torch.autograd.backward(losses, batch.weights * self._world.num_workers)
                 total += torch.dot(losses.detach(), batch.weights)
@@ -186,6 +211,12 @@ class Trainer(base.Trainer):
             if self._recorder:
                 self._recorder.step_done()
         return float(total)  # synchronises the device
+
+    def _losses_of(self, inputs: Any, labels: Tensor, mixed: Any) -> Tensor:
+        """Return the loss of each sample of a pass."""
+        prepared = prepare_inputs(inputs, channels_last=self._channels_last)
+        found: Tensor = self._losses.training_losses(self._parallel(prepared), labels, mixed)
+        return found
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
@@ -230,7 +261,9 @@ class Trainer(base.Trainer):
             part.close()
         self._splits.clear()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
-        del self._averaging
+        del self._averaging, self._compiled
+        if self._spec.compile != "none":
+            torch.compiler.reset()  # it compiles one function a few times only, whichever run's
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

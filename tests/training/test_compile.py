@@ -1,0 +1,90 @@
+"""`compile` in both frameworks: the same run, and nothing of it on the training clock."""
+
+import os
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import COMPILED
+from local import FRAMEWORKS, new_trainer, small_spec, train
+from one_worker import weights_of
+
+from raybench.spec.errors import UserError
+from raybench.stats.clock import Ledger
+from raybench.training.run import run
+from raybench.training.steps import take_until, training_steps, warm_up_step
+
+has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.skipif(not has_compiler, reason="torch compiles for CPUs with a C++ compiler")
+def test_compiled_weights_are_those_without(framework: str) -> None:
+    # Batches of 64 and an epoch's last of 44; bytes that become floats inside.
+    plain = small_spec(framework, epochs=1.0, optimizer="sgd", learning_rate=0.1, accumulate=2)
+    _, one = train(plain)
+    compiled = plain.model_copy(update={"compile": COMPILED[framework]})
+    other, dataset, world = new_trainer(compiled)
+    other.warm_up(warm_up_step(compiled, dataset, world))
+    steps, _ = take_until(training_steps(compiled, dataset, world), 300)
+    if framework == "torch":
+        import torch
+
+        with torch.compiler.set_stance("fail_on_recompile"):
+            other.train(steps)
+    else:
+        other.train(steps)
+    for ours, theirs in zip(weights_of(one, framework), weights_of(other, framework), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    other.close()
+
+
+def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that takes a minute for each size of a batch, and a clock that shows it."""
+    torch = pytest.importorskip("torch")
+    now, modes = [0.0], list[str]()
+
+    def compile_slowly(one_pass: Any, *, dynamic: bool, mode: str) -> Any:
+        known = set[int]()
+        modes.append(mode)
+
+        def compiled(inputs: Any, labels: Any, mixed: Any) -> Any:
+            now[0] += 0.0 if len(labels) in known else 60.0
+            known.add(len(labels))
+            return one_pass(inputs, labels, mixed)
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compile_slowly)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    spec = small_spec("torch", compile="max-autotune", epochs=2.0)
+    trainer, dataset, world = new_trainer(spec)
+    *_, last = run(spec, dataset, trainer, world, Ledger("setup", clock=lambda: now[0]))
+    assert (modes, last.ledger["compile"], last.train_s) == (["max-autotune"], 60.0, 0.0)
+
+
+def test_xla_is_given_full_batches_alone() -> None:
+    tensorflow = pytest.importorskip("tensorflow")
+    spec = small_spec("tensorflow", compile="xla", epochs=1.0)
+    trainer, dataset, world = new_trainer(spec)
+    steps, real, sizes = trainer._steps, trainer._steps._compiled, set[int]()  # type: ignore[attr-defined]
+
+    def seen(inputs: Any, labels: Any, mixed: Any, weights: Any) -> Any:
+        sizes.add(len(labels))
+        return real.python_function(inputs, labels, mixed, weights)
+
+    steps._compiled = seen
+    tensorflow.config.run_functions_eagerly(True)
+    try:
+        curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
+    finally:
+        tensorflow.config.run_functions_eagerly(False)
+    assert (curve[-1].samples, sizes) == (300, {64})
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    with pytest.raises(UserError, match=r"needs a C\+\+ compiler on each host; install"):
+        new_trainer(small_spec("torch", compile="default"))
