@@ -17,6 +17,7 @@ from raybench.report.as_json import Document
 from raybench.report.page.document import glossary
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
+from raybench.spec.prices import MachinePrice, Spot
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import ConfirmSpec, SearchSpec, StudySpec
@@ -31,6 +32,11 @@ MODELS: dict[str, tuple[type[BaseModel], str]] = {
     "`search`": (SearchSpec, "How long a search runs, and how it proposes."),
     "`confirm`": (ConfirmSpec, "How winners are confirmed."),
     "A scaling study": (ScalingStudy, "The file of `raybench scale`; see [scaling](scaling.md)."),
+    "A machine of `prices.yaml`": (
+        MachinePrice,
+        "`raybench plan --prices` takes a file of them by name, as `examples/prices.yaml`.",
+    ),
+    "`spot`": (Spot, "Such a machine where it may be taken away."),
 }
 START, END = "<!-- search table: python docs/reference.py -->\n", "<!-- end of it -->"
 RESULTS = ROOT / "benchmarks/results"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from raybench.api import compare as compare
     from raybench.api import diagnose as diagnose
+    from raybench.api import plan as plan
     from raybench.api import scale as scale
     from raybench.api import train as train
     from raybench.api import tune as tune
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     __version__: str
 
 HOMES = {
-    **dict.fromkeys(("tune", "train", "scale", "diagnose", "compare"), "raybench.api"),
+    **dict.fromkeys(("tune", "train", "scale", "plan", "diagnose", "compare"), "raybench.api"),
     "Workload": "raybench.models.base",
     "Dataset": "raybench.data.dataset",
     "Split": "raybench.data.dataset",

@@ -8,7 +8,7 @@ KeyboardInterrupt once what was measured is written.
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -17,6 +17,7 @@ from raybench.commands.cli import run_asked
 from raybench.spec.errors import FAILED, INTERRUPTED, StudyError, UserError
 
 if TYPE_CHECKING:
+    from raybench.report.plan_report import PlanReport
     from raybench.report.study import StudyResults
     from raybench.runs.options import Options
     from raybench.spec.run import RunSpec
@@ -86,6 +87,25 @@ def scale(
     See `tune` for the arguments; `changes` are keys of the study: `num_workers=[1, 2]`.
     """
     return _run("scale", {"study": study, "data": data, "out": out} | changes)
+
+
+def plan(
+    *folders: str | Path,
+    prices: "str | Path | dict[str, Any] | None" = None,
+    budget: float | None = None,
+    deadline: str | float | None = None,
+    predict: "str | Sequence[int] | None" = None,
+) -> "PlanReport":
+    """Say which machines to hire, how many, and for how much: by the folders of scaling studies.
+
+    `prices`: a file, or what it holds; none: the study's own price, or worker-seconds. `deadline`:
+    seconds, or `"2h"`. Of what is returned `.answers` and `.table` are DataFrames, `.words` the
+    answers in sentences, `.plot()` is the picture; nothing is written.
+    """
+    from raybench.commands.plan import planned
+
+    asked = _value_of(predict, str)
+    return planned(folders, prices, budget, deadline, asked)
 
 
 def diagnose(

@@ -51,7 +51,7 @@ RAYBENCH_COMMANDS = [line for line in COMMANDS if line.startswith("raybench ")]
 MAKE_COMMANDS = [line for line in COMMANDS if line.startswith("make ")]
 CLUSTER_COMMANDS = [line for line in COMMANDS if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
-AS_THEY_ARE = ("report", "watch", "data", "doctor", "init")
+AS_THEY_ARE = ("report", "watch", "data", "doctor", "init", "plan")
 """Commands that start nothing; the others get --dry-run."""
 
 
@@ -70,11 +70,13 @@ def raybench(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder as a reader has it: two studies were run, my_model exists, and my_data.csv, of which
-    init has written my_data.yaml."""
+    """A folder as a reader has it: three studies were run, my_model exists, and my_data.csv, of
+    which init has written my_data.yaml."""
     folder = tmp_path_factory.mktemp("reader")
     for name in ("digits", "digits-2"):
         shutil.copytree(ROOT / "tests/fixtures/digits_race", folder / "results" / name)
+    named = "batch_size_vs_workers"
+    shutil.copytree(ROOT / "tests/fixtures" / named, folder / "results" / named)
     for example in ROOT.glob("examples/*.*"):
         shutil.copy(example, folder)
     rows = [

@@ -110,7 +110,8 @@ def buy(case: Case, runs: pd.DataFrame, epoch_s: pd.Series) -> dict[str, int | N
     asked = [int(b) for b in case.true_s.index if curve.reaches(int(b))]
     if not asked:
         return bought | dict.fromkeys((OURS, *PEERS))
-    predicted = plan(curve, {case.gpu: profile}, layouts=[(1, 1)], batch_sizes=asked)
+    kinds = {case.gpu: lambda cells: [profile(*cell) for cell in cells]}
+    predicted = plan(curve, kinds, layouts=[(1, 1)], batch_sizes=asked)
     bought[OURS] = int(answers(predicted)["global_batch_size"].iloc[0])
     rest = predicted["global_batch_size"].to_numpy(dtype=float)
     for name, predict in PEERS.items():

@@ -30,6 +30,7 @@ COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
     "train": "train one run spec",
     "scale": "measure how a training scales, or predict it from measurements",
+    "plan": "say which machines to hire for a training, how many, and for how much",
     "diagnose": "say what bounds a training, and what a change would bring",
     "compare": "say whether B is better than A, by pairs of runs",
     "init": "look at your data, and write a space file for them",

@@ -21,6 +21,7 @@ from raybench.report.figures.scaling_models import (
     predicted_figure,
 )
 from raybench.report.page import Extra, try_page
+from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
@@ -67,7 +68,7 @@ FIT = {
 }
 
 
-def _print(console: Console, one: Extra) -> None:
+def print_part(console: Console, one: Extra) -> None:
     """Print a part of the page on the terminal."""
     for line in one.lines:
         say_wrapped(console, line)
@@ -97,24 +98,6 @@ def fit_part(fitted: FittedGroup) -> Extra:
 PREDICT, NAMED = "predict", "named"
 """Keys of a scaling study's `study.yaml`: the numbers of workers that `--predict` asked for last,
 and the name of a named study."""
-PLAN = {
-    "take": "{answer}",
-    "on": "{gpu_type}",
-    "workers": "{num_workers}",
-    "global batch": "{global_batch_size}",
-    "predicted s": "{seconds:.3g}",
-    "from": "{low_s:.3g}",
-    "to (90 %)": "{high_s:.3g}",
-    "worker-s": "{worker_seconds:.3g}",
-    "money": "{money:.3g}",
-    "measured s": "{measured_s:.3g}",
-    "best measured": "{best_measured:.3g}",
-    "more than best": "{loss:.0%}",
-}
-PREDICTED = (
-    "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
-    "best measured: the least that any cell took"
-)
 
 
 @dataclass(frozen=True)
@@ -134,7 +117,7 @@ class ScalingReport:
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
         asked = predict or results.study.get(PREDICT)
         fitted = fit_study(results, asked)
-        plans, missing = target_plans(results, fitted), not_measured(results, asked)
+        plans, missing = target_plans([results], fitted), not_measured(results, asked)
         return cls(results, fitted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
@@ -165,7 +148,7 @@ class ScalingReport:
             say_wrapped(console, line)
         console.print()
         for part in self.parts(is_whole=verbose):
-            _print(console, part)
+            print_part(console, part)
         for sentence in found.lines:
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         console.print()
@@ -188,10 +171,7 @@ class ScalingReport:
             return []
         if lines := [*self.not_predicted, *(noise_lines(results) if is_whole else [])]:
             found.append(Extra("What else is told of other sizes", lines))
-        for plan in self.plans:
-            lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences]
-            tables = [(PREDICTED, texts(plan.answers, PLAN))] if len(plan.answers) else []
-            found.append(Extra(f"To the target: {plan.series}", lines, tables))
+        found += map(plan_part, self.plans)
         if named in STUDIES:
             title = f"What {named} published, and what held here"
             found.append(Extra(title, (), [("Claims of its paper", claims_table(results))]))
@@ -300,7 +280,7 @@ def fit_to_files(
         following += next_rows(fitted)
         part = fit_part(fitted)
         lines += part.lines
-        _print(console, part)
+        print_part(console, part)
     if out is not None:
         write_predictions(out, tables)
         say(console, f"predictions: {out}")

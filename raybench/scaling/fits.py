@@ -1,7 +1,9 @@
-"""What is fitted to a scaling study: throughput models, one for each series and model of GPU, the
+"""What is fitted to scaling studies: throughput models, one for each series and model of GPU, the
 critical batch by the noise of gradients, and the plan to the target.
 
-Of a study with one batch size, samples to target come from the noise of its gradients.
+Of a study with one batch size, samples to target come from the noise of its gradients. Several
+studies are of one training on several kinds of machine: what makes a batch need fewer samples is
+learnt from all of them.
 """
 
 import math
@@ -9,23 +11,36 @@ import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study
+from raybench.results.trials import accelerators_of
 from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.cells import scaling_runs, series_of
 from raybench.scaling.fit_command import FittedGroup, cells_matched, fits
 from raybench.scaling.measurements import Cell, Group, Measurements
 from raybench.scaling.noise_scale import critical_batch, noise_scales
-from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
+from raybench.scaling.plan import (
+    MONEY,
+    NO_GPU,
+    WORKER_SECONDS,
+    Beside,
+    StepSeconds,
+    answers,
+    offers_of,
+    plan,
+    with_measured,
+)
 from raybench.scaling.runs import MISSES
 from raybench.scaling.samples_to_target import SamplesToTarget, fit, from_noise_scale, read
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.spec.prices import MachinePrice
+from raybench.spec.run import RESOURCES, RunSpec
+from raybench.spec.scaling_study import study_cells
 from raybench.spec.text import counted
 
 DOUBLINGS = 2
@@ -59,21 +74,22 @@ def not_measured(results: Study, predict: str | None) -> list[str]:
     return [f"Not predicted: {one}" for one in cells_matched(predict, measured)[1]]
 
 
-def measurements(results: Study) -> Measurements:
-    """Return what a study measured of each series that can be fitted: a row a repeat.
+def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
+    """Return what studies measured of each series that can be fitted: a row a repeat. With
+    `are_few_enough` those too that say little of how a training scales, as one short run does.
 
     Runs that exchange no gradients are left out: they are probes, no training. So are those whose
     batch is larger than an epoch: no step ever had as many samples as the cell says.
     """
     groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
-    for row, spec, series in _runs(results):
+    for _, row, spec, series in _runs(*studies):
         is_whole = spec.global_batch_size <= row["epoch_samples"]
         if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
             nodes = max(int(row["num_nodes"]), 1)
             cell = Cell(spec.num_workers, nodes, spec.batch_size_per_worker, spec.accumulate)
             groups[series, str(row["accelerators"])].append((cell, float(row["step_median_s"])))
-    fitting = {key: rows for key, rows in groups.items() if _can_be_fitted(rows)}
-    return Measurements(results.place, fitting)
+    fitting = {key: rows for key, rows in groups.items() if are_few_enough or _can_be_fitted(rows)}
+    return Measurements(", ".join(one.place for one in studies), fitting)
 
 
 def _can_be_fitted(rows: list[tuple[Cell, float]]) -> bool:
@@ -81,20 +97,37 @@ def _can_be_fitted(rows: list[tuple[Cell, float]]) -> bool:
     return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
 
 
-def _runs(results: Study) -> Iterator[tuple[dict[Hashable, Any], RunSpec, str]]:
-    """Yield each run: its row of `scaling_runs`, run spec and series."""
-    cells = study_cells(results.scaling_study)
-    names = series_of([cell.spec for cell in cells])
-    known = {cell.name: (cell.spec, series) for cell, series in zip(cells, names, strict=True)}
-    for row in scaling_runs(results).to_dict("records"):
-        yield row, *known[row["cell"]]
+def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
+    """Yield each run: its study, its row of `scaling_runs`, run spec and series."""
+    names = iter(series_of([spec for one in studies for spec in _comparable(one, studies)]))
+    for one in studies:
+        cells = study_cells(one.scaling_study)
+        known = {cell.name: (cell.spec, next(names)) for cell in cells}
+        for row in scaling_runs(one).to_dict("records"):
+            yield one, row, *known[row["cell"]]
 
 
-def critical_batches(results: Study) -> dict[str, list[float]]:
+def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
+    """Return the run specs of a study's cells without what makes no other series of them.
+
+    That is the model of GPU, and what all cells ask of the machines where no other study has the
+    same; of a study without a target, which says how long steps are, also what ends its runs.
+    """
+    specs = [cell.spec for cell in study_cells(own.scaling_study)]
+    kinds = [{accelerators_of(run) for run in one.runs.values()} for one in studies]
+    are_apart = len(set().union(*kinds)) == sum(map(len, kinds))
+    keys = [key for key in RESOURCES if are_apart and len({getattr(s, key) for s in specs}) == 1]
+    keys += ["accelerator_type", *([] if own.target is not None else ("objective", "epochs"))]
+    like = next((one for one in studies if one.target is not None), own).scaling_study.base
+    common = {key: getattr(like, key) for key in keys}
+    return [spec.model_copy(update=common) for spec in specs]
+
+
+def critical_batches(*studies: Study) -> dict[str, list[float]]:
     """Return, for each series, the critical batch that each run's gradients tell of, if they do."""
     found: dict[str, list[float]] = {}
-    for row, spec, series in _runs(results):
-        points = results.evaluations.get(row["trial"], ())
+    for study, row, spec, series in _runs(*studies):
+        points = study.evaluations.get(row["trial"], ())
         scales = noise_scales(one.noise_scale for one in points if one.noise_scale is not None)
         value = critical_batch(scales, spec.global_batch_size)
         if math.isfinite(value):
@@ -122,88 +155,138 @@ TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
 throughput model has much to say."""
 
 
-NO_GPU = "CPU"
-"""Kind of worker where there are no GPUs."""
-
-
 @dataclass(frozen=True)
 class TargetPlan:
     """A plan for one series."""
 
     series: str
     sentences: tuple[str, ...]
-    """What is known of the critical batch, or why there is no plan."""
+    """What is known of the critical batch, or why there is no plan; which prices are of no use."""
     table: pd.DataFrame
-    """`scaling.plan.with_measured`, and the series; empty where there is no plan."""
+    """`scaling.plan.with_measured`, the series, and `unit`, what bills are in; empty where there is
+    no plan."""
     answers: pd.DataFrame
     """`scaling.plan.answers`; empty where there is no plan."""
+    terms: "Terms"
 
 
-def target_plans(results: Study, fitted: Sequence[FittedGroup]) -> list[TargetPlan]:
-    """Return a plan for each series with a throughput model; none where the study has no target.
+@dataclass(frozen=True)
+class Terms:
+    """What a plan is asked for."""
+
+    prices: Mapping[str, MachinePrice] | dict[str, float] | float | None = None
+    """See `scaling.plan.offers_of`."""
+    budget: float | None = None
+    deadline_s: float | None = None
+
+
+def target_plans(
+    studies: Sequence[Study], fitted: Sequence[FittedGroup], terms: Terms | None = None
+) -> list[TargetPlan]:
+    """Return a plan for each series with a throughput model; none where no study has a target.
 
     The batch sizes are those that ran (where one did, some near it, by the noise of the gradients),
-    the layouts those that ran and those that were predicted.
+    the layouts those that ran and those that were predicted; without `terms` they are a study's.
     """
-    if results.target is None:
+    if all(one.target is None for one in studies):
         return []
+    if terms is None:
+        terms = Terms(studies[0].scaling_study.price, studies[0].scaling_study.budget)
     by_series: dict[str, dict[str, FittedGroup]] = {}
     for one in fitted:
         by_series.setdefault(one.group[0], {})[one.group[1] or NO_GPU] = one
-    runs, noise, study = measured_runs(results), critical_batches(results), results.scaling_study
+    runs, noise = measured_runs(*studies), critical_batches(*studies)
     return [
-        _plan(series, groups, runs[runs["series"] == series], study, noise.get(series, []))
+        _plan(series, groups, runs[runs["series"] == series], terms, noise.get(series, []))
         for series, groups in by_series.items()
     ]
 
 
-def measured_runs(results: Study) -> pd.DataFrame:
+SECONDS = ("work_s", "samples_to_target", "samples_spent", "start_s", "ready_s", "beside_s")
+
+
+def measured_runs(*studies: Study) -> pd.DataFrame:
     """Return a row for each run: series, where it ran, and what it needed to the target.
 
     Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
     would not have done so however long they went on, where others may have been ended too early.
+    By the ledgers: ready_s (start of a cold worker group, the median of each gpu_type's; set-up and
+    compiling), beside_s (evaluating, saving, reporting, for each sample trained on); work_s is what
+    a run trained, and took beside, to the target.
     """
-    rows = [
-        {
-            "series": series,
-            "gpu_type": row["accelerators"] or NO_GPU,
-            "num_workers": spec.num_workers,
-            "num_nodes": max(row["num_nodes"], 1),
-            "global_batch_size": spec.global_batch_size,
-            "seconds_to_target": row["time_to_target_s"],
-            "samples_to_target": row["samples_to_target"],
-            "samples_spent": math.nan if row["failure"] in MISSES else row["samples"],
-        }
-        for row, spec, series in _runs(results)
-        if pd.isna(row["failure"]) or row["failure"] in MISSES
-    ]
+    rows = []
+    for study, row, spec, series in _runs(*studies):
+        if not pd.isna(row["failure"]) and row["failure"] not in MISSES:
+            continue
+        ledger, samples = study.runs[row["trial"]].ledger, row["samples"] or math.nan
+        beside_s = sum(ledger[name] for name in ("eval", "checkpoint", "report")) / samples
+        reached = study.target is not None and pd.notna(row["time_to_target_s"])
+        to_target = row["samples_to_target"] if reached else math.nan
+        rows.append(
+            {
+                "series": series,
+                "gpu_type": row["accelerators"] or NO_GPU,
+                "num_workers": spec.num_workers,
+                "num_nodes": max(row["num_nodes"], 1),
+                "global_batch_size": spec.global_batch_size,
+                "has_target": study.target is not None,
+                "work_s": row["time_to_target_s"] + beside_s * to_target if reached else math.nan,
+                "samples_to_target": to_target,
+                "samples_spent": math.nan if row["failure"] in MISSES else row["samples"],
+                "start_s": ledger["start"],
+                "ready_s": ledger["setup"] + ledger["compile"],
+                "beside_s": beside_s,
+            }
+        )
     table = pd.DataFrame(rows)
-    numbers = dict.fromkeys(("seconds_to_target", "samples_to_target", "samples_spent"), float)
-    return table.astype(numbers) if rows else table
+    if not rows:
+        return table
+    table = table.astype(dict.fromkeys(SECONDS, float))
+    cold = table["start_s"].where(table["start_s"] > 0)
+    table["ready_s"] += cold.groupby(table["gpu_type"]).transform("median").fillna(0.0)
+    return table
+
+
+def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Beside:
+    """Return what a job takes beside its training: medians of the runs on as many workers, or the
+    nearest number."""
+    own = runs[runs["gpu_type"] == kind]
+    away = np.abs(np.log(own["num_workers"] / workers))
+    return Beside(*own.loc[away == away.min(), ["ready_s", "beside_s"]].median().fillna(0.0))
 
 
 def _plan(
     series: str,
     groups: Mapping[str, FittedGroup],
     runs: pd.DataFrame,
-    study: ScalingStudy,
+    terms: Terms,
     noise: Sequence[float],
 ) -> TargetPlan:
-    price = study.price
     cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
+    runs_to_target = runs[runs["has_target"]]
     try:
-        curve, sentence, batch_sizes = _curve(runs, noise)
+        offers = offers_of(list(groups), terms.prices)
+        curve, sentence, batch_sizes = _curve(runs_to_target, noise)
         found = plan(
             curve,
             {kind: partial(_step_seconds, one.model) for kind, one in groups.items()},
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
             batch_sizes=batch_sizes,
-            prices=dict.fromkeys(groups, price) if isinstance(price, float | int) else price,
+            offers=offers,
+            beside=cache(partial(_beside, runs)),
         )
     except UserError as error:  # too few batch sizes reached it: that is the result, then
-        return TargetPlan(series, (f"No plan: {error}",), pd.DataFrame(), pd.DataFrame())
-    beside = with_measured(found, runs).assign(series=series)
-    return TargetPlan(series, (sentence,), beside, answers(beside, budget=study.budget))
+        none = pd.DataFrame()
+        return TargetPlan(series, (f"No plan: {error}",), none, none, terms)
+    unit = WORKER_SECONDS if terms.prices is None else MONEY
+    beside = with_measured(found, runs_to_target).assign(series=series, unit=unit)
+    left_out = {*groups} - {one.kind for one in offers}
+    more = [f"Without a price, and left out: {', '.join(sorted(left_out))}."] if left_out else []
+    if isinstance(terms.prices, Mapping):
+        unseen = [name for name in terms.prices if name not in {one.name for one in offers}]
+        more += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
+    taken = answers(beside, budget=terms.budget, deadline_s=terms.deadline_s)
+    return TargetPlan(series, (sentence, *more), beside, taken, terms)
 
 
 def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget, str, list[int]]:
@@ -231,10 +314,9 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
 
 
 def _step_seconds(
-    model: ThroughputModel, num_workers: int, num_nodes: int, own_samples: int, /
-) -> StepSeconds:
-    """Predict a step in which a worker has so many samples, in as many passes as were measured."""
+    model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
+) -> list[StepSeconds]:
+    """Predict steps in which a worker has so many samples, in as many passes as were measured."""
     passes = max(cell.accumulate for cell in model.observed.cells)
-    batch = max(own_samples // passes, 1)
-    (found,) = model.predict([Cell(num_workers, num_nodes, batch, passes)])
-    return StepSeconds(found.step_s, found.low_s, found.high_s)
+    asked = [Cell(k, n, max(own // passes, 1), passes) for k, n, own in cells]
+    return [StepSeconds(one.step_s, one.low_s, one.high_s) for one in model.predict(asked)]

@@ -1,26 +1,47 @@
-"""What to buy: seconds and money to the target over workers and batch sizes, and which to take.
+"""What to hire: seconds and bills to the target over machines, workers and batch sizes, and which
+to take.
 
-Seconds to target are the samples that a global batch size needs (`samples_to_target`), over the
-batch size, times the seconds of a step there. Both are uncertain and independent: their relative
-intervals add in squares. Pure: tables in, tables out.
+A job is what a cloud bills: machines start, the worker group starts, data and model are set up, the
+first step is compiled, then it trains and evaluates until the target. Its training is the samples
+that a global batch size needs (`samples_to_target`), over the batch size, times the seconds of a
+step there. Both are uncertain and independent: their relative intervals add in squares.
+
+On spot machines a job loses what it did since its last checkpoint, and starts anew, whenever one of
+them is taken away: at random moments, so its expected time is that of Daly (2006, A higher order
+estimate of the optimum checkpoint interval for restart dumps, FGCS 22), with checkpoints at his
+interval (Young's of 1974 to first order). Pure: tables in, tables out.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
+from raybench.scaling.measurements import Floats
 from raybench.scaling.runs import median_time
-from raybench.scaling.samples_to_target import SamplesToTarget
+from raybench.scaling.samples_to_target import SamplesToTarget, middles
 from raybench.spec.errors import UserError
+from raybench.spec.prices import CPU, MachinePrice
 
 TIE = 0.05
 """Configurations within this share of the best are a tie: the one that saves most elsewhere wins,
 so that no answer flips for a trivial predicted gain (petuum/adaptdl issue 27)."""
-ANSWERS = ("fastest", "cheapest", "fastest within the budget")
+FASTEST, CHEAPEST = "fastest", "cheapest"
+WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
+NO_GPU = "CPU"
+"""Kind of worker where there are no GPUs."""
+NINE_OF_TEN = 1.645
+"""Standard deviations of a normal distribution on each side of nine tenths of it."""
+MONEY, WORKER_SECONDS = "money", "worker-seconds"
+"""What bills are in: without prices a worker costs one a second."""
+HOUR = 3600.0
+DRAWS = 2000
+"""Jobs that a chance is of."""
 
 
 class StepSeconds(NamedTuple):
@@ -31,8 +52,107 @@ class StepSeconds(NamedTuple):
     high_s: float
 
 
-StepTimes = Callable[[int, int, int], StepSeconds]
-"""A throughput model of one kind of worker: workers, nodes and batch size per worker to a step."""
+StepTimes = Callable[[Sequence[tuple[int, int, int]]], Sequence[StepSeconds]]
+"""A throughput model of one kind of worker: workers, nodes and batch size per worker to steps."""
+
+
+class Beside(NamedTuple):
+    """What a job takes beside its training, by the ledgers of runs."""
+
+    fixed_s: float = 0.0
+    """Starting the worker group, data and model, compiling."""
+    per_sample_s: float = 0.0
+    """Evaluating, saving and reporting, over the samples trained on."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A kind of machine, on its terms."""
+
+    name: str
+    terms: MachinePrice
+    is_by_worker: bool = False
+    """Whether a worker is hired, wherever it is; else whole machines, each as full as it can be."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind of worker, as `gpu_type` of a throughput model has it."""
+        return NO_GPU if self.terms.accelerator.lower() == CPU else self.terms.accelerator
+
+    def machines(self, workers: int) -> int:
+        """Return how many are hired."""
+        return -(-workers // self.terms.workers)
+
+
+def offers_of(
+    kinds: Sequence[str], price: Mapping[str, MachinePrice] | Mapping[str, float] | float | None
+) -> list[Offer]:
+    """Return what can be hired of some kinds of worker: machines by their names, or workers at one
+    price an hour, or at that of each kind; without prices at one a second."""
+    if not isinstance(price, Mapping):
+        price = dict.fromkeys(kinds, HOUR if price is None else price)
+    found = [Offer(name, one) for name, one in price.items() if isinstance(one, MachinePrice)]
+    if found:
+        if not (known := [one for one in found if one.kind in kinds]):
+            there = ", ".join(dict.fromkeys(one.kind for one in found))
+            raise UserError(
+                f"prices: are of {there}, and measured was {', '.join(kinds)}; name a machine "
+                "with these, its accelerator as it is called here."
+            )
+        return known
+    for kind in kinds:
+        if not isinstance(hourly := price.get(kind), float | int):
+            raise UserError(f"prices: no price for {kind!r}; name one for every kind of worker")
+        terms = MachinePrice(accelerator=kind, workers=1, price=hourly, billing_step_s=0.0)
+        found.append(Offer(kind, terms, is_by_worker=True))
+    return found
+
+
+def best_interval(checkpoint_s: float, between_losses_s: float) -> float:
+    """Return the seconds of work between checkpoints that end a job soonest (Daly 2006, eq. 37)."""
+    if checkpoint_s >= 2 * between_losses_s:
+        return between_losses_s
+    share = checkpoint_s / (2 * between_losses_s)
+    young = math.sqrt(2 * checkpoint_s * between_losses_s)
+    return young * (1 + math.sqrt(share) / 3 + share / 9) - checkpoint_s
+
+
+def with_losses(
+    fixed_s: float, work_s: Any, per_hour: float, checkpoint_s: float
+) -> tuple[Any, Any]:
+    """Return a job's expected seconds where a loss costs `fixed_s` and the work since the last
+    checkpoint, and the seconds of work between checkpoints: all of it where none pays."""
+    between = HOUR / per_hour
+    parts = np.ceil(work_s / best_interval(checkpoint_s, between))
+    part_s = work_s / parts + np.where(parts > 1, checkpoint_s, 0.0)
+    # Beyond e^500 nothing ends.
+    each = between * math.exp(min(fixed_s / between, 500.0))
+    return fixed_s + parts * each * np.expm1(np.minimum(part_s / between, 500.0)), work_s / parts
+
+
+def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
+    """Return what a job of a plan's row may take, all as probable: its work's logarithm is taken
+    for normal on either side of its median, losses come at random."""
+    quantiles = norm.ppf(middles(DRAWS))
+    halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
+    work_s = row["work_s"] * np.exp(quantiles / NINE_OF_TEN * np.where(quantiles < 0, *halves))
+    if not (per_hour := row["losses_per_hour"]):
+        return np.asarray(row["fixed_s"] + work_s)
+    seconds, every_s = with_losses(row["fixed_s"], work_s, per_hour, row["checkpoint_s"])
+    saves = np.where(every_s < work_s, work_s / every_s, 0.0) * row["checkpoint_s"]
+    without, number = row["fixed_s"] + work_s + saves, seconds * per_hour / HOUR
+    rng = np.random.default_rng(0)
+    losses = rng.poisson(np.minimum(number, 1e9))
+    # Of the work since a checkpoint any part is lost, as probably as any other.
+    parts = np.clip(rng.normal(losses / 2, np.sqrt(losses / 12)), 0, losses)
+    lost = (row["fixed_s"] * losses + every_s * parts) / number / (row["fixed_s"] + every_s / 2)
+    return np.asarray(without + lost * (seconds - without))  # on average as expected
+
+
+def bill(seconds: Any, hourly: Any, step_s: Any) -> Any:
+    """Return the money for so many seconds, every step that was begun billed whole."""
+    steps = np.ceil(seconds / np.where(step_s > 0, step_s, 1.0) - 1e-9)  # 1e-9: what rounding adds
+    return hourly / HOUR * np.where(step_s > 0, steps * step_s, seconds)
 
 
 def plan(
@@ -41,124 +161,173 @@ def plan(
     *,
     layouts: Sequence[tuple[int, int]],
     batch_sizes: Sequence[int],
-    prices: Mapping[str, float] | None = None,
+    offers: Sequence[Offer] | None = None,
+    beside: Callable[[str, int], Beside] = lambda kind, workers: Beside(),
 ) -> pd.DataFrame:
-    """Return a row for every kind of worker, layout (workers, nodes) and global batch size.
+    """Return a row for every offer, layout (workers, nodes) and global batch size, on demand and
+    where it is offered as spot.
 
-    `step_times` and `prices` (money per worker and hour) are by kind of worker (gpu_type). A batch
-    size that does not divide among the workers, or at which the target is not within reach
-    (`SamplesToTarget.reaches`), has no row.
+    `step_times` are by kind of worker (gpu_type), `beside` by that and the number of workers. Whole
+    machines are filled, whatever a layout's nodes. A batch size that does not divide among the
+    workers, or at which the target is not within reach (`SamplesToTarget.reaches`), has no row.
 
     | column | holds |
     |---|---|
-    | gpu_type, num_workers, num_nodes, batch_size_per_worker, global_batch_size | where |
-    | samples, step_s | predicted median samples to target; seconds of a step |
-    | seconds, low_s, high_s | predicted seconds to target, 90 % |
-    | worker_seconds | seconds times workers |
-    | money, low_money, high_money | at `prices`; NaN without |
+    | offer, is_spot, machines | what is hired |
+    | gpu_type, num_workers, num_nodes, batch_size_per_worker, global_batch_size | where it trains |
+    | samples, step_s, train_s | predicted samples to target; seconds of a step, of training |
+    | fixed_s | of the job, until it trains; on spot a loss costs as much again |
+    | work_s, low_work_s, high_work_s | of training and evaluation, without losses, 90 % |
+    | seconds, low_s, high_s | of the job of one run, 90 %; on spot expected, losses included |
+    | hourly, billing_step_s | of all machines; seconds that are billed whole |
+    | cost, low_cost, high_cost | the bill |
+    | losses_per_hour | of any of the machines; 0 on demand |
+    | checkpoint_s, checkpoint_every_s | of saving; of work between two, NaN where none pays |
     | extrapolated | the batch size lies outside of those with runs |
     """
-    prices = prices or {}
-    unknown = [kind for kind in step_times if prices and kind not in prices]
-    if unknown:
-        raise UserError(f"prices: no price for {unknown[0]!r}; name one for every kind of worker")
-
-    predicted = samples.predict(batch_sizes)[["samples", "low", "high"]].to_numpy(dtype=float)
+    needs = samples.predict(batch_sizes, 1)[["samples", "low", "high"]].to_numpy(dtype=float)
+    by_batch = dict(zip(batch_sizes, needs.tolist(), strict=True))
     low_batch, high_batch = samples.tried
-    rows = []
-    for kind, step_time in step_times.items():
-        for workers, nodes in layouts:
-            for batch, (need, low, high) in zip(batch_sizes, predicted.tolist(), strict=True):
-                own, left = divmod(batch, workers)
-                if left or not own or not samples.reaches(batch):
-                    continue
-                step = step_time(workers, nodes, own)
-                seconds = need / batch * step.step_s
-                below = math.hypot(math.log(need / low), math.log(step.step_s / step.low_s))
-                above = math.hypot(math.log(high / need), math.log(step.high_s / step.step_s))
-                rows.append(
-                    {
-                        "gpu_type": kind,
-                        "num_workers": workers,
-                        "num_nodes": nodes,
-                        "batch_size_per_worker": own,
-                        "global_batch_size": batch,
-                        "samples": need,
-                        "step_s": step.step_s,
-                        "seconds": seconds,
-                        "low_s": seconds * math.exp(-below),
-                        "high_s": seconds * math.exp(above),
-                        "extrapolated": not low_batch <= batch <= high_batch,
-                    }
-                )
+    rows: list[dict[str, Any]] = []
+    for offer in offers_of(list(step_times), None) if offers is None else offers:
+        own = {(k, n if offer.is_by_worker else offer.machines(k)): None for k, n in layouts}
+        cells = [
+            (workers, nodes, batch)
+            for workers, nodes in own
+            for batch in batch_sizes
+            if batch >= workers and not batch % workers and samples.reaches(batch)
+        ]
+        steps = step_times[offer.kind]([(k, n, batch // k) for k, n, batch in cells])
+        for (workers, nodes, batch), step in zip(cells, steps, strict=True):
+            need, low, high = by_batch[batch]
+            more, train_s = beside(offer.kind, workers), need / batch * step.step_s
+            work_s = train_s + more.per_sample_s * need
+            below = math.hypot(math.log(need / low), math.log(step.step_s / step.low_s))
+            above = math.hypot(math.log(high / need), math.log(step.high_s / step.step_s))
+            row: dict[str, Any] = {
+                "offer": offer.name,
+                "gpu_type": offer.kind,
+                "num_workers": workers,
+                "num_nodes": nodes,
+                "machines": offer.machines(workers),
+                "batch_size_per_worker": batch // workers,
+                "global_batch_size": batch,
+                "samples": need,
+                "step_s": step.step_s,
+                "train_s": train_s,
+                "fixed_s": offer.terms.startup_s + more.fixed_s,
+                "billing_step_s": offer.terms.billing_step_s,
+                "extrapolated": not low_batch <= batch <= high_batch,
+            }
+            for end, away in (("", 0.0), ("low_", -below), ("high_", above)):
+                row[f"{end}work_s"] = work_s * math.exp(away)
+            rows += _hired(offer, row)
     if not rows:
         raise UserError(
             "plan: no batch size divides among the workers and reached the target; ask for other "
             "batch sizes or numbers of workers"
         )
     table = pd.DataFrame(rows)
-    hourly = table["gpu_type"].map(lambda kind: prices.get(kind, np.nan)).astype(float)
-    table["worker_seconds"] = table["seconds"] * table["num_workers"]
-    for name, column in (("money", "seconds"), ("low_money", "low_s"), ("high_money", "high_s")):
-        table[name] = hourly * table["num_workers"] * table[column] / 3600
+    for name, column in (("cost", "seconds"), ("low_cost", "low_s"), ("high_cost", "high_s")):
+        table[name] = bill(table[column], table["hourly"], table["billing_step_s"])
     return table
+
+
+def _hired(offer: Offer, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row on demand and one on spot, where that is offered."""
+    machines, fixed_s, work_s = (row[key] for key in ("machines", "fixed_s", "work_s"))
+    spot = offer.terms.spot
+    own = {"is_spot": False, "hourly": machines * offer.terms.price}
+    own |= {"losses_per_hour": 0.0, "checkpoint_s": 0.0, "checkpoint_every_s": math.nan}
+    ends = {"seconds": "work_s", "low_s": "low_work_s", "high_s": "high_work_s"}
+    found = [row | own | {end: fixed_s + row[work] for end, work in ends.items()}]
+    if spot is not None:
+        per_hour = machines * spot.losses_per_hour
+        expected, every_s = with_losses(fixed_s, work_s, per_hour, spot.checkpoint_s)
+        own = {"is_spot": True, "hourly": machines * spot.price, "losses_per_hour": per_hour}
+        own |= {"checkpoint_s": spot.checkpoint_s, "seconds": float(expected)}
+        own["checkpoint_every_s"] = float(every_s) if every_s < work_s else math.nan
+        low, high = np.quantile(drawn_seconds(row | own), (0.05, 0.95))
+        found.append(row | own | {"low_s": float(low), "high_s": float(high)})
+    return found
+
+
+def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float = math.inf) -> float:
+    """Return the probability that a job of a plan's row ends within so many seconds, and costs no
+    more than so much."""
+    drawn = drawn_seconds(row)
+    bills = bill(drawn, row["hourly"], row["billing_step_s"])
+    return float(np.mean((drawn <= seconds) & (bills <= budget)))
 
 
 def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Put beside a plan what was measured: one row a run in, the plan's rows out.
 
-    `runs` has num_workers, global_batch_size, seconds_to_target (missing: never reached), and
-    gpu_type and num_nodes where the plan has several of them. Added: measured_runs,
-    measured_reached, measured_s (median, misses counted as infinite), measured_money, error
-    (predicted over measured, less 1), within (measured_s lies in the interval). Where nothing was
-    measured they are missing; where most runs missed, measured_s is infinite.
+    `runs` has num_workers, global_batch_size, work_s (training and evaluation to the target;
+    missing: never reached), and gpu_type and num_nodes where the plan has several of them. Added:
+    measured_runs, measured_reached, measured_s (of a job: median, misses counted as infinite),
+    measured_cost, error (predicted over measured, less 1), within (measured_s lies in the
+    interval). Where nothing was measured, and on spot, they are missing; where most runs missed,
+    measured_s is infinite.
     """
     needed = [key for key in KEYS if key in runs.columns]
-    measured = runs.groupby(needed)["seconds_to_target"].agg(
+    measured = runs.groupby(needed)["work_s"].agg(
         measured_runs="size", measured_reached="count", measured_s=median_time
     )
     joined = table.join(measured, on=needed)
-    hourly = joined["money"] / joined["seconds"]
-    joined["measured_money"] = joined["measured_s"] * hourly
+    joined.loc[joined["is_spot"], [*measured.columns]] = np.nan
+    joined["measured_s"] += joined["fixed_s"]
+    joined["measured_cost"] = bill(joined["measured_s"], joined["hourly"], joined["billing_step_s"])
     joined["error"] = joined["seconds"] / joined["measured_s"] - 1
     inside = joined["measured_s"].between(joined["low_s"], joined["high_s"])
     joined["within"] = inside.astype("boolean").mask(joined["measured_s"].isna())
     return joined
 
 
-def answers(table: pd.DataFrame, *, budget: float | None = None) -> pd.DataFrame:
-    """Return the rows to take, with `answer`: fastest, cheapest, fastest within the budget.
+def answers(
+    table: pd.DataFrame, *, budget: float | None = None, deadline_s: float | None = None
+) -> pd.DataFrame:
+    """Return the rows to take, with `answer`: fastest, cheapest, fastest within the budget,
+    cheapest by the deadline.
 
-    The cheapest costs least money, or fewest worker-seconds where there are no prices; `budget`
-    is in the same. Within 5 % of the best in seconds the cheapest is taken, and within 5 % of the
-    cheapest the fastest, so that a trivial gain buys no workers. With `with_measured`'s columns
-    each answer has `best_measured`, the least that any measured row took in what was asked for,
-    `loss`, how much more the row taken took, and `kept`, whether it kept the budget. An answer
-    without a row is left out: nothing is within the budget.
+    `budget` is in what bills are in. Within 5 % of the best in seconds the cheapest is taken, and
+    within 5 % of the cheapest the fastest, so that a trivial gain buys no workers. `keeps_budget`
+    and `keeps_deadline` are the chances of that. With `with_measured`'s columns each answer has
+    `best_measured`, the least that any measured row took in what was asked for, and `loss`, how
+    much more the row taken took. An answer without a row is left out: nothing is within the budget.
     """
-    cost = "money" if table["money"].notna().all() else "worker_seconds"
-    wanted = [(ANSWERS[0], "seconds", cost, np.inf), (ANSWERS[1], cost, "seconds", np.inf)]
+    wanted = [(FASTEST, "seconds", "cost", np.inf), (CHEAPEST, "cost", "seconds", np.inf)]
     if budget is not None:
-        wanted.append((ANSWERS[2], "seconds", cost, budget))
+        wanted.append((WITHIN, "seconds", "cost", budget))
+    if deadline_s is not None:
+        wanted.append((IN_TIME, "cost", "seconds", deadline_s))
+    measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
     for name, least, then, limit in wanted:
-        affordable = table[table[cost] <= limit]
-        if affordable.empty:
+        allowed = table[table[then] <= limit]
+        if allowed.empty:
             continue
-        tied = affordable[affordable[least] <= affordable[least].min() * (1 + TIE)]
-        taken = tied.sort_values([then, least], kind="stable").head(1)
-        row: dict[str, object] = {"answer": name} | taken.to_dict("records")[0]
+        tied = allowed[allowed[least] <= allowed[least].min() * (1 + TIE)]
+        taken = tied.sort_values([then, least], kind="stable").iloc[0].to_dict()
+        row = {"answer": name} | taken
+        if budget is not None:
+            row["keeps_budget"] = chance(taken, budget=budget)
+        if deadline_s is not None:
+            row["keeps_deadline"] = chance(taken, seconds=deadline_s)
         if "measured_s" in table.columns:
-            best = float(_measured(table, least)[_measured(table, cost) <= limit].min())
+            best = float(table.loc[table[measured[then]] <= limit, measured[least]].min())
             row["best_measured"] = best  # NaN where nothing was measured
-            row["loss"] = float(_measured(taken, least).iloc[0]) / best - 1
-            row["kept"] = bool(_measured(taken, cost).iloc[0] <= limit)
+            row["loss"] = float(taken[measured[least]]) / best - 1
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _measured(table: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return what was measured in the place of a predicted column."""
-    if column == "worker_seconds":
-        return table["measured_s"] * table["num_workers"]
-    return table["measured_money" if column == "money" else "measured_s"]
+def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] | None:
+    """Return the fastest row with the next larger number of workers on the same terms as a row of
+    the plan; None where there is none."""
+    alike = (table["offer"] == taken["offer"]) & (table["is_spot"] == taken["is_spot"])
+    more = table[alike & (table["num_workers"] > taken["num_workers"])]
+    if more.empty:
+        return None
+    ordered = more.sort_values(["num_workers", "seconds"], kind="stable")
+    return dict(ordered.iloc[0].to_dict())

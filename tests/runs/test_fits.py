@@ -87,7 +87,7 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path) -> None:
     """Two of three repeats diverge at one batch size: its target is out of reach."""
     results = reaching(tmp_path, batch_sizes=SIZES, epoch=1100)
     assert (
-        target_plans(results, fit_study(results, "8"))[0].table["global_batch_size"] == 512
+        target_plans([results], fit_study(results, "8"))[0].table["global_batch_size"] == 512
     ).any()
     study, records = results.scaling_study, dict(results.runs)
     for name, run in records.items():
@@ -99,13 +99,13 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path) -> None:
     runs = measured_runs(lost)
     here = runs[runs["global_batch_size"] == 512]
     assert len(here) == len(measured_runs(results).query("global_batch_size == 512"))
-    assert here["seconds_to_target"].isna().mean() == pytest.approx(2 / 3)
-    (one,) = target_plans(lost, fit_study(lost, "8"))
+    assert here["work_s"].isna().mean() == pytest.approx(2 / 3)
+    (one,) = target_plans([lost], fit_study(lost, "8"))
     assert not (one.table["global_batch_size"] == 512).any()
 
 
 def test_the_plan_stands_beside_what_was_measured(results) -> None:
-    (one,) = target_plans(results, fit_study(results, "8"))
+    (one,) = target_plans([results], fit_study(results, "8"))
     table = one.table
     assert set(table["num_workers"]) == {1, 2, 4, 8}
     measured = table[table["measured_s"].notna()]
@@ -119,19 +119,20 @@ def test_the_plan_stands_beside_what_was_measured(results) -> None:
 
 def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
     results = reaching(tmp_path, batch_sizes=SIZES, epoch=1100, price=3.6, budget=0.02)
-    (one,) = target_plans(results, fit_study(results, "8"))
+    (one,) = target_plans([results], fit_study(results, "8"))
     np.testing.assert_allclose(
-        one.table["money"], one.table["seconds"] * one.table["num_workers"] / 1000
+        one.table["cost"], one.table["seconds"] * one.table["num_workers"] / 1000
     )
+    assert (one.table["fixed_s"] == 1.0).all(), "a second to compile is billed"
     within = one.answers[one.answers["answer"] == "fastest within the budget"]
-    assert (within["money"] <= 0.02).all()
+    assert (within["cost"] <= 0.02).all()
     assert len(within) == 1
 
 
 def test_without_a_target_there_is_no_plan(tmp_path) -> None:
     study = study_of()
     results = load(write(tmp_path / "none", study, *run_of(study, law)))
-    assert target_plans(results, fit_study(results, None)) == []
+    assert target_plans([results], fit_study(results, None)) == []
 
 
 def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
@@ -139,7 +140,7 @@ def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
     study = study_of(base={"objective": objective})
     runs, curves = run_of(study, law, time_to_target_s=None)
     results = load(write(tmp_path / "missed", study, runs, curves))
-    (one,) = target_plans(results, fit_study(results, None))
+    (one,) = target_plans([results], fit_study(results, None))
     assert one.sentences[0].startswith(
         "No plan: samples to target: at no batch size did most runs reach"
     )

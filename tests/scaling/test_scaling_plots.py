@@ -156,17 +156,23 @@ def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
 
 def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
     nan = float("nan")
-    rows = {"series": "a", "gpu_type": "CPU", "num_workers": [1, 1, 2, 2], "num_nodes": 1}
-    rows |= {"global_batch_size": [64, 128] * 2, "seconds": [4.0, 3.0, 2.5, 2.0]}
-    rows |= {"low_s": [3.0, 2.0, 1.5, 1.0], "high_s": [5.0, 4.0, 3.5, 3.0]}
-    rows |= {"measured_s": [4.2, float("inf"), nan, 2.2]}
+    rows = {"series": "a", "unit": "money", "offer": "p4", "is_spot": False}
+    rows |= {"num_workers": [1, 1, 2, 2], "global_batch_size": [64, 128] * 2}
+    rows |= {"seconds": [4.0, 3.0, 2.5, 2.0], "cost": [4.0, 3.0, 5.0, 4.0]}
+    for end, factor in (("low", 0.5), ("high", 1.5)):
+        for column, name in (("seconds", "s"), ("cost", "cost")):
+            rows[f"{end}_{name}"] = [factor * one for one in rows[column]]
+    rows |= {"measured_s": [4.2, float("inf"), nan, 2.2], "measured_cost": [4.2, nan, nan, 4.4]}
     (axes,) = plan_figure(pd.DataFrame(rows)).axes
-    dashed = [line for line in axes.lines if line.get_gid() == "extrapolated"]
-    assert [list(line.get_ydata()) for line in dashed] == [[4.0, 3.0], [2.5, 2.0]]
-    assert {line.get_markerfacecolor() for line in dashed} == {parts.PAPER}
-    filled = [line for line in axes.lines if line not in dashed]
+    hollow = [line for line in axes.lines if line.get_gid() == "extrapolated"]
+    assert [list(line.get_ydata()) for line in hollow] == [[4.0, 3.0], [2.5, 2.0]]
+    assert {line.get_markerfacecolor() for line in hollow} == {parts.PAPER}
+    (front,) = [line for line in axes.lines if line.get_gid() == "front"]
+    assert list(front.get_xydata().ravel()) == [3.0, 3.0, 4.0, 2.0]
+    intervals = [line for line in axes.lines if line.get_alpha() == 0.25]
+    assert [list(line.get_xdata()) for line in intervals[::2]] == [[1.5, 4.5], [2.0, 6.0]]
+    filled = [line for line in axes.lines if line not in (*hollow, front, *intervals)]
     assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
-    assert len(axes.collections) == 2, "an interval for each number of workers"
 
 
 def test_every_figure_has_its_numbers(results) -> None:

@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from raybench.report.figures import parts
+from raybench.results.analyses import not_dominated
 from raybench.results.study import Study
+from raybench.scaling.plan import MONEY
 from raybench.spec.errors import UserError
 from raybench.spec.text import counted
 
@@ -22,15 +24,12 @@ MODEL_COLUMNS = (
     *("low", "high", "extrapolated"),
 )
 """Of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or `predicted`."""
-PLAN_COLUMNS = (
-    *("series", "gpu_type", "num_workers", "num_nodes", "global_batch_size"),
-    *("seconds", "low_s", "high_s", "worker_seconds", "measured_s"),
+NUMBERS_OF_PLAN = (
+    *("num_workers", "global_batch_size", "seconds", "low_s", "high_s"),
+    *("cost", "low_cost", "high_cost", "measured_s", "measured_cost"),
 )
-NUMBERS = (
-    *("num_workers", "num_nodes", "batch_size_per_worker", "global_batch_size"),
-    *("samples_per_s", "low", "high", "seconds", "low_s", "high_s", "worker_seconds"),
-    "measured_s",
-)
+PLAN_COLUMNS = ("series", "unit", "offer", "is_spot", *NUMBERS_OF_PLAN)
+NUMBERS = ("batch_size_per_worker", "samples_per_s", "low", "high", *NUMBERS_OF_PLAN)
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -73,11 +72,6 @@ def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         ) from None
 
 
-def _begin(axes: Axes, title: str) -> None:
-    axes.set(xscale="log", yscale="log")
-    axes.set_title(title, fontsize=parts.SMALL, color=parts.INK, loc="left")
-
-
 def _tick(axes: Axes, values: pd.Series, ends: tuple[float, float], margin: float) -> None:
     """Name at most eight of the values below, and show all between the ends."""
     sizes = sorted({int(size) for size in values})
@@ -88,75 +82,74 @@ def _tick(axes: Axes, values: pd.Series, ends: tuple[float, float], margin: floa
 
 
 MOST_PANELS, MOST_LINES = 6, 6
-PANEL = 3.0
+PANEL = 3.4
 """Inches of a panel's height."""
 
 
 def plan_figure(plan: pd.DataFrame) -> Figure:
-    """Seconds to the target over the global batch size: predicted, and measured where it ran.
+    """Seconds of a job against its bill: predicted, and measured where it ran.
 
-    `plan`: series, gpu_type, num_workers, num_nodes, global_batch_size, seconds, low_s, high_s,
-    measured_s (missing where nothing ran, infinite where most runs missed). A panel for each series
-    and kind of worker, a line for each number of workers; hollow and dashed is predicted (~).
+    `plan`: PLAN_COLUMNS; measured_s is missing where nothing ran, infinite where most runs missed.
+    A panel for each series, a colour for each offer, a marker for each number of workers; hollow is
+    predicted (~). Steps join what no other beats in both; these have their 90 % intervals.
     """
-    kinds = list(dict.fromkeys(zip(plan["series"], plan["gpu_type"], strict=True)))[:MOST_PANELS]
-    figure, panels = parts.panels(max(len(kinds), 1), PANEL, 0.3)
-    if not kinds:
+    names = list(dict.fromkeys(plan["series"]))[:MOST_PANELS]
+    figure, panels = parts.panels(max(len(names), 1), PANEL, 0.3)
+    if not names:
         return parts.say(figure, panels[0], "no plan: too little was measured")
-    layouts = sorted(set(zip(plan["num_workers"], plan["num_nodes"], strict=True)))
-    for axes, (series, gpu_type) in zip(panels, kinds, strict=True):
-        own = plan[(plan["series"] == series) & (plan["gpu_type"] == gpu_type)]
-        _begin(axes, parts.wrapped(f"{series}, {gpu_type}", parts.ROOM))
-        for number, layout in enumerate(layouts[:MOST_LINES]):
-            here = (own["num_workers"] == layout[0]) & (own["num_nodes"] == layout[1])
-            _line(axes, own[here].sort_values("global_batch_size"), number)
-        every = own[["low_s", "high_s", "measured_s"]].to_numpy(dtype=float).ravel()
-        every = every[np.isfinite(every)]
-        _tick(axes, own["global_batch_size"], (every.min(), every.max()), 1.1)
-        axes.set_ylabel("seconds to the target [s]")
-    panels[-1].set_xlabel("global batch size [samples a step]")
-    keys = _keys(layouts, has_measured=bool(np.isfinite(plan["measured_s"]).any()))
-    labels = [str(one.get_label()) for one in keys]
-    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
+    plan = plan.assign(offer=[*map(offer_words, plan["offer"], plan["is_spot"])])
+    offers = list(dict.fromkeys(plan["offer"]))
+    for axes, name in zip(panels, names, strict=True):
+        own = plan[plan["series"] == name]
+        parts.head(axes, parts.wrapped(name, parts.ROOM))
+        _priced(axes, own, {one: parts.colour(i) for i, one in enumerate(offers)})
+        axes.set_ylabel("seconds of the job [s]")
+    unit = plan["unit"].iloc[0]
+    panels[-1].set_xlabel("bill" if unit == MONEY else "worker-seconds that are held [s]")
+    keys: list[Artist] = [Patch(color=parts.colour(i), label=n) for i, n in enumerate(offers)]
+    for count in sorted(set(plan["num_workers"])):
+        words = counted(int(count), "worker")
+        keys.append(parts.dot(words, marker=parts.marker_of(count), is_filled=False))
+    keys.append(parts.key("no other is faster and cheaper", linewidth=1.2))
+    keys.append(parts.key("90 % interval", linewidth=4, alpha=0.25))
+    if np.isfinite(plan["measured_s"]).any():
+        keys.append(parts.dot("measured (median); hollow: ~ predicted"))
+    parts.legend_below(figure, keys, most=2)
     return figure
 
 
-def _line(axes: Axes, line: pd.DataFrame, number: int) -> None:
-    colour, marker = parts.colour(number), parts.marker(number)
-    axes.plot(
-        line["global_batch_size"],
-        line["seconds"],
-        color=colour,
-        linestyle="--",
-        linewidth=1.2,
-        marker=marker,
-        markerfacecolor=parts.PAPER,
-        gid="extrapolated",
-    )
-    axes.fill_between(
-        line["global_batch_size"], line["low_s"], line["high_s"], color=colour, alpha=0.1, lw=0
-    )
-    ran = line[np.isfinite(line["measured_s"])]
-    style: dict[str, Any] = {"linestyle": "none", "markersize": 7, "zorder": 4}
-    style["markeredgecolor"] = parts.PAPER
-    axes.plot(ran["global_batch_size"], ran["measured_s"], color=colour, marker=marker, **style)
+def offer_words(name: str, is_spot: bool) -> str:
+    """Return what is hired: `p4d`, `p4d (spot)`."""
+    return f"{name} (spot)" if is_spot else name
 
 
-def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]:
-    keys: list[Artist] = []
-    for number, (workers, nodes) in enumerate(layouts[:MOST_LINES]):
-        words = counted(int(workers), "worker")
-        words += f" on {counted(int(nodes), 'host')}" if nodes > 1 else ""
-        style = {"linestyle": "--", "marker": parts.marker(number)}
-        keys.append(parts.key(words, parts.colour(number), **style))
-    if len(layouts) > MOST_LINES:
-        keys.append(parts.key(f"{len(layouts) - MOST_LINES} more layouts", linestyle="none"))
-    style = {"linestyle": "--", "marker": "o", "markerfacecolor": parts.PAPER}
-    keys.append(parts.key("~ predicted", **style))
-    keys.append(Patch(color=parts.INK, alpha=0.12, label="90 % interval"))
-    if has_measured:
-        keys.append(parts.dot("measured (median)"))
-    return keys
+def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
+    near = rows["seconds"] <= parts.FAR * rows["seconds"].min()
+    rows = rows[near | (rows["cost"] <= rows["cost"].min())]
+    ran = rows[np.isfinite(rows["measured_s"])]
+    front = rows[not_dominated(rows[["cost", "seconds"]].to_numpy(dtype=float))]
+    front = front.sort_values("cost")
+    for which, of_rows, of_front in (("x", "cost", "cost"), ("y", "seconds", "s")):
+        every = [rows[of_rows], front[f"low_{of_front}"], front[f"high_{of_front}"]]
+        every.append(ran["measured_cost" if which == "x" else "measured_s"])
+        values = pd.concat(every)
+        parts.log_axis(axes, which, values.min(), values.max())
+    style: dict[str, Any] = {"drawstyle": "steps-post", "color": parts.INK, "linewidth": 1.2}
+    axes.plot(front["cost"], front["seconds"], gid="front", zorder=2, **style)
+    for row in parts.tuples(front):
+        style = {"color": colours[row.offer], "linewidth": 4, "alpha": 0.25, "zorder": 1}
+        axes.plot([row.low_cost, row.high_cost], [row.seconds] * 2, **style)
+        axes.plot([row.cost] * 2, [row.low_s, row.high_s], **style)
+    for table, x, y, own in (
+        (rows, "cost", "seconds", {"markerfacecolor": parts.PAPER, "gid": "extrapolated"}),
+        (ran, "measured_cost", "measured_s", {}),
+    ):
+        for (offer, _), group in table.groupby(["offer", "num_workers"], sort=False):
+            style = {
+                "color": colours[str(offer)],
+                "marker": parts.marker_of(group["num_workers"].iloc[0]),
+            }
+            axes.plot(group[x], group[y], linestyle="none", markersize=6, **(style | own))
 
 
 TITLE_WIDTH = 32
@@ -181,7 +174,8 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     batches = sorted(set(predicted["batch_size_per_worker"]))
     shown = parts.spread(batches, MOST_LINES)
     for axes, name in zip(panels, names, strict=False):
-        _begin(axes, parts.wrapped(name, TITLE_WIDTH))
+        axes.set(xscale="log", yscale="log")
+        parts.head(axes, parts.wrapped(name, TITLE_WIDTH))
         own, seen = predicted[predicted["series"] == name], measured[measured["series"] == name]
         for number, batch in enumerate(shown):
             line = own[own["batch_size_per_worker"] == batch]

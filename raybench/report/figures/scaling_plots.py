@@ -260,13 +260,16 @@ MODEL_WORDS = {
 }
 PLAN_WORDS = {
     "series": "series",
-    "gpu_type": "on",
+    "offer": "on",
+    "is_spot": "spot",
     "num_workers": "workers",
     "global_batch_size": "global batch",
-    "seconds": "seconds to the target ~",
+    "seconds": "seconds of the job ~",
     "low_s": "from [s]",
     "high_s": "to [s] (90 %)",
-    "worker_seconds": "worker-seconds ~",
+    "cost": "bill ~",
+    "low_cost": "bill from",
+    "high_cost": "to (90 %)",
     "measured_s": "measured seconds",
 }
 
@@ -337,9 +340,9 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         lambda results: has_file(results, MODEL_FILE),
     ),
     "plan": FigureKind(
-        "Seconds to the target, planned",
-        "Hollow and dashed (~) is predicted, filled was measured; the lowest point is the fastest "
-        "layout and batch size.",
+        "Seconds to the target against the bill",
+        "Down is faster, left is cheaper. Hollow is predicted (~), filled was measured; what lies "
+        "up and right of the steps is beaten in both.",
         lambda results: plan_figure(read_plan(results)),
         lambda results: parts.in_words(read_plan(results).sort_values("seconds"), PLAN_WORDS),
         lambda results: has_file(results, PLAN_FILE),

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.page.answer import Answer, answer_of
-from raybench.report.page.comparison import Picture, compared
+from raybench.report.page.comparison import Comparison, Picture, compared
 from raybench.report.page.tables import Table, TrialTable, own, table_of, trials_of
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
@@ -45,6 +45,12 @@ class Extra:
     lines: Sequence[str] = ()
     tables: Sequence[tuple[str, pd.DataFrame]] = field(default_factory=tuple)
     """Captions and tables; columns in words, with their units."""
+    pictures: Sequence[Picture] = ()
+
+    def part(self, name: str) -> "Part":
+        """Return it as the page has it."""
+        tables = [table_of(table, caption) for caption, table in self.tables]
+        return Part(name, self.title, self.pictures, self.lines, tables)
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,7 @@ def _parts(results: Study, study: str, extras: Sequence[Extra]) -> Iterator[Part
             yield Part(
                 f"cells-{scaling}", title, tables=[table_of(cells, BELOW, rest="scaling.csv")]
             )
-    for number, one in enumerate(extras):
-        tables = [table_of(table, caption) for caption, table in one.tables]
-        yield Part(f"extra-{number}", one.title, lines=one.lines, tables=tables)
+    yield from (one.part(f"extra-{number}") for number, one in enumerate(extras))
     yield Part("trials", "Runs" if is_scaling else "Trials", trials=trials_of(results, study))
     predicted = pd.DataFrame() if is_scaling else predictions(results)
     if len(predicted):
@@ -207,21 +211,32 @@ def page_text(studies: Sequence[Study], extras: Sequence[Extra] = ()) -> str:
             title = headline = comparison.headline
             kind = f"{len(studies)} studies side by side"
             links = [("winners", "Winners"), *((one.id, one.name) for one in shown)]
-        trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
-        return (
-            _environment()
-            .get_template("page.html")
-            .render(
-                studies=shown,
-                title=title,
-                headline=headline,
-                kind=kind,
-                links=[*links, ("glossary", "Words")],
-                comparison=comparison,
-                data=[(f"{one.study}-rows", one.rows) for one in trials]
-                + [(f"{one.study}-details", one.details) for one in trials],
-            )
+        return _rendered(shown, title, headline, kind, links, comparison)
+
+
+def _rendered(
+    shown: Sequence[StudyPart],
+    title: str,
+    headline: str,
+    kind: str,
+    links: Sequence[tuple[str, str]],
+    comparison: Comparison | None = None,
+) -> str:
+    trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            studies=shown,
+            title=title,
+            headline=headline,
+            kind=kind,
+            links=[*links, ("glossary", "Words")],
+            comparison=comparison,
+            data=[(f"{one.study}-rows", one.rows) for one in trials]
+            + [(f"{one.study}-details", one.details) for one in trials],
         )
+    )
 
 
 PAGE_FILE = "report.html"
@@ -254,6 +269,19 @@ def try_page(
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
     """Write the page of several studies; UserError where the file cannot be written."""
+    return _written(lambda: page_text(studies), file)
+
+
+def write_extras(title: str, extras: Sequence[Extra], file: Path) -> Path:
+    """Write a page of parts that are of no single study; UserError as `write_comparison`."""
+    parts = [one.part(f"extra-{number}") for number, one in enumerate(extras)]
+    answer = Answer(title, own(title), (), (), (), ())
+    links = [(part.name, part.title) for part in parts]
+    shown = StudyPart("s1", title, answer, parts)
+    return _written(lambda: _rendered([shown], title, title, "Plan", links), file)
+
+
+def _written(page: Callable[[], str], file: Path) -> Path:
     if file.is_dir():
         raise UserError(f"--out {file}: is a folder; name a file, as {file / 'compare.html'}.")
     if not file.parent.is_dir():
@@ -262,5 +290,5 @@ def write_comparison(studies: Sequence[Study], file: Path) -> Path:
         )
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise UserError(f"--out {file}: cannot be written (no permission in {file.parent}).")
-    StudyFiles(file.parent).write_text(file.name, page_text(studies))
+    StudyFiles(file.parent).write_text(file.name, page())
     return file

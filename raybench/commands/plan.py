@@ -1,0 +1,101 @@
+"""`python -m raybench.plan DIR`: say which machines to hire, how many, and for how much.
+
+By the cells and runs of scaling studies of one training: one folder, or one for each kind of
+machine, of which some may be short runs without a target.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raybench.commands import cli
+from raybench.spec.errors import Ended, UserError
+from raybench.spec.prices import read_prices
+from raybench.spec.text import clean
+
+if TYPE_CHECKING:
+    from raybench.report.plan_report import PlanReport
+
+PAGE = "plan.html"
+UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parser() -> cli.Parser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench plan", description=__doc__)
+    result.add_argument("folders", metavar="DIR", nargs="+", help="of a scaling study, or its URL")
+    result.add_argument(
+        "--prices",
+        metavar="FILE",
+        help="prices.yaml: machines and what they cost (default: the study's own price, or "
+        "worker-seconds)",
+    )
+    result.add_argument("--budget", type=float, metavar="MONEY", help="what a job may cost")
+    result.add_argument("--deadline", metavar="TIME", help="when it must be done: 90s, 30min, 2h")
+    result.add_argument(
+        "--predict",
+        metavar="8,16,64|FILE.csv",
+        help="what to look at beside what was measured (default: the next two doublings)",
+    )
+    result.add_argument(
+        "--out", metavar="FILE", default=PAGE, help="where the page goes (default %(default)s)"
+    )
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 3 where there is nothing to plan with."""
+    return parser().run(arguments, _asked)
+
+
+def _asked(options: argparse.Namespace) -> Ended:
+    from raybench.report.console import make_console, say
+    from raybench.report.scaling_report import print_part
+
+    given = {name: getattr(options, name) for name in ("prices", "budget", "deadline", "predict")}
+    report, console = planned(options.folders, **given), make_console(sys.stdout)
+    for part in report.parts:
+        print_part(console, part)
+    page = report.write(Path(options.out))
+    say(console, f"page: {page}")
+    plans = [
+        {"series": one.series, "answers": one.answers.to_dict("records"), "page": page}
+        for one in report.plans
+    ]
+    is_known = any(len(one.answers) for one in report.plans)
+    code = cli.DONE if is_known else cli.NOT_REACHED
+    return Ended(code, answer=report.words, details={"plans": plans})
+
+
+def planned(
+    folders: Sequence[str | Path],
+    prices: str | Path | dict[str, Any] | None = None,
+    budget: float | None = None,
+    deadline: str | float | None = None,
+    predict: str | None = None,
+) -> "PlanReport":
+    """Read the studies, and plan; UserError for what is asked wrong."""
+    machines = None if prices is None else read_prices(prices)
+    seconds = None if deadline is None else seconds_of(deadline)
+    if budget is not None and not 0 < budget < float("inf"):
+        raise UserError(f"--budget {budget:g}: must be more than 0.")
+    # Late: pandas and matplotlib take a second.
+    from raybench.report.plan_report import PlanReport
+    from raybench.results.study import load
+    from raybench.scaling.fits import Terms
+
+    studies = [load(one) for one in folders]
+    own = studies[0].scaling_study
+    terms = Terms(machines or own.price, budget if machines or budget else own.budget, seconds)
+    return PlanReport.of(studies, terms, predict)
+
+
+def seconds_of(text: str | float) -> float:
+    """Return the seconds of `90`, `90s`, `30min`, `2h` or `1d`."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d|)\s*", str(text))
+    if found is None or not float(found[1]) > 0:
+        raise UserError(f"--deadline {clean(str(text))[:40]}: write it as 90s, 30min, 2h or 1d.")
+    return float(found[1]) * UNITS[found[2]]

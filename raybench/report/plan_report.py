@@ -1,0 +1,208 @@
+"""What is said of a plan: its answers in sentences and a table, its picture, its page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from raybench.report.console import Sentences
+from raybench.report.figures.parts import in_words
+from raybench.report.figures.scaling_models import offer_words, plan_figure
+from raybench.report.figures.scaling_plots import PLAN_WORDS, SCALING_FIGURES
+from raybench.report.figures.svg import svg
+from raybench.report.page import Extra, Picture, write_extras
+from raybench.report.page.tables import table_of
+from raybench.report.tables import texts
+from raybench.report.words import duration
+from raybench.results.study import Study
+from raybench.scaling.fit_command import cells_matched, fits
+from raybench.scaling.fits import DOUBLINGS, TargetPlan, Terms, measurements, target_plans
+from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, TIE, WITHIN, offers_of, with_more
+from raybench.spec.errors import UserError
+from raybench.spec.text import counted
+
+PLAN = {
+    "take": "{answer}",
+    "on": "{hired}",
+    "workers": "{num_workers}",
+    "global batch": "{global_batch_size}",
+    "seconds": "{seconds:.3g}",
+    "90 %": "{low_s:.3g} to {high_s:.3g}",
+    "bill": "{cost:.3g}",
+    "90 % of it": "{low_cost:.3g} to {high_cost:.3g}",
+    "keeps budget": "{keeps_budget:.0%}",
+    "keeps deadline": "{keeps_deadline:.0%}",
+    "measured s": "{measured_s:.3g}",
+    "more than best": "{loss:.0%}",
+}
+PREDICTED = (
+    "predicted: one run, from hiring the machines to the target; bill in {}, of whole machines, "
+    "with their start-up, set-up, compiling and evaluation; measured: the median of that cell's "
+    "runs; more than best: than the least that any cell took"
+)
+
+
+def plan_part(plan: TargetPlan) -> Extra:
+    """Return what is known of a plan for the terminal and the page."""
+    lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
+    tables = []
+    if len(plan.answers):
+        hired = [*map(offer_words, plan.answers["offer"], plan.answers["is_spot"])]
+        table = texts(plan.answers.assign(hired=hired), PLAN)
+        tables.append((PREDICTED.format(plan.answers["unit"].iloc[0]), table))
+    return Extra(f"To the target: {plan.series}", lines, tables)
+
+
+def plan_lines(plan: TargetPlan) -> list[str]:
+    """Return a sentence for what each answer takes, for what has none, and for the next larger
+    number of workers."""
+    taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
+    for row in plan.answers.to_dict("records"):
+        where = tuple(row[key] for key in ("offer", "is_spot", *KEYS))
+        taken.setdefault(where, ([], row))[0].append(str(row["answer"]))
+    lines = [_answer(names, row) for names, row in taken.values()]
+    for name, limit, column, form in (
+        (WITHIN, plan.terms.budget, "cost", _amount),
+        (IN_TIME, plan.terms.deadline_s, "seconds", duration),
+    ):
+        if taken and limit is not None and name not in set(plan.answers["answer"]):
+            least = form(float(plan.table[column].min()))
+            what = "costs" if column == "cost" else "takes"
+            lines.append(
+                f"No {name}: the least of all {what} {least}, which is over {form(limit)}."
+            )
+    for names, row in taken.values():
+        more = with_more(plan.table, row)
+        if more is not None and row["seconds"] - more["seconds"] > TIE * row["seconds"]:
+            lines.append(_more(names[0], row, more))
+    return lines
+
+
+def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
+    first = ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
+    hired = offer_words(row["offer"], row["is_spot"])
+    if row["offer"] != row["gpu_type"]:
+        hired = f"{row['machines']:g} {hired}"
+    more = [
+        f"{_sure(row[key])} sure to keep the {key.removeprefix('keeps_')}"
+        for key in ("keeps_budget", "keeps_deadline")
+        if key in row
+    ]
+    if row["is_spot"]:
+        every = row["checkpoint_every_s"]
+        saved = f", a checkpoint every {duration(every)}" if every == every else ""
+        more.append(f"losses included{saved}")
+    return (
+        f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on {hired}, "
+        f"global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
+        f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_amount(row['cost'])}"
+        f"{_unit(row)} ({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
+        f"{''.join(f'; {one}' for one in more)}."
+    )
+
+
+def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
+    """Say what the next larger number of workers would bring."""
+    dearer = more["cost"] - row["cost"]
+    workers = counted(int(more["num_workers"] - row["num_workers"]), "more worker")
+    price = f"{'for' if dearer >= 0 else 'and'} {_amount(abs(dearer))}{_unit(row)}"
+    return (
+        f"From the {name}, {workers} would save {duration(row['seconds'] - more['seconds'])} "
+        f"{price}."
+    )
+
+
+def _amount(cost: float) -> str:
+    return f"{cost:.3g}" if cost < 1000 else f"{cost:,.0f}"
+
+
+def _sure(chance: float) -> str:
+    return (
+        f"{chance:.0%}"
+        if 0.01 <= chance <= 0.99
+        else f"{'over 99' if chance > 0.5 else 'under 1'}%"
+    )
+
+
+def _unit(row: Mapping[Any, Any]) -> str:
+    return "" if row["unit"] == MONEY else f" {row['unit']}"
+
+
+@dataclass(frozen=True, repr=False)
+class PlanReport:
+    """A plan by one or several studies."""
+
+    plans: list[TargetPlan]
+
+    @classmethod
+    def of(cls, studies: Sequence[Study], terms: Terms, predict: str | None = None) -> "PlanReport":
+        """Fit what the studies measured, and plan with it; UserError where they tell nothing.
+
+        `predict`: numbers of workers, or a file of cells; none: the next doublings of each kind's.
+        """
+        for one in studies:
+            _ = one.scaling_study  # a UserError of another kind of study
+        if all(one.target is None for one in studies):
+            raise UserError(
+                f"{studies[0].place}: asked for no target, so nobody knows how long a job is; "
+                "measure one with --set base.objective.target=0.95, say."
+            )
+        measured = measurements(*studies, are_few_enough=True)
+        if not measured.groups:
+            raise UserError(f"{measured.source}: no run has measured steps; finish the study.")
+        if predict is None:
+            most = max(cell.num_workers for rows in measured.groups.values() for cell, _ in rows)
+            predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
+        offers_of([kind or NO_GPU for _, kind in measured.groups], terms.prices)
+        fitted = list(fits(measured, cells_matched(predict, measured)[0]))
+        return cls(target_plans(studies, fitted, terms))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All that was looked at, a row each; columns: `scaling.plan.plan`, `with_measured`."""
+        return self._of_all("table")
+
+    @property
+    def answers(self) -> pd.DataFrame:
+        """What to take; columns: `scaling.plan.answers`."""
+        return self._of_all("answers")
+
+    def _of_all(self, name: str) -> pd.DataFrame:
+        tables: list[pd.DataFrame] = [getattr(one, name) for one in self.plans]
+        known = [one.assign(series=p.series) for one, p in zip(tables, self.plans, strict=True)]
+        return pd.concat([one for one in known if len(one)] or known, ignore_index=True)
+
+    @cached_property
+    def words(self) -> Sentences:
+        """The answers in sentences."""
+        return Sentences(line for one in self.parts for line in one.lines)
+
+    @cached_property
+    def parts(self) -> list[Extra]:
+        """The plan of each series, as the terminal prints it."""
+        return [plan_part(one) for one in self.plans]
+
+    def plot(self) -> Figure:
+        """Draw seconds against bills."""
+        return plan_figure(self.table)
+
+    def write(self, file: Path) -> Path:
+        """Write the page; UserError where it cannot be written."""
+        kind, parts = SCALING_FIGURES["plan"], self.parts
+        if len(self.table):
+            table = in_words(self.table.sort_values("seconds"), PLAN_WORDS)
+            drawing = Markup(svg(self.plot(), "plan", kind.title))
+            picture = Picture(
+                "plan", kind.title, kind.reading, drawing, table_of(table, kind.title)
+            )
+            parts = [Extra(kind.title, pictures=[picture]), *parts]
+        lines = [line for one in self.plans for line in plan_lines(one)]
+        return write_extras(lines[0] if lines else "Too little is known for a plan", parts, file)
+
+    def __repr__(self) -> str:
+        return repr(self.words)

@@ -1,0 +1,158 @@
+"""`raybench plan`: from the folders of scaling studies to what to hire."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import raybench
+from raybench.commands.plan import seconds_of
+from raybench.report.study import load
+from raybench.scaling.plan import CHEAPEST, FASTEST
+from raybench.spec.documents import read_mapping
+from raybench.spec.errors import UserError
+from raybench.spec.prices import read_prices
+from tests.runs.made_up import law, reaching, run_of, study_of, write
+from tests.test_json import asked
+
+ROOT = Path(__file__).parents[1]
+SIZES = [32, 64, 128, 256]
+PRICES = """
+small: {workers: 2, price: 0.36, startup_s: 0.5}
+big:
+  accelerator: A100
+  workers: 4
+  price: 36
+  billing_step_s: 60
+  spot: {price: 12, losses_per_hour: 0.2}
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A study with a target on CPUs, and a short run of two cells on A100s, five times as fast."""
+    cpus = reaching(tmp_path_factory.mktemp("cpus"), batch_sizes=SIZES, epoch=1100).folder
+    base = {"gpus_per_worker": 1, "accelerator_type": "A100"}
+    study = study_of(num_workers=[1, 2], batch_sizes=[64], scaling="weak", base=base)
+    runs, curves = run_of(study, lambda spec, repeat: law(spec, repeat) / 5)
+    runs = {name: replace(one, accelerators=["A100"]) for name, one in runs.items()}
+    return cpus, write(tmp_path_factory.mktemp("gpus") / "a100", study, runs, curves)
+
+
+@pytest.fixture
+def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    return tmp_path / "prices.yaml"
+
+
+def test_two_kinds_of_machine_are_one_plan(
+    folders: tuple[Path, Path], prices: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--prices", prices, "--budget", "0.5", "--deadline", "3s")
+    found = asked(capsys, "plan", *folders, *words)
+    (plan,) = found["details"]["plans"]
+    by_answer = {row["answer"]: row for row in plan["answers"]}
+    assert len(by_answer) == 4
+    assert by_answer[FASTEST]["offer"] == "big"
+    assert by_answer[CHEAPEST]["offer"] == "small"
+    for row in by_answer.values():
+        assert row["low_s"] < row["seconds"] < row["high_s"]
+        assert 0 <= row["keeps_budget"] <= 1
+    assert by_answer["fastest within the budget"]["cost"] <= 0.5
+    assert by_answer["cheapest by the deadline"]["seconds"] <= 3
+    assert any(line.startswith("Fastest: ") and "A100" not in line for line in found["answer"])
+    assert any("more worker" in line and "would save" in line for line in found["answer"])
+    page = Path("plan.html").read_text()
+    assert "Seconds to the target against the bill" in page
+    assert "<svg" in page
+
+
+def test_in_python_it_is_a_function(folders: tuple[Path, Path], prices: Path) -> None:
+    report = raybench.plan(*folders, prices=read_mapping(prices), deadline="1h", predict=[4, 8])
+    assert set(report.table["offer"]) == {"small", "big"}
+    assert set(report.table["num_workers"]) == {1, 2, 4, 8}
+    assert report.table.loc[report.table["offer"] == "big", "is_spot"].any()
+    small = report.table[report.table["offer"] == "small"]
+    assert (small["num_nodes"] == -(-small["num_workers"] // 2)).all()
+    assert small["fixed_s"].unique().tolist() == [1.5], "start-up, and a second to compile"
+    assert report.answers["keeps_deadline"].between(0, 1).all()
+    assert len(report.plot().axes) == 1
+
+
+def test_what_can_not_be_kept_is_said(folders: tuple[Path, Path], prices: Path) -> None:
+    words = raybench.plan(*folders, prices=prices, budget=1e-6).words
+    assert any(line.startswith("No fastest within the budget: the least of all") for line in words)
+
+
+def test_without_prices_it_is_what_scale_says(folders: tuple[Path, Path]) -> None:
+    from raybench.report.scaling_report import ScalingReport
+
+    (own,) = ScalingReport.of(load(folders[0])).plans
+    report = raybench.plan(folders[0])
+    assert report.answers["cost"].tolist() == pytest.approx(own.answers["cost"].tolist())
+    assert set(report.table["unit"]) == {"worker-seconds"}
+
+
+def test_a_recorded_study_is_planned_with(prices: Path) -> None:
+    """A real one; what is billed beside training is what its ledgers hold."""
+    folder = ROOT / "tests/fixtures/batch_size_vs_workers"
+    with pytest.raises(UserError, match=r"prices: are of A100, and measured was CPU"):
+        raybench.plan(folder, prices={"p4": {"accelerator": "A100", "workers": 8, "price": 33}})
+    report = raybench.plan(folder, prices=prices)
+    ran = report.table[report.table["measured_s"].notna()]
+    assert len(ran) >= 4
+    runs = load(folder).runs.values()
+    ready = [one.ledger["setup"] + one.ledger["compile"] for one in runs]
+    assert ran["fixed_s"].between(0.5 + min(ready), 60).all()
+    finite = ran[np.isfinite(ran["measured_s"])]
+    assert finite["within"].mean() >= 0.7
+    assert finite["cost"].to_numpy() == pytest.approx(
+        0.36 * np.ceil(finite["seconds"]) / 3600, rel=1e-6
+    )
+    assert report.answers["loss"].dropna().lt(0.1).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({}, "prices: names no machine; write one"),
+        ({"p4": 33}, "prices: 'p4': must hold keys of its own"),
+        ({"p4": {"price": 33}}, r"prices, p4: the key 'workers' is required"),
+        ({"p4": {"workers": 8, "prise": 33}}, "prices, p4: unknown key 'prise'; did you mean"),
+        ({"p4": {"workers": 0, "price": 33}}, "prices, p4: 'workers': .*greater than 0"),
+        (
+            {"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}},
+            "p4: the key 'spot.losses_per_hour' is required",
+        ),
+    ],
+)
+def test_a_mistake_in_prices_is_one_sentence(content: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_prices(content)
+
+
+def test_the_example_is_read() -> None:
+    assert all(one.price > 0 for one in read_prices(ROOT / "examples/prices.yaml").values())
+
+
+def test_a_deadline_is_told_in_its_unit() -> None:
+    assert [*map(seconds_of, ("90", "90s", "1.5min", "2h", "1d", 7))] == [
+        90,
+        90,
+        90,
+        7200,
+        86400,
+        7,
+    ]
+    for wrong in ("soon", "0", "-3s", "2 hours"):
+        with pytest.raises(UserError, match="write it as 90s"):
+            seconds_of(wrong)
+
+
+def test_studies_without_a_target_are_refused(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = asked(capsys, "plan", folders[1], code=2)["error"]["message"]
+    assert "asked for no target" in error
