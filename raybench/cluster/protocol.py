@@ -113,6 +113,8 @@ class Finished(Answer):
     test_value: float | None = None
     note: str | None = None
     """What the user should know of how it ended, in a sentence."""
+    energy_j: float | None = None
+    """This worker's joules of training; None where nobody tells."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,11 @@ from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.text import redact_text
-from raybench.stats.clock import AWAY, Ledger
+from raybench.stats.clock import AWAY, Ledger, cpu_use
 from raybench.stats.record import Evaluation
 from raybench.training.base import Trainer, World, find_backend
 from raybench.training.command import run_command
-from raybench.training.machine import cores_near
+from raybench.training.machine import Joules, cores_near
 from raybench.training.memory import give_back
 from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.run import evaluate_split, run
@@ -180,7 +180,13 @@ class _Run:
 
     def __init__(self, command: Start, world: World, data: Path) -> None:
         resume = command.resume.state if command.resume else None
-        self._ledger = Ledger("setup", earlier=resume.ledger if resume else None)
+        beside = 1 / ray.train.get_context().get_local_world_size()
+        joules = Joules(world.gpus, min(command.spec.gpus_per_worker, 1.0), beside)
+        self._ledger = Ledger(
+            "setup",
+            cpu=lambda: cpu_use()._replace(joules=joules.so_far()),
+            earlier=resume.ledger if resume else None,
+        )
         pin(command.cores)
         self._world = world
         spec = command.spec
@@ -242,7 +248,13 @@ class _Run:
         give_back()
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
-        return protocol.Finished(ledger=ledger, weights=weights, test_value=test_value, note=note)
+        return protocol.Finished(
+            ledger=ledger,
+            weights=weights,
+            test_value=test_value,
+            note=note,
+            energy_j=self._ledger.energy_j,
+        )
 
 
 def join_group(

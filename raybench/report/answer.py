@@ -18,6 +18,7 @@ from raybench.report.words import (
     counted,
     digits,
     duration,
+    energy_of,
     named_trials,
     price_of,
     refuted_words,
@@ -177,7 +178,8 @@ def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
     if not results.is_timed:
         return _reaches_value(results, facts)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
-    cost = f"{digits(one.cost)} worker-seconds{price}"
+    energy = energy_of(results, one.seconds, one.trial)
+    cost = f"{digits(one.cost)} worker-seconds{energy}{price}"
     if not facts.is_confirmed:
         after = f"{duration(one.search_s)}{one.search_mark} of training"
         return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"

@@ -36,7 +36,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     What an earlier session named goes where nothing takes its place.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
-    store.write_text("trials.csv", to_csv(results.trials))
+    unknown = [] if results.trials["energy_j"].notna().any() else ["energy_j"]
+    store.write_text("trials.csv", to_csv(results.trials.drop(columns=unknown)))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:

@@ -115,6 +115,15 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
     )
 
 
+def energy_of(results: Study, seconds: float, trial: str) -> str:
+    """Return `, 340 J`: what so many seconds of training draw, by the runs that are printed of a
+    trial; "" where they do not know it."""
+    one = repeated(results).get(trial)
+    runs = [results.runs[name] for name in ([trial] if one is None else one.printed_runs)]
+    watts = [run.energy_j / run.ledger["train"] for run in runs if run.energy_j is not None]
+    return f", {digits(statistics.median(watts) * seconds)} J" if watts else ""
+
+
 def target_words(metric: Metric, target: float) -> str:
     """Return a target for a sentence: `95 %` of accuracy, `RMSE 0.4`."""
     number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"

@@ -176,6 +176,7 @@ EXTRA_TYPES = {
     "disturbed_s": NUMBER,
     "is_disturbed": TRUTH,
     "reruns": SOME_COUNT,
+    "energy_j": NUMBER,
 }
 """Further columns of `trials`. `source` is the trial whose configuration a run repeats;
 `num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
@@ -184,7 +185,8 @@ of its size (`results.trials`). `crossed_s` is what configurations are chosen an
 recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
 `is_interpolated` says (`stats.standing`). `train_cpu_s` are the processor's seconds of training
 and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
-where they took too much, `reruns` how often it had run before for that reason."""
+where they took too much, `reruns` how often it had run before for that reason. `energy_j` are
+joules of training, left out of `trials.csv` where no run knows them."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
     "trial": TEXT,

@@ -48,6 +48,8 @@ class CpuUse(NamedTuple):
     """Of its cores, whoever used them."""
     taken: float = 0.0
     """Of each core, stolen by the host of a virtual machine or refused by a quota."""
+    joules: float = 0.0
+    """Not seconds: the energy of this process's share of the machine; NaN where nobody tells."""
 
     def minus(self, earlier: "CpuUse") -> "CpuUse":
         """Return what was used since then."""
@@ -178,6 +180,12 @@ class Ledger:
     def phase(self) -> str:
         """The present phase."""
         return self._phase
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of `train` up to its last end; None where they are not known, or not of all of
+        it: of a run that is continued."""
+        return self._used.joules if self._used.joules > 0 and not self._earlier["train"] else None
 
     def seconds(self, phase: str) -> float:
         """Seconds in `phase` so far, the running one included."""
