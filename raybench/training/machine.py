@@ -179,7 +179,7 @@ class Joules:
 
     def __init__(self, gpus: Sequence[int], gpu_share: float = 1.0, host_share: float = 1.0):
         """`gpus` are indices among those that the process sees."""
-        self._nvml, _ = _nvml() if gpus else (None, "")
+        self._nvml: Any = _nvml()[0] if gpus else None
         self._gpus = [_visible_gpu(self._nvml, index) for index in gpus]
         self._zones: list[Path] = []
         for zone in sorted(POWERCAP.glob("intel-rapl:*")):  # AMD's have the same name
