@@ -91,6 +91,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
         (folder / "screen.txt").write_text(raybench("report", "results/digits"))
         shutil.copy(folder / "results/digits/best.yaml", folder / "results/digits-2")
+        fastest = folder / "results/fastest-digits/fastest.yaml"
+        fastest.parent.mkdir()
+        shutil.copy(folder / "results/digits/best.yaml", fastest)
         yield folder
 
 

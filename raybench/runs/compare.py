@@ -175,8 +175,6 @@ def read_side(
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
         return validate(RunSpec, apply_settings(content, list(settings)), source)
-    if isinstance(side, str | Path) and Path(side).is_dir():
-        side = Path(side) / "best.yaml"
     content, _ = content_of(side, source)
     if "space" not in content:
         return validate(RunSpec, with_whole_paths(apply_settings(content, list(settings))), source)

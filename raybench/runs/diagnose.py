@@ -1,17 +1,22 @@
 """One `raybench diagnose`, from its arguments to the verdict."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
 
+from raybench.cluster.admission import local_capacity
 from raybench.cluster.run_client import run_once
+from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
+from raybench.models.base import LayerWorkload
+from raybench.models.find import load_workload_dataset
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
@@ -32,6 +37,7 @@ from raybench.runs.wait_watch import Waits, live_session
 from raybench.scaling.bottleneck import Verdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
+    INTERVALS,
     PILOT_INTERVALS,
     PILOT_STEPS,
     Estimate,
@@ -47,32 +53,83 @@ from raybench.scaling.shares import (
     steps_for,
     whole_rounds,
 )
+from raybench.scaling.speed_axes import AXES, Found, Leeway, gains_sentence, grid_size, ways_of
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
+from raybench.training.check_model import check_models, in_groups
+
+
+class ProbeTrainer:
+    """Trains probes one at a time, on workers that stay."""
+
+    def __init__(self, pool: object, store: Store, waits: Waits, deadline: Deadline) -> None:
+        self._pool, self._store, self._waits, self._deadline = pool, store, waits, deadline
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may be trained any more."""
+        return self._deadline.over
+
+    def train(
+        self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
+    ) -> tuple[list[Evaluation], RunRecord]:
+        """Train a probe to its end; return its curve and its record. StudyError for one that fails
+        and may not."""
+        curve: list[Evaluation] = []
+
+        def on_evaluation(name: str, evaluation: Evaluation) -> None:
+            self._waits.is_training = True
+            curve.append(evaluation)
+            self._store.append(evaluation.line(name))
+
+        record, _ = run_once(
+            self._pool,
+            spec,
+            name,
+            role="scaling",
+            source=source,
+            on_evaluation=on_evaluation,
+            stopped_by=self._deadline.reason,
+            on_error=lambda *error: keep_error(self._store, *error),
+        )
+        self._store.append(record.line())
+        self._deadline.raise_fault(of=record)
+        if record.failure is not None and not may_fail:
+            raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
+        return curve, record
+
+    def time_step(
+        self,
+        spec: RunSpec,
+        dataset: Dataset,
+        name: str,
+        source: str,
+        *,
+        steps: int,
+        may_fail: bool = False,
+    ) -> tuple[float | None, RunRecord]:
+        """Return the seconds of a step of a run as it is, over so many behind as many that do not
+        count; None where it has failed or was ended. And its record."""
+        probe = Probes.of(spec).as_it_is
+        short = probe_spec(spec, probe, dataset, steps=steps, intervals=PILOT_INTERVALS)
+        curve, record = self.train(short, name, source, may_fail=may_fail)
+        is_whole = record.failure is None and len(curve) == PILOT_INTERVALS
+        return step_seconds(curve, spec.global_batch_size) if is_whole else None, record
 
 
 class ProbeRuns:
-    """Trains probes one at a time and keeps the seconds of their steps."""
+    """Trains probes and keeps the seconds of their steps."""
 
-    def __init__(
-        self,
-        pool: object,
-        spec: RunSpec,
-        dataset: Dataset,
-        store: Store,
-        waits: Waits,
-        deadline: Deadline,
-    ) -> None:
+    def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds of a step: one of each probe for each round."""
         self.rank_s: dict[bool, list[tuple[float, ...]]] = {True: [], False: []}
         """Of the probes without exchange, with the run's own data and without: the seconds of each
         rank in every interval."""
-        self._pool, self._dataset, self._store = pool, dataset, store
-        self._waits, self._deadline = waits, deadline
+        self._trainer, self._dataset = trainer, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
         self._record: RunRecord | None = None
@@ -88,34 +145,89 @@ class ProbeRuns:
         return self._shares.is_sure
 
     @property
-    def num_parameters(self) -> int:
-        """Of the model."""
-        return (self._record.num_parameters or 0) if self._record else 0
+    def is_enough(self) -> bool:
+        """Whether there is a verdict."""
+        return self.num_rounds >= FEWEST_ROUNDS
 
-    @property
-    def num_nodes(self) -> int:
-        """Hosts of the workers; 1 where that is not known."""
-        return max(1, self._record.num_nodes) if self._record else 1
+    def measure(self, options: DiagnoseOptions, console: Console) -> None:
+        """Train all probes in turns until the answer is sure, or somebody ends it."""
+        say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
+        self.pilot(options.seconds)
+        for number in range(2 * options.repeats):
+            if self._trainer.is_over or (number >= options.repeats and self.is_sure):
+                break
+            self.round(number)
+            if self.is_enough:
+                say(console, f"round {number + 1}: {self.so_far()}")
+
+    def write(self, store: Store) -> None:
+        """Keep the verdict, and what it was read from."""
+        verdict = self.verdict()
+        times = {name: self.times[probe] for probe, name in self.probes.names.items()}
+        slow = [vars(one) for one in self.slow]
+        found = verdict.document() | ({"slow_ranks": slow} if slow else {}) | {"probes": times}
+        store.write_yaml(DIAGNOSIS, found, comment=VERDICT)
+
+    def show(self, console: Console) -> None:
+        """Print the probes' times, the shares, what changes would bring, and the sentence."""
+        verdict = self.verdict()
+        console.print()
+        times = [
+            {
+                "probe": name.replace("_", " "),
+                "exchange": "every step" if probe.exchanges else "never",
+                "data": self.spec.dataset.name if probe.reads else "synthetic",
+                "batch per worker": probe.batch_size_per_worker,
+                "step": milliseconds(float(np.median(self.times[probe]))),
+                "19 of 20 in": _range(self.times[probe]),
+                "samples/s": _rate(self, probe),
+            }
+            for probe, name in self.probes.names.items()
+        ]
+        rounds = f"{self.num_rounds} rounds in turns; median over rounds"
+        print_frame(console, pd.DataFrame(times), "Seconds of a step", below=rounds)
+        shares = [
+            {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
+            for part, share in verdict.shares.items()
+        ]
+        below = ""
+        if verdict.num_bytes:
+            below = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
+        print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
+        if verdict.gains:
+            gains = [
+                {
+                    "change": gain.change,
+                    "times the samples/s": f"{gain.times:.2f}",
+                    "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}"
+                    if gain.low < gain.high
+                    else "-",
+                    "workers": f"x {gain.workers:g}",
+                    "is": "the most" if gain.is_limit else "likely",
+                }
+                for gain in verdict.gains
+            ]
+            below = "a larger batch or fewer exchanges may need another learning rate"
+            print_frame(console, pd.DataFrame(gains), "What it would bring, predicted", below=below)
+        say(console, verdict.sentence)
 
     def pilot(self, seconds: float) -> None:
         """Find out how many steps of each probe take about so many seconds; not measured."""
         for probe, name in self.probes.names.items():
-            if self._deadline.over:
+            if self._trainer.is_over:
                 return
-            curve = self._train(
-                probe, f"{name}-pilot", steps=PILOT_STEPS, intervals=PILOT_INTERVALS
-            )
+            curve = self._train(probe, f"{name}-pilot", PILOT_STEPS, PILOT_INTERVALS)
             if len(curve) == PILOT_INTERVALS:
                 self._steps[probe] = steps_for(seconds, self._step_s(curve, probe))
 
     def round(self, number: int) -> None:
         """Train every probe once, in the order of this round."""
         for probe in next(self._orders):
-            if self._deadline.over:
+            if self._trainer.is_over:
                 return
             name = self.probes.names[probe]
-            curve = self._train(probe, f"{name}-{number}", steps=self._steps[probe])
-            if not self._deadline.over:
+            curve = self._train(probe, f"{name}-{number}", self._steps[probe])
+            if not self._trainer.is_over:
                 self.times[probe].append(self._step_s(curve, probe))
                 of_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
                 if of_batch and not probe.exchanges:
@@ -129,12 +241,12 @@ class ProbeRuns:
 
     def verdict(self) -> Verdict:
         """Return what bounds the training, and which worker all others wait for."""
-        number = self.num_rounds
+        number, record = self.num_rounds, self._record
         found = judge(
             self.spec,
             {probe: seconds[:number] for probe, seconds in self.times.items()},
-            num_nodes=self.num_nodes,
-            num_parameters=self.num_parameters,
+            num_nodes=max(1, record.num_nodes) if record else 1,
+            num_parameters=(record.num_parameters or 0) if record else 0,
         )
         return replace(found, sentence=" ".join([found.sentence, *self._slow_sentences()]))
 
@@ -165,82 +277,136 @@ class ProbeRuns:
         return step_seconds(curve, probe.batch_size_per_worker * passes)
 
     def _train(
-        self, probe: Probe, name: str, *, steps: int, intervals: int | None = None
+        self, probe: Probe, name: str, steps: int, intervals: int = INTERVALS
     ) -> list[Evaluation]:
-        """Train a probe to its end, recorded; return its curve. A failure ends the diagnosis."""
-        more = {} if intervals is None else {"intervals": intervals}
-        spec = probe_spec(self.spec, probe, self._dataset, steps=steps, **more)
-        curve: list[Evaluation] = []
-
-        def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            self._waits.is_training = True
-            curve.append(evaluation)
-            self._store.append(evaluation.line(name))
-
-        record, _ = run_once(
-            self._pool,
-            spec,
-            name,
-            role="scaling",
-            source=self.probes.names[probe],
-            on_evaluation=on_evaluation,
-            stopped_by=self._deadline.reason,
-            on_error=lambda *error: keep_error(self._store, *error),
-        )
-        self._store.append(record.line())
-        self._deadline.raise_fault(of=record)
-        if record.failure is not None:
-            raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
-        self._record = record
+        spec = probe_spec(self.spec, probe, self._dataset, steps=steps, intervals=intervals)
+        curve, self._record = self._trainer.train(spec, name, self.probes.names[probe])
         return curve
 
 
-def verdict_document(verdict: Verdict, runs: ProbeRuns) -> dict[str, object]:
-    """Return what `diagnosis.yaml` holds: the verdict, and what it was read from."""
-    times = {name: runs.times[probe] for probe, name in runs.probes.names.items()}
-    slow = [vars(one) for one in runs.slow]
-    return verdict.document() | ({"slow_ranks": slow} if slow else {}) | {"probes": times}
+STEPS = 20
+"""Optimizer steps of an interval of a probe of a way to run it, at least."""
 
 
-def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:
-    """Print the probes' times, the shares, what changes would bring, and the sentence."""
-    console.print()
-    times = [
-        {
-            "probe": name.replace("_", " "),
-            "exchange": "every step" if probe.exchanges else "never",
-            "data": runs.spec.dataset.name if probe.reads else "synthetic",
-            "batch per worker": probe.batch_size_per_worker,
-            "step": milliseconds(float(np.median(runs.times[probe]))),
-            "19 of 20 in": _range(runs.times[probe]),
-            "samples/s": _rate(runs, probe),
+class SpeedRuns:
+    """Measures the ways to run a spec, axis by axis, each from the fastest way so far."""
+
+    def __init__(
+        self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
+    ) -> None:
+        self.spec = spec
+        """The fastest way so far."""
+        self.found: dict[str, Found] = {}
+        """By axis."""
+        self.left_out: dict[str, str] = {}
+        """Why an axis, or a way of one, was not measured."""
+        self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
+        self._num_ways, self._steps, self._repeats = grid_size(spec, leeway), PILOT_STEPS, 1
+        self._wall_s: list[float] = []
+        self._rng = np.random.default_rng(spec.seed)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether anything was compared."""
+        return bool(self.found)
+
+    def measure(self, options: DiagnoseOptions, console: Console) -> None:
+        """Train the ways of all axes in turns, until somebody ends it."""
+        say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")
+        self._repeats = options.repeats
+        step_s, _ = self._probe(self.spec, "pilot", "pilot")
+        if step_s is not None:
+            self._steps = max(STEPS, steps_for(options.seconds, step_s))
+        for axis in AXES:
+            ways = ways_of(axis, self.spec, self._leeway)
+            if self._trainer.is_over:
+                return
+            if isinstance(ways, str):
+                self._leave_out(console, axis, ways)
+                continue
+            found = self._measured(axis, ways, console)
+            if found.step_s[found.was]:
+                self.found[axis], self.spec = found, ways[found.taken]
+                say(console, f"{axis}: {found.taken}")
+
+    def write(self, store: Store) -> None:
+        """Keep what was found, and the fastest as a run spec."""
+        sentence, spec = gains_sentence(self.found), self.spec.complete()
+        store.write_yaml("fastest.yaml", spec, comment=sentence)
+        content: dict[str, Any] = {
+            "sentence": sentence,
+            "spec": spec,
+            "axes": {axis: found.document() for axis, found in self.found.items()},
+            "left_out": self.left_out,
+            "steps": self._steps,
+            "ways": self._num_ways,
+            "probes": len(self._wall_s),
+            "seconds": self._spent_s,
         }
-        for probe, name in runs.probes.names.items()
-    ]
-    rounds = f"{runs.num_rounds} rounds in turns; median over rounds"
-    print_frame(console, pd.DataFrame(times), "Seconds of a step", below=rounds)
-    shares = [
-        {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
-        for part, share in verdict.shares.items()
-    ]
-    below = ""
-    if verdict.num_bytes:
-        below = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
-    print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
-    if verdict.gains:
-        gains = [
+        store.write_yaml(DIAGNOSIS, content)
+
+    def show(self, console: Console) -> None:
+        """Print what each way takes, and what the fastest ones bring."""
+        rows = [
             {
-                "change": gain.change,
-                "times the samples/s": f"{gain.times:.2f}",
-                "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}" if gain.low < gain.high else "-",
-                "workers": f"x {gain.workers:g}",
-                "is": "the most" if gain.is_limit else "likely",
+                "axis": axis,
+                "way": way,
+                "step": milliseconds(float(np.median(times))),
+                "times": f"{found.gain(way).value:.2f}",
+                "rounds": len(times),
+                "is": {found.taken: "taken", found.was: "as it was"}.get(way, ""),
             }
-            for gain in verdict.gains
+            for axis, found in self.found.items()
+            for way, times in found.step_s.items()
         ]
-        below = "a larger batch or fewer exchanges may need another learning rate"
-        print_frame(console, pd.DataFrame(gains), "What it would bring, predicted", below=below)
-    say(console, verdict.sentence)
+        console.print()
+        every_s = self._num_ways * self._repeats * self._spent_s / len(self._wall_s)
+        below = f"{len(self._wall_s)} probes in turns, {self._spent_s:.0f} s; each of the "
+        below += f"{self._num_ways} ways {self._repeats} times would take about {every_s:.0f} s"
+        print_frame(console, pd.DataFrame(rows), "Ways to run it, the curve unchanged", below=below)
+        say(console, gains_sentence(self.found))
+
+    @property
+    def _spent_s(self) -> float:
+        return sum(self._wall_s)
+
+    def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> Found:
+        """Train the ways of an axis in rounds, each in an order of its own."""
+        found = Found(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
+        for number in range(self._repeats):
+            turn, times = found.still_in(), dict[str, float]()
+            if len(turn) == 1:
+                break
+            for way in self._rng.permutation(turn).tolist():
+                if self._trainer.is_over:
+                    return found
+                step_s, record = self._probe(
+                    ways[way], f"{axis}-{way}-{number}", way, may_fail=way != found.was
+                )
+                found.compile_s[way].append(record.ledger.get("compile", 0.0))
+                if record.failure is not None:
+                    self._leave_out(console, f"{axis} {way}", f"{record.failure}: {record.message}")
+                    del found.step_s[way]
+                elif step_s is not None:
+                    times[way] = step_s
+            if self._trainer.is_over:
+                break
+            for way, seconds in times.items():
+                found.step_s[way].append(seconds)
+        return found
+
+    def _probe(
+        self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
+    ) -> tuple[float | None, RunRecord]:
+        found = self._trainer.time_step(
+            spec, self._dataset, name, source, steps=self._steps, may_fail=may_fail
+        )
+        self._wall_s.append(found[1].wall_s)
+        return found
+
+    def _leave_out(self, console: Console, what: str, why: str) -> None:
+        self.left_out[what] = why
+        say(console, f"{what}: left out, {why}")
 
 
 def _rate(runs: ProbeRuns, probe: Probe) -> float:
@@ -257,15 +423,20 @@ MARK = "diagnosis"
 
 
 def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
-    """Train the probes, print and keep the verdict; return how it ended."""
+    """Train the probes, print and keep what they say; return how it ended."""
     spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
-    place, spec, dataset, words = check_run(options, spec, "diagnose")
-    _check_data(spec, dataset)
+    name = "fastest" if options.fastest else "diagnose"
+    place, spec, dataset, words = check_run(options, spec, name)
+    _check_data(options, spec, dataset)
+    leeway = None
+    if options.fastest:
+        leeway, warnings = leeway_of(options.address, spec, dataset)
+        words += warnings
     for sentence in words:
         say(console, sentence)
     if options.dry_run:
-        _print_plan(console, spec, dataset)
+        _print_plan(console, spec, dataset, leeway)
         plan = spec.document() | {"results": place}
         return Ended(DONE, answer=words, details={"plan": plan})
     with open_storage(place, warn=partial(say, console)) as storage:
@@ -273,19 +444,18 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
         refuse_other(place, folder, MARK)
         with Store(folder, storage.check) as store:
             interrupt.defer()
-            runs = _measure(options, spec, dataset, store, console, interrupt)
+            runs = _measure(options, spec, dataset, leeway, store, console, interrupt)
             store.check()
             export(load(folder), store)
-            if runs.num_rounds < FEWEST_ROUNDS:
-                say(console, f"Interrupted before {FEWEST_ROUNDS} rounds: there is no verdict.")
+            if runs.is_enough:
+                runs.write(store)
+                runs.show(console)
             else:
-                verdict = runs.verdict()
-                store.write_yaml(DIAGNOSIS, verdict_document(verdict, runs), comment=VERDICT)
-                print_verdict(console, verdict, runs)
+                say(console, f"Interrupted before {FEWEST_ROUNDS} rounds: there is no verdict.")
         say(console, f"results: {shown(storage.place, folder)}")
-    if runs.num_rounds < FEWEST_ROUNDS:
-        return Ended(INTERRUPTED if interrupt.is_set else FAILED, place)
-    return Ended(INTERRUPTED if interrupt.is_set else DONE, place)
+    if interrupt.is_set:
+        return Ended(INTERRUPTED, place)
+    return Ended(DONE if runs.is_enough else FAILED, place)
 
 
 VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of each round below."
@@ -297,7 +467,7 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
             "exchange_gradients: false: diagnose itself measures a training with and without the "
             "exchange of gradients; leave the key out."
         )
-    if spec.replicas_per_process > 1:
+    if spec.replicas_per_process > 1 and not options.fastest:
         raise UserError(
             "strategy: single_process: diagnose compares a training with one that exchanges no "
             "gradients, which replicas of one process cannot; set strategy: distributed."
@@ -311,13 +481,15 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
         raise UserError(f"--seconds {options.seconds:g}: must be from 0.01 to 3600.")
 
 
-def _check_data(spec: RunSpec, dataset: Dataset) -> None:
+def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> None:
     """Raise UserError for data of which there are no synthetic ones to compare with."""
     if dataset is NO_DATA:
         raise UserError(
-            f"{spec.workload}: diagnose changes data and exchange of a Workload; the speed of a "
+            f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "
             "training loop of your own is measured by python -m raybench.scale."
         )
+    if options.fastest:
+        return
     one_array = not isinstance(dataset.train.inputs, dict)
     if dataset.task != "classification" or not one_array or dataset.train.dtype.kind == "i":
         what = dataset.task.replace("_", " ") if one_array else "inputs by name"
@@ -330,8 +502,13 @@ def _check_data(spec: RunSpec, dataset: Dataset) -> None:
         )
 
 
-def _print_plan(console: Console, spec: RunSpec, dataset: Dataset) -> None:
+def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leeway | None) -> None:
     console.print(to_yaml(spec.document()), soft_wrap=True)
+    if leeway is not None:
+        for axis in AXES:
+            ways = ways_of(axis, spec, leeway)
+            say(console, f"{axis}: {ways if isinstance(ways, str) else ', '.join(ways)}")
+        return
     names = Probes.of(spec).names
     for probe, name in names.items():
         data = probe_spec(spec, probe, dataset, steps=1).dataset
@@ -343,28 +520,40 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset) -> None:
         )
 
 
+def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> tuple[Leeway, list[str]]:
+    """Return what a run may be changed in, on this machine where it is the one, and sentences."""
+    workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    probed = check_models(spec, [spec.framework], several=in_groups([spec]))
+    is_here = chosen_address(address) is None
+    found = Leeway(
+        equal_frameworks=isinstance(workload, LayerWorkload),
+        batch_statistics=probed.batch_statistics,
+        reads=bool(spec.augment) or dataset.train.is_on_demand,
+        fits=local_capacity().fits if is_here else spec.placement.group.__eq__,
+    )
+    return found, probed.warnings
+
+
 def _measure(
     options: DiagnoseOptions,
     spec: RunSpec,
     dataset: Dataset,
+    leeway: Leeway | None,
     store: Store,
     console: Console,
     interrupt: Interrupt,
-) -> ProbeRuns:
+) -> ProbeRuns | SpeedRuns:
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         write_study(store, content)
-        say(console, f"{describe(spec)}: {len(Probes.of(spec).names)} probes in turns")
         deadline = Deadline(None, interrupt=interrupt)
         with Waits(session, console, deadline, options.wait) as waits:
-            runs = ProbeRuns(session.pool, spec, dataset, store, waits, deadline)
-            runs.pilot(options.seconds)
-            for number in range(2 * options.repeats):
-                if interrupt.is_set or (number >= options.repeats and runs.is_sure):
-                    break
-                runs.round(number)
-                if runs.num_rounds >= FEWEST_ROUNDS:
-                    say(console, f"round {number + 1}: {runs.so_far()}")
+            trainer = ProbeTrainer(session.pool, store, waits, deadline)
+            runs: ProbeRuns | SpeedRuns = ProbeRuns(trainer, spec, dataset)
+            if leeway is not None:
+                leeway = replace(leeway, fits=session.capacity.fits)
+                runs = SpeedRuns(trainer, spec, dataset, leeway)
+            runs.measure(options, console)
     return runs

@@ -112,7 +112,7 @@ class TrainOptions(LoggedOptions):
 
     OF: ClassVar[str] = "train"
     spec: str | Path | dict[str, Any] | RunSpec | None = None
-    """Run spec; none: the defaults."""
+    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
 
 
 class DiagnoseOptions(Options):
@@ -120,11 +120,14 @@ class DiagnoseOptions(Options):
 
     OF: ClassVar[str] = "diagnose"
     spec: str | Path | dict[str, Any] | RunSpec | None = None
-    """Run spec; none: the defaults."""
+    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
     repeats: int = 4
     """Rounds of all probes, from 3; where their spread hides the answer, up to twice as many."""
     seconds: float = 0.5
-    """Of training between two readings of a probe, of which it has four."""
+    """Of training between two readings of a probe, of which it has four; with --fastest two."""
+    fastest: bool = False
+    """Measure instead what makes the run faster and leaves its curve alone: framework, workers,
+    micro-batch, prefetch, compile; write the fastest as fastest.yaml."""
 
 
 class ScaleOptions(LoggedOptions):

@@ -155,13 +155,16 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def content_of(
     given: "str | Path | dict[str, Any] | Document", name: str
 ) -> tuple[dict[str, Any], str]:
-    """Return what a file holds, or what was given in its place, and what messages call it: the
-    file, or `name`."""
+    """Return what a file holds (of a study's folder its best.yaml), or what was given in its place,
+    and what messages call it: the file, or `name`."""
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
     if isinstance(given, dict):
         return copy.deepcopy(given), name
-    return read_mapping(Path(given)), str(given)
+    path = Path(given)
+    best = path / "best.yaml"
+    path = best if best.is_file() else path
+    return read_mapping(path), str(path)
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:

@@ -29,6 +29,7 @@ class Workers:
         self.seen: list[tuple[str, RunSpec]] = []
         self.compute, self.exchange, self.reading, self.noise = 0.001, 0.2, 0.0, [1.0]
         self.failure: str | None = None
+        self.fails = lambda spec: True
         self.on_run = lambda name: None
 
     def step_s(self, spec: RunSpec) -> float:
@@ -46,7 +47,7 @@ class Workers:
         step, eval_interval = self.step_s(spec), spec.eval_every_samples
         assert eval_interval is not None
         outcome = RunOutcome(is_over=True, num_parameters=1000, workers_per_node=(1, 1))
-        if self.failure:
+        if self.failure and self.fails(spec):
             failed = RunOutcome(is_over=True, failure=self.failure, message="no room")  # type: ignore[arg-type]
             return self._record(failed, name, spec, options), None
         intervals = round(spec.epochs * self.epoch(spec) / eval_interval)
@@ -94,7 +95,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
     @contextlib.contextmanager
     def session(address: Any, interrupt: Any, console: Any) -> Iterator[Any]:
-        room = SimpleNamespace(refuse_infeasible=lambda group: None)
+        room = Capacity((Node(4, 0),), 0.0)
         yield SimpleNamespace(
             pool=None, is_local=True, capacity=room, waiting=dict, stop_waiting=lambda: None
         )
@@ -300,3 +301,89 @@ def test_the_folder_can_be_reported(workers: Workers, capsys: Any) -> None:
     assert report.main(["out"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "fastest" not in printed.lower(), "probes are never ranked"
+
+
+def read_spec_file(name: str) -> RunSpec:
+    return RunSpec.model_validate(read_mapping(Path(name))).in_short()
+
+
+class Faster(Workers):
+    """Passes of half the samples are better, and compiling is; two workers are not."""
+
+    def step_s(self, spec: RunSpec) -> float:
+        micro = {32: 1.0, 16: 0.5}.get(spec.batch_size_per_worker, 0.8)
+        compiled = {"default": 0.5}.get(spec.compile, 1.0)
+        return 0.1 * micro * compiled * spec.num_workers * (2 if spec.framework != "torch" else 1)
+
+
+@pytest.fixture
+def faster(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Faster:
+    found = Faster()
+    monkeypatch.setattr(body, "run_once", found.run_once)
+    return found
+
+
+def fastest(*arguments: str) -> int:
+    return run("--fastest", "--set", "num_workers=1", *arguments)
+
+
+def test_the_fastest_way_is_found_axis_by_axis_and_written(faster: Faster, capsys: Any) -> None:
+    assert fastest() == cli.DONE
+    printed = capsys.readouterr().out
+    assert "x 2.00 micro-batch 16x2, x 2.00 compile default: together x 4.00." in printed
+    written = read_spec_file("out/fastest.yaml")
+    assert (written.batch_size_per_worker, written.accumulate, written.compile) == (
+        16,
+        2,
+        "default",
+    )
+    assert written.model_copy(
+        update={"batch_size_per_worker": 32, "accumulate": 1, "compile": "none"}
+    ) == read_spec_file("spec.yaml").model_copy(
+        update={"num_workers": 1, "objective": written.objective}
+    )
+    kept = read_mapping(Path("out/diagnosis.yaml"))
+    assert kept["sentence"] in printed
+    assert {axis: one["taken"] for axis, one in kept["axes"].items()} == {
+        "framework": "torch",
+        "workers": "1x32",
+        "micro-batch": "16x2",
+        "compile": "default",
+    }
+    assert kept["left_out"] == {"prefetch": "the data are in memory as they are"}
+    assert kept["probes"] == len(faster.seen) < 0.2 * kept["ways"] * 4
+    assert {spec.global_batch_size for _, spec in faster.seen} == {32}
+    # What it begins with is measured beside each of the others, in every round.
+    rounds = [name for name, _ in faster.seen if name.startswith("micro-batch") and name[-1] == "1"]
+    assert "micro-batch-32x1-1" in rounds
+
+
+def test_a_way_that_fails_is_said_and_left_out(faster: Faster, capsys: Any) -> None:
+    faster.failure, faster.fails = "oom", lambda spec: spec.batch_size_per_worker == 16
+    assert fastest() == cli.DONE
+    assert "micro-batch 16x2: left out, oom: no room" in capsys.readouterr().out
+    assert read_spec_file("out/fastest.yaml").batch_size_per_worker == 8
+
+
+def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: Any) -> None:
+    import os
+    import signal
+
+    faster.on_run = lambda name: name.startswith("compile") and os.kill(os.getpid(), signal.SIGINT)
+    assert fastest() == cli.INTERRUPTED
+    assert "x 2.00 micro-batch 16x2." in capsys.readouterr().out
+    written = read_spec_file("out/fastest.yaml")
+    assert (written.batch_size_per_worker, written.compile) == (16, "none")
+
+
+def test_a_dry_run_names_the_ways(faster: Faster, capsys: Any) -> None:
+    assert fastest("--dry-run") == cli.DONE
+    printed = capsys.readouterr().out
+    assert "micro-batch: 32x1, 16x2, 8x4, 4x8, 2x16" in printed
+    assert faster.seen == []
+
+
+def test_of_a_studys_folder_the_best_is_taken(faster: Faster) -> None:
+    Path("study").mkdir()
+    Path("study/best.yaml").write_text(SPEC)
+    assert diagnose.main(["study", "--fastest", "--dry-run"]) == cli.DONE

@@ -1,0 +1,214 @@
+"""What changes the speed of a training and leaves its curve alone: the ways to run a spec, one axis
+after another, and which of them probes show to be the fastest. Pure: `runs.diagnose` trains.
+
+All ways of an axis take steps of one global batch, so a probe's seconds of a step compare them. The
+axes follow one another, each from the fastest way so far: a sum of probes, not a product.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
+from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
+
+MOST_PASSES, MOST_WORKERS = 16, 1024
+"""To which a step is cut, in powers of two."""
+BATCH_NORM = "batch normalisation takes the samples of a pass, so that is another curve"
+Changes = Iterable[dict[str, Any]]
+"""Of a run spec's keys."""
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """What a run may be changed in."""
+
+    equal_frameworks: bool
+    """Whether the network is the same in every framework."""
+    batch_statistics: bool
+    """Whether a layer normalises over the samples of one worker's pass."""
+    reads: bool
+    """Whether samples are read on demand, or augmented."""
+    fits: Callable[[Placement], bool]
+    """Whether there is room for a worker group."""
+
+
+def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
+    if not leeway.equal_frameworks:
+        return "the network is not the same in both"
+    there = [one for one in FRAMEWORKS if importlib.util.find_spec(one) is not None]
+    # What it was compiled by is the other framework's.
+    return [{"framework": one, "compile": "none"} for one in there if one != spec.framework]
+
+
+def _workers(spec: RunSpec, leeway: Leeway) -> Changes | str:
+    if leeway.batch_statistics:
+        return BATCH_NORM
+    if spec.learning_rate_scaling != "none":
+        return "learning_rate_scaling makes the rate depend on them"
+    samples, accumulate = spec.global_batch_size, spec.accumulate
+    numbers = [2**power for power in range(int(math.log2(MOST_WORKERS)) + 1)]
+    return [
+        {"num_workers": number, "batch_size_per_worker": samples // (number * accumulate)}
+        for number in numbers
+        if samples % (number * accumulate) == 0
+    ]
+
+
+def _micro_batches(spec: RunSpec, leeway: Leeway) -> Changes | str:
+    if leeway.batch_statistics:
+        return BATCH_NORM
+    samples = spec.batch_size_per_worker * spec.accumulate
+    numbers = [2**power for power in range(int(math.log2(MOST_PASSES)) + 1)]
+    return [
+        {"batch_size_per_worker": samples // passes, "accumulate": passes}
+        for passes in numbers
+        if samples % passes == 0
+    ]
+
+
+def _prefetched(spec: RunSpec, leeway: Leeway) -> Changes | str:
+    if not leeway.reads:
+        return "the data are in memory as they are"
+    return [{"prefetch": number} for number in (0, 1, 2, 4, 8) if number <= spec.cpus_per_worker]
+
+
+def _compiled(spec: RunSpec, leeway: Leeway) -> Changes | str:
+    del leeway
+    # Without a GPU there are no CUDA graphs: `reduce-overhead` is `default`.
+    left_out = () if spec.gpus_per_worker else CUDA_GRAPHS[:1]
+    known = [one for one in COMPILES[spec.framework] if one not in left_out]
+    return [{"compile": one} for one in ("none", *known)]
+
+
+class Axis(NamedTuple):
+    """What of a run spec is changed, and how a way is called."""
+
+    changes: Callable[[RunSpec, Leeway], Changes | str]
+    """Returns what a spec may be changed to, or why it may not."""
+    label: str
+    """With the keys of the run spec in braces."""
+
+
+AXES: dict[str, Axis] = {
+    "framework": Axis(_frameworks, "{framework}"),
+    "workers": Axis(_workers, "{num_workers}x{batch_size_per_worker}"),
+    "micro-batch": Axis(_micro_batches, "{batch_size_per_worker}x{accumulate}"),
+    "prefetch": Axis(_prefetched, "{prefetch}"),
+    "compile": Axis(_compiled, "{compile}"),
+}
+"""In the order in which they are measured: what compiles costs most, and is of one shape."""
+
+
+def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
+    """Return a run's ways along an axis by their labels, its own first; why there is no other."""
+    changes, label = AXES[axis]
+    found = changes(spec, leeway)
+    if isinstance(found, str):
+        return found
+    ways = {label.format_map(spec.document()): spec}
+    for one in found:
+        try:
+            other = RunSpec.model_validate(spec.document() | one)
+        except ValidationError:  # keys that exclude each other
+            continue
+        if leeway.fits(other.placement.group):
+            ways.setdefault(label.format_map(other.document()), other)
+    return ways if len(ways) > 1 else "there is no other"
+
+
+def grid_size(spec: RunSpec, leeway: Leeway) -> int:
+    """Return the ways to run a spec in all, each of an axis with each of the others."""
+    found = [ways_of(axis, spec, leeway) for axis in AXES]
+    return math.prod(len(ways) for ways in found if not isinstance(ways, str))
+
+
+NEAR = (1.25, 1.1)
+"""Times the seconds of the fastest within which a way stays in, after the first round and later."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What probes say of the ways of an axis."""
+
+    was: str
+    """The spec's own way."""
+    step_s: dict[str, list[float]]
+    """Seconds of a step by way: of each round that it was in, from the first on. What failed is not
+    there any more."""
+    compile_s: dict[str, list[float]]
+    """Seconds before the first step, of each probe."""
+
+    @property
+    def _last(self) -> list[str]:
+        """The ways of the last round."""
+        most = max(map(len, self.step_s.values()))
+        return [way for way, seconds in self.step_s.items() if len(seconds) == most]
+
+    def still_in(self) -> list[str]:
+        """Return the ways that another round may show to be the fastest.
+
+        The spec's own goes only where it was clearly slower in each of two rounds.
+        """
+        last = self._last
+        rounds = len(self.step_s[last[0]])
+        if not rounds:
+            return last
+        middles = {way: float(np.median(self.step_s[way])) for way in last}
+        near = NEAR[min(rounds, len(NEAR)) - 1] * min(middles.values())
+        if self.was in middles:
+            middles[self.was] = 0.0 if rounds == 1 else min(self.step_s[self.was])
+        return [way for way, middle in middles.items() if middle <= near]
+
+    def gain(self, way: str) -> Estimate:
+        """Return how many times as fast a way is as the spec's own, from the rounds of both."""
+        rounds = min(len(self.step_s[way]), len(self.step_s[self.was]))
+        own, other = self.step_s[self.was][:rounds], self.step_s[way][:rounds]
+        logs = Estimate.of(np.log(np.divide(own, other)))
+        return Estimate(*(float(np.exp(one)) for one in (logs.value, logs.low, logs.high)))
+
+    @property
+    def taken(self) -> str:
+        """The fastest way; the spec's own where the rounds leave a doubt."""
+        last = self._last
+        best = min(last, key=lambda way: float(np.median(self.step_s[way])))
+        is_doubtful = self.was in self.still_in() and not (
+            len(self.step_s[best]) >= FEWEST_ROUNDS and self.gain(best).low > 1
+        )
+        return self.was if is_doubtful else best
+
+    @property
+    def compile_words(self) -> str:
+        """What compiling the way that is taken costs, and when it pays."""
+        first_s, *later = self.compile_s[self.taken]
+        more_s = first_s - float(np.median(self.compile_s[self.was]))
+        pays_s = more_s / (1 - 1 / self.gain(self.taken).value)
+        kept = f" and {min(later):.1f} s in later runs of the same workers" if later else ""
+        return (
+            f"Compiling takes {first_s:.1f} s{kept}; once, it pays in a run that would train for "
+            f"more than {pays_s:.0f} s without it."
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `diagnosis.yaml` has it."""
+        gains = {way: list(vars(self.gain(way)).values()) for way in self.step_s}
+        return {"was": self.was, "taken": self.taken, "times": gains, **vars(self)}
+
+
+def gains_sentence(found: Mapping[str, Found]) -> str:
+    """Say what each axis gave, all of them together, and when compiling pays."""
+    better = {axis: one for axis, one in found.items() if one.taken != one.was}
+    if not better:
+        return "Nothing that was measured is surely faster than the run as it is."
+    gains = {axis: one.gain(one.taken).value for axis, one in better.items()}
+    words = ", ".join(f"x {gains[axis]:.2f} {axis} {one.taken}" for axis, one in better.items())
+    if len(gains) > 1:
+        words += f": together x {math.prod(gains.values()):.2f}"
+    compiled = better.get("compile")
+    is_compiled = compiled is not None and compiled.taken != "none"
+    return f"{words}. {compiled.compile_words}" if compiled and is_compiled else f"{words}."

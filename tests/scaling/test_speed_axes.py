@@ -1,0 +1,129 @@
+"""The ways to run a spec that leave its curve alone, and which of them probes take."""
+
+from typing import Any
+
+import pytest
+
+from raybench.scaling.speed_axes import AXES, Found, Leeway, gains_sentence, grid_size, ways_of
+from raybench.spec.run import Placement, RunSpec
+
+
+def fits_two(placement: Placement) -> bool:
+    return placement.num_workers <= 2
+
+
+LEEWAY = {
+    "equal_frameworks": True,
+    "batch_statistics": False,
+    "reads": True,
+    "fits": fits_two,
+}
+
+
+def ways(axis: str, spec: RunSpec, **changes: Any) -> dict[str, RunSpec] | str:
+    return ways_of(axis, spec, Leeway(**(LEEWAY | changes)))
+
+
+@pytest.mark.parametrize(
+    ("axis", "changes", "expected"),
+    [
+        ("micro-batch", {}, ["64x1", "32x2", "16x4", "8x8", "4x16"]),
+        ("micro-batch", {"batch_size_per_worker": 6, "accumulate": 5}, ["6x5", "30x1", "15x2"]),
+        ("workers", {}, ["1x64", "2x32"]),
+        ("workers", {"num_workers": 2, "accumulate": 3}, ["2x64", "1x128"]),
+        ("compile", {}, ["none", "default", "max-autotune"]),
+        ("compile", {"framework": "tensorflow", "compile": "xla"}, ["xla", "none"]),
+        ("prefetch", {"prefetch": 3, "cpus_per_worker": 2}, ["3", "0", "1", "2"]),
+        ("framework", {"compile": "default"}, ["torch", "tensorflow"]),
+    ],
+)
+def test_ways_begin_with_the_specs_own(
+    axis: str, changes: dict[str, Any], expected: list[str]
+) -> None:
+    spec = RunSpec(**changes)
+    found = ways(axis, spec)
+    assert list(found) == expected
+    assert isinstance(found, dict)
+    assert {one.global_batch_size for one in found.values()} == {spec.global_batch_size}
+    assert next(iter(found.values())) == spec
+
+
+@pytest.mark.parametrize(
+    ("axis", "changes", "leeway", "reason"),
+    [
+        ("micro-batch", {}, {"batch_statistics": True}, "batch normalisation"),
+        ("workers", {}, {"batch_statistics": True}, "batch normalisation"),
+        ("workers", {"learning_rate_scaling": "sqrt"}, {}, "makes the rate depend"),
+        ("workers", {"batch_size_per_worker": 65}, {}, "no other"),
+        ("prefetch", {}, {"reads": False}, "in memory"),
+        ("framework", {}, {"equal_frameworks": False}, "not the same"),
+        ("framework", {"optimizer": "torch:SGD"}, {}, "no other"),
+    ],
+)
+def test_what_would_change_the_curve_is_not_measured(
+    axis: str, changes: dict[str, Any], leeway: dict[str, Any], reason: str
+) -> None:
+    assert reason in str(ways(axis, RunSpec(**changes), **leeway))
+
+
+def test_cuda_graphs_are_tried_on_gpus_and_not_with_several_passes() -> None:
+    on_gpu = RunSpec(gpus_per_worker=1)
+    assert list(ways("compile", on_gpu)) == ["none", "default", "reduce-overhead", "max-autotune"]
+    passes = on_gpu.model_copy(update={"accumulate": 2})
+    assert list(ways("compile", passes)) == ["none", "default"]
+
+
+def test_a_grid_has_every_way_with_every_other() -> None:
+    each = [len(ways(axis, RunSpec(cpus_per_worker=2))) for axis in AXES]
+    assert each == [2, 2, 5, 3, 3]
+    assert grid_size(RunSpec(cpus_per_worker=2), Leeway(**LEEWAY)) == 180
+
+
+def found_of(
+    times: dict[str, list[float]], compile_s: dict[str, list[float]] | None = None
+) -> Found:
+    return Found(next(iter(times)), times, compile_s or {})
+
+
+@pytest.mark.parametrize(
+    ("times", "still_in", "taken"),
+    [
+        ({"a": [], "b": []}, ["a", "b"], None),
+        ({"a": [1.0], "b": [1.2], "c": [1.5]}, ["a", "b"], "a"),
+        # Of one round nothing is believed, however clear.
+        ({"a": [9.0], "b": [1.0]}, ["a", "b"], "a"),
+        ({"a": [9.0, 9.0], "b": [1.0, 1.0]}, ["b"], "b"),
+        # One slow round of two may be somebody else's work.
+        ({"a": [9.0, 1.0], "b": [1.0, 1.0]}, ["a", "b"], "a"),
+        # Nearer ones only where every round says so, by Student's interval.
+        ({"a": [1.05, 1.06, 1.05, 1.06], "b": [1.0, 1.0, 1.0, 1.01]}, ["a", "b"], "b"),
+        ({"a": [1.2, 0.9, 1.1, 0.9], "b": [1.0, 1.0, 1.0, 1.0]}, ["a", "b"], "a"),
+        # What was in the last round alone can be taken.
+        ({"a": [2.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0], "c": [0.9]}, ["b"], "b"),
+    ],
+)
+def test_noise_does_not_fool_it(
+    times: dict[str, list[float]], still_in: list[str], taken: str | None
+) -> None:
+    found = found_of(times)
+    assert found.still_in() == still_in
+    if taken is not None:
+        assert found.taken == taken
+
+
+def test_the_sentence_says_what_each_axis_gave_and_when_compiling_pays() -> None:
+    same = found_of({"torch": [1.0] * 3, "tensorflow": [2.0] * 3})
+    assert gains_sentence({"framework": same}).startswith("Nothing that was measured")
+    found = {
+        "framework": same,
+        "micro-batch": found_of({"64x1": [3.0] * 3, "32x2": [2.0] * 3}),
+        "compile": found_of(
+            {"none": [2.0] * 3, "default": [1.0] * 3},
+            {"none": [1.0] * 3, "default": [21.0, 3.0, 4.0]},
+        ),
+    }
+    assert gains_sentence(found) == (
+        "x 1.50 micro-batch 32x2, x 2.00 compile default: together x 3.00. Compiling takes 21.0 s "
+        "and 3.0 s in later runs of the same workers; once, it pays in a run that would train for "
+        "more than 40 s without it."
+    )
