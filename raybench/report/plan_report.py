@@ -1,5 +1,6 @@
 """What is said of a plan: its answers in sentences and a table, its picture, its page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +21,7 @@ from raybench.report.page.tables import table_of
 from raybench.report.tables import texts
 from raybench.report.words import duration
 from raybench.results.study import Study
-from raybench.scaling.fit_command import cells_matched, fits
-from raybench.scaling.fits import DOUBLINGS, TargetPlan, Terms, measurements, target_plans
+from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
 from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, TIE, WITHIN, offers_of, with_more
 from raybench.spec.errors import UserError
 from raybench.spec.text import counted
@@ -31,15 +31,17 @@ PLAN = {
     "on": "{hired}",
     "workers": "{num_workers}",
     "global batch": "{global_batch_size}",
-    "seconds": "{seconds:.3g}",
-    "90 %": "{low_s:.3g} to {high_s:.3g}",
-    "bill": "{cost:.3g}",
-    "90 % of it": "{low_cost:.3g} to {high_cost:.3g}",
-    "keeps budget": "{keeps_budget:.0%}",
-    "keeps deadline": "{keeps_deadline:.0%}",
-    "measured s": "{measured_s:.3g}",
+    "time": "{seconds}",
+    "90 %": "{low_s} to {high_s}",
+    "bill": "{cost}",
+    "90 % of it": "{low_cost} to {high_cost}",
+    "keeps budget": "{keeps_budget}",
+    "keeps deadline": "{keeps_deadline}",
+    "measured": "{measured_s}",
     "more than best": "{loss:.0%}",
 }
+TIMES, BILLS = ("seconds", "low_s", "high_s", "measured_s"), ("cost", "low_cost", "high_cost")
+CHANCES = ("keeps_budget", "keeps_deadline")
 PREDICTED = (
     "predicted: one run, from hiring the machines to the target; bill in {}, of whole machines, "
     "with their start-up, set-up, compiling and evaluation; measured: the median of that cell's "
@@ -52,9 +54,12 @@ def plan_part(plan: TargetPlan) -> Extra:
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
     if len(plan.answers):
-        hired = [*map(offer_words, plan.answers["offer"], plan.answers["is_spot"])]
-        table = texts(plan.answers.assign(hired=hired), PLAN)
-        tables.append((PREDICTED.format(plan.answers["unit"].iloc[0]), table))
+        rows = plan.answers.replace(math.inf, math.nan)
+        for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _sure):
+            own = rows.columns.intersection(columns)
+            rows[own] = rows[own].map(form, na_action="ignore")
+        hired = [*map(offer_words, rows["offer"], rows["is_spot"])]
+        tables.append((PREDICTED.format(rows["unit"][0]), texts(rows.assign(hired=hired), PLAN)))
     return Extra(f"To the target: {plan.series}", lines, tables)
 
 
@@ -90,7 +95,7 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
         hired = f"{row['machines']:g} {hired}"
     more = [
         f"{_sure(row[key])} sure to keep the {key.removeprefix('keeps_')}"
-        for key in ("keeps_budget", "keeps_deadline")
+        for key in CHANCES
         if key in row
     ]
     if row["is_spot"]:
@@ -145,21 +150,15 @@ class PlanReport:
 
         `predict`: numbers of workers, or a file of cells; none: the next doublings of each kind's.
         """
-        for one in studies:
-            _ = one.scaling_study  # a UserError of another kind of study
+        fitted = fit_study(*studies, predict=predict, are_few_enough=True)
         if all(one.target is None for one in studies):
             raise UserError(
                 f"{studies[0].place}: asked for no target, so nobody knows how long a job is; "
                 "measure one with --set base.objective.target=0.95, say."
             )
-        measured = measurements(*studies, are_few_enough=True)
-        if not measured.groups:
-            raise UserError(f"{measured.source}: no run has measured steps; finish the study.")
-        if predict is None:
-            most = max(cell.num_workers for rows in measured.groups.values() for cell, _ in rows)
-            predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
-        offers_of([kind or NO_GPU for _, kind in measured.groups], terms.prices)
-        fitted = list(fits(measured, cells_matched(predict, measured)[0]))
+        if not fitted:
+            raise UserError(f"{studies[0].place}: no run has measured steps; finish the study.")
+        offers_of([one.group[1] or NO_GPU for one in fitted], terms.prices)
         return cls(target_plans(studies, fitted, terms))
 
     @property

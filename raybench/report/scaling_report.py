@@ -116,7 +116,7 @@ class ScalingReport:
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
         asked = predict or results.study.get(PREDICT)
-        fitted = fit_study(results, asked)
+        fitted = fit_study(results, predict=asked)
         plans, missing = target_plans([results], fitted), not_measured(results, asked)
         return cls(results, fitted, plans, tuple(missing), asked is not None)
 

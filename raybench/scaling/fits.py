@@ -49,14 +49,17 @@ LEAST_CELLS = 3
 """Of a series: one can be left out then, and the others still say something."""
 
 
-def fit_study(results: Study, predict: str | None) -> list[FittedGroup]:
+def fit_study(
+    *studies: Study, predict: str | None = None, are_few_enough: bool = False
+) -> list[FittedGroup]:
     """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
 
     Without `predict`, at the next doublings of the most workers measured. Series of fewer than
-    LEAST_CELLS, or on one number of workers, say too little of how a training scales: no fit. Pairs
-    of the file that the study has not measured are left out: `not_measured` names them.
+    LEAST_CELLS, or on one number of workers, say too little of how a training scales: no fit,
+    unless `are_few_enough`. Pairs of the file that nobody has measured are left out: `not_measured`
+    names them.
     """
-    measured = measurements(results)
+    measured = measurements(*studies, are_few_enough=are_few_enough)
     if not measured.groups:
         return []
     if predict is None:
@@ -75,8 +78,7 @@ def not_measured(results: Study, predict: str | None) -> list[str]:
 
 
 def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
-    """Return what studies measured of each series that can be fitted: a row a repeat. With
-    `are_few_enough` those too that say little of how a training scales, as one short run does.
+    """Return what studies measured of each series that can be fitted: a row a repeat.
 
     Runs that exchange no gradients are left out: they are probes, no training. So are those whose
     batch is larger than an epoch: no step ever had as many samples as the cell says.

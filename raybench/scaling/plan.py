@@ -125,9 +125,9 @@ def with_losses(
     between = HOUR / per_hour
     parts = np.ceil(work_s / best_interval(checkpoint_s, between))
     part_s = work_s / parts + np.where(parts > 1, checkpoint_s, 0.0)
-    # Beyond e^500 nothing ends.
-    each = between * math.exp(min(fixed_s / between, 500.0))
-    return fixed_s + parts * each * np.expm1(np.minimum(part_s / between, 500.0)), work_s / parts
+    # Beyond e^300 nothing ends.
+    each = between * math.exp(min(fixed_s / between, 300.0))
+    return fixed_s + parts * each * np.expm1(np.minimum(part_s / between, 300.0)), work_s / parts
 
 
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
@@ -175,7 +175,7 @@ def plan(
     |---|---|
     | offer, is_spot, machines | what is hired |
     | gpu_type, num_workers, num_nodes, batch_size_per_worker, global_batch_size | where it trains |
-    | samples, step_s, train_s | predicted samples to target; seconds of a step, of training |
+    | samples, step_s | predicted median samples to target; seconds of a step |
     | fixed_s | of the job, until it trains; on spot a loss costs as much again |
     | work_s, low_work_s, high_work_s | of training and evaluation, without losses, 90 % |
     | seconds, low_s, high_s | of the job of one run, 90 %; on spot expected, losses included |
@@ -200,8 +200,8 @@ def plan(
         steps = step_times[offer.kind]([(k, n, batch // k) for k, n, batch in cells])
         for (workers, nodes, batch), step in zip(cells, steps, strict=True):
             need, low, high = by_batch[batch]
-            more, train_s = beside(offer.kind, workers), need / batch * step.step_s
-            work_s = train_s + more.per_sample_s * need
+            more = beside(offer.kind, workers)
+            work_s = need / batch * step.step_s + more.per_sample_s * need
             below = math.hypot(math.log(need / low), math.log(step.step_s / step.low_s))
             above = math.hypot(math.log(high / need), math.log(step.high_s / step.step_s))
             row: dict[str, Any] = {
@@ -214,7 +214,6 @@ def plan(
                 "global_batch_size": batch,
                 "samples": need,
                 "step_s": step.step_s,
-                "train_s": train_s,
                 "fixed_s": offer.terms.startup_s + more.fixed_s,
                 "billing_step_s": offer.terms.billing_step_s,
                 "extrapolated": not low_batch <= batch <= high_batch,
@@ -265,18 +264,14 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
     `runs` has num_workers, global_batch_size, work_s (training and evaluation to the target;
     missing: never reached), and gpu_type and num_nodes where the plan has several of them. Added:
-    measured_runs, measured_reached, measured_s (of a job: median, misses counted as infinite),
-    measured_cost, error (predicted over measured, less 1), within (measured_s lies in the
-    interval). Where nothing was measured, and on spot, they are missing; where most runs missed,
-    measured_s is infinite.
+    measured_s (of a job: median, infinite where most runs missed), measured_cost, error (predicted
+    over measured, less 1), within (measured_s lies in the interval); missing where nothing was
+    measured, and on spot.
     """
     needed = [key for key in KEYS if key in runs.columns]
-    measured = runs.groupby(needed)["work_s"].agg(
-        measured_runs="size", measured_reached="count", measured_s=median_time
-    )
-    joined = table.join(measured, on=needed)
-    joined.loc[joined["is_spot"], [*measured.columns]] = np.nan
-    joined["measured_s"] += joined["fixed_s"]
+    work_s = runs.groupby(needed)["work_s"].agg(median_time).rename("measured_s")
+    joined = table.join(work_s, on=needed)
+    joined["measured_s"] = (joined["measured_s"] + joined["fixed_s"]).mask(joined["is_spot"])
     joined["measured_cost"] = bill(joined["measured_s"], joined["hourly"], joined["billing_step_s"])
     joined["error"] = joined["seconds"] / joined["measured_s"] - 1
     inside = joined["measured_s"].between(joined["low_s"], joined["high_s"])
@@ -292,9 +287,9 @@ def answers(
 
     `budget` is in what bills are in. Within 5 % of the best in seconds the cheapest is taken, and
     within 5 % of the cheapest the fastest, so that a trivial gain buys no workers. `keeps_budget`
-    and `keeps_deadline` are the chances of that. With `with_measured`'s columns each answer has
-    `best_measured`, the least that any measured row took in what was asked for, and `loss`, how
-    much more the row taken took. An answer without a row is left out: nothing is within the budget.
+    and `keeps_deadline` are the chances of that. With `with_measured`'s columns `loss` is how much
+    more the row taken took than the best measured one. An answer without a row is left out: nothing
+    is within the budget.
     """
     wanted = [(FASTEST, "seconds", "cost", np.inf), (CHEAPEST, "cost", "seconds", np.inf)]
     if budget is not None:
@@ -316,8 +311,7 @@ def answers(
             row["keeps_deadline"] = chance(taken, seconds=deadline_s)
         if "measured_s" in table.columns:
             best = float(table.loc[table[measured[then]] <= limit, measured[least]].min())
-            row["best_measured"] = best  # NaN where nothing was measured
-            row["loss"] = float(taken[measured[least]]) / best - 1
+            row["loss"] = float(taken[measured[least]]) / best - 1  # NaN where none was
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -327,7 +321,5 @@ def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] |
     the plan; None where there is none."""
     alike = (table["offer"] == taken["offer"]) & (table["is_spot"] == taken["is_spot"])
     more = table[alike & (table["num_workers"] > taken["num_workers"])]
-    if more.empty:
-        return None
-    ordered = more.sort_values(["num_workers", "seconds"], kind="stable")
-    return dict(ordered.iloc[0].to_dict())
+    rows = more.sort_values(["num_workers", "seconds"], kind="stable").head(1).to_dict("records")
+    return rows[0] if rows else None

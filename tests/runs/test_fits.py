@@ -37,7 +37,7 @@ def test_every_repeat_is_a_measurement_of_its_cell(results) -> None:
 
 
 def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
-    (fitted,) = fit_study(results, "8,16")
+    (fitted,) = fit_study(results, predict="8,16")
     assert median_error(fitted.left_out) < 0.1
     assert "Leave-one-out error: median" in " ".join(fitted.words())
     table = fitted.predictions
@@ -49,14 +49,14 @@ def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
 
 
 def test_unasked_the_next_doublings_are_predicted(results) -> None:
-    (fitted,) = fit_study(results, None)
+    (fitted,) = fit_study(results, predict=None)
     assert {cell.num_workers for cell in fitted.asked} == {8, 16}
 
 
 def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
     study = study_of(num_workers=[1], scaling="weak")
     results = load(write(tmp_path / "one", study, *run_of(study, law)))
-    assert fit_study(results, None) == []
+    assert fit_study(results, predict=None) == []
 
 
 def test_frameworks_are_series_of_their_own(tmp_path) -> None:
@@ -87,7 +87,8 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path) -> None:
     """Two of three repeats diverge at one batch size: its target is out of reach."""
     results = reaching(tmp_path, batch_sizes=SIZES, epoch=1100)
     assert (
-        target_plans([results], fit_study(results, "8"))[0].table["global_batch_size"] == 512
+        target_plans([results], fit_study(results, predict="8"))[0].table["global_batch_size"]
+        == 512
     ).any()
     study, records = results.scaling_study, dict(results.runs)
     for name, run in records.items():
@@ -100,12 +101,12 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path) -> None:
     here = runs[runs["global_batch_size"] == 512]
     assert len(here) == len(measured_runs(results).query("global_batch_size == 512"))
     assert here["work_s"].isna().mean() == pytest.approx(2 / 3)
-    (one,) = target_plans([lost], fit_study(lost, "8"))
+    (one,) = target_plans([lost], fit_study(lost, predict="8"))
     assert not (one.table["global_batch_size"] == 512).any()
 
 
 def test_the_plan_stands_beside_what_was_measured(results) -> None:
-    (one,) = target_plans([results], fit_study(results, "8"))
+    (one,) = target_plans([results], fit_study(results, predict="8"))
     table = one.table
     assert set(table["num_workers"]) == {1, 2, 4, 8}
     measured = table[table["measured_s"].notna()]
@@ -119,7 +120,7 @@ def test_the_plan_stands_beside_what_was_measured(results) -> None:
 
 def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
     results = reaching(tmp_path, batch_sizes=SIZES, epoch=1100, price=3.6, budget=0.02)
-    (one,) = target_plans([results], fit_study(results, "8"))
+    (one,) = target_plans([results], fit_study(results, predict="8"))
     np.testing.assert_allclose(
         one.table["cost"], one.table["seconds"] * one.table["num_workers"] / 1000
     )
@@ -132,7 +133,7 @@ def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
 def test_without_a_target_there_is_no_plan(tmp_path) -> None:
     study = study_of()
     results = load(write(tmp_path / "none", study, *run_of(study, law)))
-    assert target_plans([results], fit_study(results, None)) == []
+    assert target_plans([results], fit_study(results, predict=None)) == []
 
 
 def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
@@ -140,7 +141,7 @@ def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
     study = study_of(base={"objective": objective})
     runs, curves = run_of(study, law, time_to_target_s=None)
     results = load(write(tmp_path / "missed", study, runs, curves))
-    (one,) = target_plans([results], fit_study(results, None))
+    (one,) = target_plans([results], fit_study(results, predict=None))
     assert one.sentences[0].startswith(
         "No plan: samples to target: at no batch size did most runs reach"
     )

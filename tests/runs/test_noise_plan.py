@@ -39,7 +39,7 @@ def plan_of(folder: Path, *sizes: int, has_noise: bool = True, misses: int = 0) 
     told = noise if has_noise else lambda spec: None
     made = {"scaling": "strong", "batch_sizes": list(sizes)}
     results = reaching(folder, noise=told, misses=misses, **made)
-    (one,) = target_plans([results], fit_study(results, "8"))
+    (one,) = target_plans([results], fit_study(results, predict="8"))
     return one
 
 

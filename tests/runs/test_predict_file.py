@@ -41,7 +41,7 @@ def test_a_file_that_names_pairs_is_matched_with_what_was_measured(results, tmp_
     asked = tmp_path / "asked.csv"
     asked.write_text(PAIRS)
     check_predict(str(asked))  # nothing is known yet of what will be measured
-    (fitted,) = fit_study(results, str(asked))
+    (fitted,) = fit_study(results, predict=str(asked))
     assert [(c.num_workers, c.batch_size_per_worker) for c in fitted.asked] == [(8, 64), (8, 32)]
     lines = not_measured(results, str(asked))
     assert len(lines) == 2, "a pair is named once"
@@ -56,7 +56,7 @@ def test_a_file_without_pairs_or_with_empty_ones_is_for_every_series(results, tm
     empty.write_text("model,num_workers,num_nodes,batch_size_per_worker\n,8,1,64\n")
     for asked in (plain, empty):
         check_predict(str(asked))
-        (fitted,) = fit_study(results, str(asked))
+        (fitted,) = fit_study(results, predict=str(asked))
         assert [cell.num_workers for cell in fitted.asked] == [8]
         assert not_measured(results, str(asked)) == []
 

@@ -204,7 +204,6 @@ def test_misses_and_cells_without_runs_are_told_apart() -> None:
     slow, fast = judged.loc[("slow", 1, 32)], judged.loc[("fast", 1, 32)]
     assert math.isnan(slow["measured_s"])
     assert slow["within"] is pd.NA
-    assert (fast["measured_runs"], fast["measured_reached"]) == (3, 1)
     assert fast["measured_s"] == math.inf
 
 

@@ -202,26 +202,20 @@ def page_text(studies: Sequence[Study], extras: Sequence[Extra] = ()) -> str:
             study_part(one, f"s{number}", name, extras)
             for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
         ]
-        (first, *others), comparison = shown, None
-        headline: str = first.answer.headline
-        title, kind = f"{first.name}: {first.answer.title}", f"Study {first.name}"
-        links = [(part.name, part.title) for part in first.parts]
-        if others:
-            comparison = compared(list(zip(names, studies, strict=True)))
-            title = headline = comparison.headline
-            kind = f"{len(studies)} studies side by side"
-            links = [("winners", "Winners"), *((one.id, one.name) for one in shown)]
-        return _rendered(shown, title, headline, kind, links, comparison)
+        if len(shown) == 1:
+            return _rendered(shown, f"Study {shown[0].name}")
+        comparison = compared(list(zip(names, studies, strict=True)))
+        return _rendered(shown, f"{len(studies)} studies side by side", comparison)
 
 
-def _rendered(
-    shown: Sequence[StudyPart],
-    title: str,
-    headline: str,
-    kind: str,
-    links: Sequence[tuple[str, str]],
-    comparison: Comparison | None = None,
-) -> str:
+def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | None = None) -> str:
+    first = shown[0]
+    headline: str = first.answer.headline
+    title = f"{first.name}: {first.answer.title}"
+    links = [(part.name, part.title) for part in first.parts]
+    if comparison is not None:
+        title = headline = comparison.headline
+        links = [("winners", "Winners"), *((one.id, one.name) for one in shown)]
     trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
     return (
         _environment()
@@ -275,10 +269,8 @@ def write_comparison(studies: Sequence[Study], file: Path) -> Path:
 def write_extras(title: str, extras: Sequence[Extra], file: Path) -> Path:
     """Write a page of parts that are of no single study; UserError as `write_comparison`."""
     parts = [one.part(f"extra-{number}") for number, one in enumerate(extras)]
-    answer = Answer(title, own(title), (), (), (), ())
-    links = [(part.name, part.title) for part in parts]
-    shown = StudyPart("s1", title, answer, parts)
-    return _written(lambda: _rendered([shown], title, title, "Plan", links), file)
+    shown = StudyPart("s1", "Plan", Answer(title, own(title), (), (), (), ()), parts)
+    return _written(lambda: _rendered([shown], "Plan"), file)
 
 
 def _written(page: Callable[[], str], file: Path) -> Path:
