@@ -56,7 +56,7 @@ def plan_part(plan: TargetPlan) -> Extra:
     if len(plan.answers):
         rows = plan.answers.replace(math.inf, math.nan)
         for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _sure):
-            own = rows.columns.intersection(columns)
+            own = [column for column in columns if column in rows]
             rows[own] = rows[own].map(form, na_action="ignore")
         hired = [*map(offer_words, rows["offer"], rows["is_spot"])]
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows.assign(hired=hired), PLAN)))
