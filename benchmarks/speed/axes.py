@@ -1,0 +1,207 @@
+"""Claim: `diagnose --fastest` ends within 5 % of the fastest way there is, for a tenth of the time.
+
+The whole grid of the axes (framework, workers, micro-batch, prefetch, compile) is measured by the
+same probes, in rounds of random order; what `--fastest` has taken, and two habits, are cells of it:
+*largest batch*, one pass of the largest micro-batch that runs, found by halving (as Lightning and
+Composer do), and *compile always*. All are compared by the grid's own seconds.
+
+    python benchmarks/speed/axes.py [--workloads mlp,conv,table] [--rounds 3] [--batch 64]
+
+The grid comes second and finds on disk what was compiled, so the shares are upper bounds. On two
+cores the three small workloads take an hour, `resnet18` and `distilbert` hours each. One of
+`--batch 65` has few ways, and shows in minutes that all of it runs.
+Bars: within 5 % of the best, at most 10 % of the grid's seconds; exit 1 below them, and losses are
+printed like wins.
+"""
+
+import argparse
+import csv
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import raybench
+from raybench.cluster.signals import Interrupt
+from raybench.data.dataset import Dataset
+from raybench.models.find import load_workload_dataset
+from raybench.report.console import make_console
+from raybench.results.store import DIAGNOSIS, Store, machine, versions
+from raybench.runs.deadline import Deadline
+from raybench.runs.diagnose import ProbeTrainer, leeway_of
+from raybench.runs.wait_watch import Waits, live_session
+from raybench.scaling.speed_axes import AXES, Leeway, ways_of
+from raybench.spec.documents import read_mapping
+from raybench.spec.run import RunSpec
+
+NEAR, SHARE = 1.05, 0.1
+DIGITS = {"name": "digits", "image_size": 28}
+ROWS = 4000
+
+
+def table(folder: Path) -> dict[str, Any]:
+    """Forty columns of numbers and a class."""
+    rng = np.random.default_rng(0)
+    with (folder / "table.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([*(f"x{i}" for i in range(40)), "label"])
+        rows.writerows(
+            [*map(float, rng.normal(size=40).round(3)), f"c{i % 7}"] for i in range(ROWS)
+        )
+    return {"name": "csv", "path": str(folder / "table.csv"), "label": "label"}
+
+
+def texts(folder: Path) -> dict[str, Any]:
+    """Short texts of 20 words."""
+    rng = np.random.default_rng(0)
+    with (folder / "texts.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label"])
+        for i in range(ROWS):
+            words = " ".join(f"word{n}" for n in rng.integers(0, 2000, 20))
+            rows.writerow([words, f"c{i % 2}"])
+    given = {"name": "csv", "path": str(folder / "texts.csv"), "label": "label", "text": "text"}
+    return given | {"sequence_length": 32}
+
+
+PICTURES = {"name": "synthetic", "shape": [32, 32, 3], "num_classes": 10, "num_samples": ROWS}
+WORKLOADS: dict[str, tuple[str, Any, int]] = {
+    "mlp": ("mlp", lambda folder: DIGITS, 64),
+    "conv": ("mnist_small", lambda folder: DIGITS, 64),
+    "resnet18": ("resnet18", lambda folder: PICTURES, 64),
+    "distilbert": ("transformers:distilbert", texts, 32),
+    "table": ("mlp", table, 256),
+}
+"""Model, data, samples of a step."""
+
+
+@dataclass
+class Grid:
+    """Every way to run a spec, and what rounds of probes say of it."""
+
+    specs: list[RunSpec]
+    step_s: dict[int, list[float]] = field(default_factory=dict)
+    spent_s: float = 0.0
+
+    def median(self, spec: RunSpec) -> float:
+        """Seconds of a step of a way; infinite of one that has failed."""
+        times = self.step_s.get(self.specs.index(spec), [])
+        return statistics.median(times) if times else float("inf")
+
+
+def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
+    """Each way of an axis with each of the others."""
+    found = [spec]
+    for axis in AXES:
+        for one in list(found):
+            ways = ways_of(axis, one, leeway)
+            found += [] if isinstance(ways, str) else [w for w in ways.values() if w not in found]
+    return found
+
+
+def measure(
+    grid: Grid, dataset: Dataset, folder: Path, rounds: int, steps: int, leeway: Leeway
+) -> None:
+    """Probe every way in each round, in an order of its own."""
+    console, interrupt = make_console(sys.stderr), Interrupt()
+    rng = np.random.default_rng(0)
+    with live_session(None, interrupt, console) as session, Store(folder) as store:
+        grid.specs[1:] = every_way(grid.specs[0], leeway)[1:]
+        deadline = Deadline(None, interrupt=interrupt)
+        with Waits(session, console, deadline, None) as waits:
+            trainer = ProbeTrainer(session.pool, store, waits, deadline)
+            for number in range(rounds):
+                for index in rng.permutation(len(grid.specs)).tolist():
+                    spec = grid.specs[index]
+                    step_s, record = trainer.time_step(
+                        spec, dataset, f"{index}-{number}", "grid", steps=steps, may_fail=True
+                    )
+                    grid.spent_s += record.wall_s
+                    if step_s is not None:
+                        grid.step_s.setdefault(index, []).append(step_s)
+
+
+def largest_batch(grid: Grid) -> RunSpec:
+    """One pass of as many samples as run, by halving; nothing else is changed."""
+    spec = grid.specs[0]
+    passes = sorted((w for w in grid.specs if _alike(w, spec)), key=lambda one: one.accumulate)
+    return next(one for one in passes if grid.median(one) < float("inf"))
+
+
+def _alike(one: RunSpec, spec: RunSpec) -> bool:
+    cut = {"batch_size_per_worker": 1, "accumulate": 1}
+    return one.model_copy(update=cut) == spec.model_copy(update=cut)
+
+
+def compiled(grid: Grid) -> RunSpec:
+    """The spec as it is, compiled."""
+    wanted = grid.specs[0].model_copy(update={"compile": "default"})
+    return next(one for one in grid.specs if one == wanted)
+
+
+def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
+    """Measure one workload; print who is how near to the best; return whether the bars are held."""
+    workload, data, samples = WORKLOADS[name]
+    content = {"workload": workload, "dataset": data(folder)}
+    content["batch_size_per_worker"] = batch or samples
+    content["objective"] = {"kind": "best_at_budget", "max_train_seconds": 60}
+    spec = RunSpec.model_validate(content)
+    raybench.diagnose(spec, fastest=True, out=folder / "fastest", repeats=max(rounds, 3))
+    answer = read_mapping(folder / "fastest" / DIAGNOSIS)
+    taken = RunSpec.model_validate(answer["spec"]).in_short()
+    _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    grid = Grid([spec])
+    measure(
+        grid, dataset, folder / "grid", rounds, answer["steps"], leeway_of(None, spec, dataset)[0]
+    )
+    best = min(grid.specs, key=grid.median)
+    share = answer["seconds"] / grid.spent_s
+    print(f"\n{name}: {len(grid.specs)} ways, {grid.spent_s:.0f} s; --fastest {share:.1%} of that")
+    ways = {"best": best, "--fastest": _in(grid, taken), "as it was": spec}
+    ways |= {"largest batch": largest_batch(grid), "compile always": compiled(grid)}
+    for who, way in ways.items():
+        times = grid.median(way) / grid.median(best)
+        cut = f"{way.num_workers}x{way.batch_size_per_worker}x{way.accumulate}"
+        print(
+            f"  {who:15} {way.global_batch_size / grid.median(way):12,.0f} samples/s, "
+            f"{times:.2f} times the best's step: {way.framework} {cut} {way.compile} "
+            f"prefetch {way.prefetch}"
+        )
+    return grid.median(ways["--fastest"]) <= NEAR * grid.median(best) and share <= SHARE
+
+
+def _in(grid: Grid, way: RunSpec) -> RunSpec:
+    """The cell of the grid that a written spec is."""
+    keys = (
+        "framework",
+        "num_workers",
+        "batch_size_per_worker",
+        "accumulate",
+        "compile",
+        "prefetch",
+    )
+    return next(w for w in grid.specs if all(getattr(w, k) == getattr(way, k) for k in keys))
+
+
+def main() -> int:
+    """Compare all workloads that are named; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", default="mlp,conv,table")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, help="samples of a step (default: the workload's)")
+    given = parser.parse_args()
+    print(machine(), versions())
+    held = []
+    for name in given.workloads.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            held.append(compare(name, Path(folder), given.rounds, given.batch))
+    print(f"\nbars held by {sum(held)} of {len(held)}")
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
