@@ -10,13 +10,13 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raybench.cluster.host_speed import measure_hosts, on_node, slow_hosts
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, Measured, RunFailed
 from raybench.cluster.session import Session
@@ -73,6 +73,7 @@ def examine(session: Session, address: str | None) -> Facts:
             if not port["is_open"]
         ]
     problems += problems_between(hosts)
+    notes += slow_hosts({facts["host"]: facts["speed"] for facts in hosts}).values()
     placement = measured_by(hosts)
     network = _network(session, NAME, placement, problems, notes)
     inside = None
@@ -98,19 +99,13 @@ def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> 
         if one.gpus_per_worker and node.room(one):
             number, key = math.ceil(one.gpus_per_worker), (node, one.framework)
             asked[key] = max(number, asked.get(key, 0))
-    tasks = {(node, name): _on(node.id, _seen_there).remote(name) for node, name in asked}
+    tasks = {(node, name): on_node(node.id, _seen_there).remote(name) for node, name in asked}
     for (node, framework), number in asked.items():
         try:
             seen: Seen = ray.get(tasks[node, framework], timeout=FACTS_S)
         except ray.exceptions.RayError as error:
             seen = Seen(problem=_last_line(error))
         require_gpus(framework, number, len(seen.names), seen.problem, host=node.name)
-
-
-def _on(node: str, function: Callable[..., Any]) -> Any:
-    """Return a function as a task of one node, which takes no core there."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
 
 
 def _last_line(error: Exception) -> str:
@@ -133,8 +128,8 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     """Return every node's facts, or the sentence on why there are none; all at the same time."""
     tasks = [
         (
-            _on(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU"))),
-            _on(entry["NodeID"], unix_seconds),
+            on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU"))),
+            on_node(entry["NodeID"], unix_seconds),
         )
         for entry in entries
     ]
@@ -148,6 +143,10 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
                 f"host {entry['NodeManagerHostname']}: its facts cannot be had "
                 f"({_last_line(error)}); is raybench installed there, in the same Python?"
             )
+    pairs = zip(entries, found, strict=True)
+    known = {entry["NodeID"]: one for entry, one in pairs if not isinstance(one, str)}
+    for node, speed in measure_hosts(list(known)).items():
+        known[node]["speed"] = speed
     return found
 
 

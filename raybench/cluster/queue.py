@@ -103,6 +103,8 @@ class Queue:
         self._admission, self._options, self._books = admission, options, books
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
         self._given_notice: frozenset[str] = frozenset()
+        self.left_out: set[str] = set()
+        """Nodes, by Ray's ids, that stay in the cluster and are given no workers."""
         self._looked_at = float("-inf")
         self._scaling = scaling or Scaling(is_on=options.scales)
         self._asking: dict[str, _Asking] = {}
@@ -208,7 +210,8 @@ class Queue:
         )
         self._given_notice |= leaving
         admission = self._admission
-        if entries and (lost := admission.update(as_nodes(entries, self._options.driver, leaving))):
+        gone = leaving | self.left_out
+        if entries and (lost := admission.update(as_nodes(entries, self._options.driver, gone))):
             self._on_lost(lost)
         admission.taken = internals.taken_by_others(admission.nodes, admission.held(), free)
 

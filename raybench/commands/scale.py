@@ -40,6 +40,8 @@ def fit_file(options: "ScaleOptions", file: Path) -> Ended:
         (options.train, "--train"),
         (options.command, "--command"),
         (options.log, "--log"),
+        (options.until, "--until"),
+        (options.time_budget, "--time-budget"),
     ):
         if given:
             raise UserError(f"{name}: is of a study, and --fit runs none; leave one of them out.")

@@ -11,7 +11,13 @@ import pandas as pd
 from raybench.report.how_sure import how_sure
 from raybench.report.pairs import comparison_of, sentences
 from raybench.report.remarks import disturbed_line, edge_lines, target_warning
-from raybench.report.scaling_printed import other_lines, outlier_lines, scaling_answer
+from raybench.report.scaling_printed import (
+    drift_line,
+    other_lines,
+    outlier_lines,
+    scaling_answer,
+    straggler_lines,
+)
 from raybench.report.words import (
     as_billed,
     by_the_wall,
@@ -98,7 +104,8 @@ def said(results: Study) -> Said:
     if results.is_scaling:
         cells = scaling_cells(results)
         found = scaling_answer(cells) or [_all_failed(results) or _fastest_cell(cells)]
-        mind = [*outlier_lines(results), *other_lines(cells), *notes]
+        mind = [*outlier_lines(results), *other_lines(cells), *straggler_lines(results)]
+        mind += [*drift_line(results), *notes]
         return Said([(line,) for line in found], mind=mind)
     if results.study["study"].get("run"):
         return Said([(_trained(results),)], mind=notes)

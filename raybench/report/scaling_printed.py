@@ -9,6 +9,7 @@ from rich.console import Console
 from raybench.report.tables import print_frame, texts, value_form, without_unknown
 from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
+from raybench.scaling.shares import FEWEST_MEASURED, SLOW, RankRows, rank_rows, slow_sentences
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean
 
@@ -148,6 +149,33 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
             "evaluations."
         )
     return lines
+
+
+def straggler_lines(results: Study) -> list[str]:
+    """Return a sentence for each worker that others wait for, of runs on the same devices."""
+    found: dict[tuple[str, ...], RankRows] = {}
+    for exchanges in (True, False):  # without exchange each is timed by itself, which is surer
+        own: dict[tuple[str, ...], RankRows] = {}
+        for name, run in results.runs.items():
+            if run.spec.exchange_gradients != exchanges:
+                continue
+            for kind, rows in rank_rows(results.evaluations.get(name, ()), run.spec).items():
+                own.setdefault(tuple(run.places), {}).setdefault(kind, []).extend(rows)
+        found |= {one: rows for one, rows in own.items() if len(rows["input"]) >= FEWEST_MEASURED}
+    return [line for places, rows in found.items() for line in slow_sentences(rows, places)]
+
+
+def drift_line(results: Study) -> list[str]:
+    """Return how many runs were trained while their hosts were slower than at first; [] of none."""
+    runs = [run for run in results.runs.values() if (run.host_drift or 1.0) >= SLOW]
+    if not runs:
+        return []
+    worst = max(run.host_drift or 1.0 for run in runs)
+    return [
+        f"Under drift: {len(runs)} of {len(results.runs)} runs (cells "
+        f"{', '.join(sorted({run.source or '' for run in runs}))}) were trained while a host took "
+        f"up to {worst:.2g} times as long for the same work as when the study began."
+    ]
 
 
 def _cell_words(row: Any) -> str:

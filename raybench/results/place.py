@@ -35,7 +35,7 @@ UNSET = ("kind", "target", "hold", "max_train_seconds")
 """Keys of an objective that reference runs may change that set a target."""
 LONGEST_VALUE = 100
 """Characters of a value that a sentence shows."""
-SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
+SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")
 """The same of a scaling study."""
 
 

@@ -98,14 +98,14 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     return Ended(exit_code(pairs), place)
 
 
-def read_share(text: str) -> float:
+def read_share(text: str, flag: str = "--smallest") -> float:
     """Return `2%` or `0.02` as a share; UserError for what is none."""
     try:
         value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
         value = math.nan
     if not 0.0 <= value < 1.0:
-        raise UserError(f"--smallest {text}: must be a share below all, such as 2% or 0.02.")
+        raise UserError(f"{flag} {text}: must be a share below all, such as 2% or 0.02.")
     return value
 
 
@@ -279,7 +279,7 @@ def _run(
             errors=errors,
         )
 
-    with live_session(options.address, interrupt, console) as session:
+    with live_session(options.address, interrupt, console, options.hosts) as session:
         for spec in compared.specs.values():
             check_connected(session, spec, console)
         file = store.folder / STUDY_FILE
@@ -294,7 +294,7 @@ def _run(
                     "smallest": smallest,
                     "errors": errors,
                 },
-                "notes": [],
+                "notes": session.notes,
                 **with_session(earlier, cluster=session.capacity.document()),
             },
         )

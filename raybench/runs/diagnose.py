@@ -43,12 +43,13 @@ from raybench.scaling.shares import (
     Estimate,
     Probe,
     Probes,
+    RankRows,
     Shares,
-    SlowRank,
-    moves,
     probe_spec,
+    rank_rows,
     rounds,
     slow_ranks,
+    slow_sentences,
     step_seconds,
     steps_for,
     whole_rounds,
@@ -126,9 +127,9 @@ class ProbeRuns:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds of a step: one of each probe for each round."""
-        self.rank_s: dict[bool, list[tuple[float, ...]]] = {True: [], False: []}
-        """Of the probes without exchange, with the run's own data and without: the seconds of each
-        rank in every interval."""
+        self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
+        """Of the probes without exchange: `input` by those with the run's own data, the rest by
+        those without."""
         self._trainer, self._dataset = trainer, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
@@ -164,7 +165,7 @@ class ProbeRuns:
         """Keep the verdict, and what it was read from."""
         verdict = self.verdict()
         times = {name: self.times[probe] for probe, name in self.probes.names.items()}
-        slow = [vars(one) for one in self.slow]
+        slow = [vars(one) for one in slow_ranks(self.ranks, self.places)]
         found = verdict.document() | ({"slow_ranks": slow} if slow else {}) | {"probes": times}
         store.write_yaml(DIAGNOSIS, found, comment=VERDICT)
 
@@ -231,7 +232,8 @@ class ProbeRuns:
                 self.times[probe].append(self._step_s(curve, probe))
                 of_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
                 if of_batch and not probe.exchanges:
-                    self.rank_s[probe.reads] += [one.rank_s for one in curve[1:] if one.rank_s]
+                    for kind, rows in rank_rows(curve, self.spec).items():
+                        self.ranks[kind] += rows if (kind == "input") == probe.reads else []
 
     def so_far(self) -> str:
         """Return the shares after the rounds so far, in words."""
@@ -248,25 +250,13 @@ class ProbeRuns:
             num_nodes=max(1, record.num_nodes) if record else 1,
             num_parameters=(record.num_parameters or 0) if record else 0,
         )
-        return replace(found, sentence=" ".join([found.sentence, *self._slow_sentences()]))
+        said = slow_sentences(self.ranks, self.places)
+        return replace(found, sentence=" ".join([found.sentence, *said]))
 
     @property
-    def slow(self) -> list[SlowRank]:
-        """The workers that stay slower than the others."""
-        alone, reading = (np.array(self.rank_s[reads]) for reads in (False, True))
-        record = self._record
-        places = zip(record.hosts, record.devices, strict=True) if record else ()
-        return slow_ranks(alone, reading, [f"host {host}, {device}" for host, device in places])
-
-    def _slow_sentences(self) -> list[str]:
-        if slow := self.slow:
-            return [one.sentence for one in slow]
-        if (times := moves(np.array(self.rank_s[False]))) is None:
-            return []
-        return [
-            f"The slowest worker takes {times:.2g} times as long as the others, another one each "
-            "time, as where other processes use the cores."
-        ]
+    def places(self) -> list[str]:
+        """Host and device of each rank."""
+        return self._record.places if self._record else []
 
     @property
     def _shares(self) -> Shares:

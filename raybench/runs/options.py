@@ -60,6 +60,9 @@ class FollowedOptions(Options):
 
     progress: Literal["screen", "jsonl"] = "screen"
     """How the runs are shown; jsonl: as JSON objects, one a line, on stderr."""
+    hosts: Literal["note", "strict"] = "note"
+    """Of hosts that are slower than the others at the same work: note them, or (strict) place no
+    workers there."""
 
 
 class LoggedOptions(FollowedOptions):
@@ -141,6 +144,11 @@ class ScaleOptions(LoggedOptions):
     predict: str | None = None
     """Numbers of workers, as 8,16,64: at every batch size measured, on nodes as full as the fullest
     measured; or a CSV of cells with the columns of --fit but step_s."""
+    until: str | None = None
+    """Such as 10%: run further cells, those that narrow the predictions most, until the 90 %
+    interval of each that --predict asks for is at most so much to each side."""
+    time_budget: float | None = None
+    """Seconds for everything."""
     fit: str | None = None
     """Run nothing, fit the steps of this CSV: columns num_workers, num_nodes,
     batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
@@ -189,6 +197,7 @@ METAVARS = {
     "study": "STUDY.yaml|NAME",
     "predict": "8,16,64|FILE.csv",
     "network": "RATIO|FILE",
+    "until": "SHARE",
     "sides": "A B",
 }
 """What the command line's help calls the values; else by the option's name."""

@@ -3,11 +3,13 @@ named study, or the default one), what its cells train, the plan that `--dry-run
 runs, one at a time in a random order, interleaved by repeat.
 """
 
+import functools
 import json
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.host_speed import HostWatch
+from raybench.cluster.layout import num_nodes
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.cluster.worker import DATA
@@ -30,6 +34,7 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.results.study import load
+from raybench.runs.compare import read_share
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
@@ -43,8 +48,11 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
+from raybench.scaling.averaged import Prediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
-from raybench.scaling.fit_command import check_predict
+from raybench.scaling.fit_command import FittedGroup, check_predict, place_of
+from raybench.scaling.fits import fit_study
+from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping, validate
@@ -53,14 +61,16 @@ from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import naming
 from raybench.spec.run import Placement, describe, label_keys
 from raybench.spec.scaling_study import (
+    OWN_KEYS,
+    Cell,
     ScalingStudy,
     StudyCell,
     build_scaling_study,
     set_in_scaling,
     study_cells,
 )
-from raybench.spec.text import clean
-from raybench.stats.record import RunRecord
+from raybench.spec.text import clean, counted
+from raybench.stats.record import RunRecord, StopReason
 from raybench.training.check_model import check_models, in_groups
 
 
@@ -71,6 +81,7 @@ def run_study(
     store: Store,
     progress: Progress,
     deadline: Deadline,
+    watch: HostWatch | None = None,
 ) -> None:
     """Run what is left of a study in the store's folder, until it is done or `deadline` ends it.
 
@@ -86,10 +97,13 @@ def run_study(
     ]
     progress.begin("scaling", len(left))
     with SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved:
-        single_run = SingleRun(session, store, deadline, progress, saved)
+        single_run = SingleRun(session, store, deadline, progress, saved, watch=watch)
         for cell, number in left:
             if deadline.over:
                 break
+            if watch is not None:
+                watch.look()
+                session.capacity.refuse_infeasible(cell.spec.placement.group)
             name, spec = cell.repeat(number)
             single_run.train(spec, name, "scaling", source=cell.name)
     deadline.raise_fault()
@@ -276,6 +290,9 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     chosen = chosen_study(options)
     check_address(options.address)
     check_predict(options.predict)
+    until = None if options.until is None else read_share(options.until, "--until")
+    if until is not None and options.predict is None:
+        raise UserError("--until: name what is to be predicted so surely, as --predict 8,16.")
     place = check_place(options.out or f"results/{chosen.study.name}")
     study, is_local = chosen.study, chosen_address(options.address) is None
     words = list[str]()
@@ -308,9 +325,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
             loggers.start()
-            interrupted = _run(
-                options, replace(chosen, study=study), store, console, checked, interrupt
-            )
+            chosen = replace(chosen, study=study)
+            interrupted = _run(options, chosen, store, console, checked, interrupt, until)
             loggers.end()
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
@@ -377,8 +393,8 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
 
 
 def _continued(chosen: Chosen, place: str, file: Path | None) -> ScalingStudy:
-    """Return the study with the numbers of workers of an earlier session of it, if `file` tells
-    of one; UserError with the difference where it is of another study."""
+    """Return the study with the numbers of workers and the further cells of an earlier session of
+    it, if `file` tells of one; UserError with the difference where it is of another study."""
     study = chosen.study
     if file is None:
         return study
@@ -388,7 +404,8 @@ def _continued(chosen: Chosen, place: str, file: Path | None) -> ScalingStudy:
     elif isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
         study = study.with_workers(earlier["num_workers"])
     refuse_other_scaling(place, file, study)
-    return study
+    more = validate(ScalingStudy, earlier or {}, place).more
+    return study.model_copy(update={"more": more})
 
 
 def _run(
@@ -398,9 +415,15 @@ def _run(
     console: Console,
     checked: Checked,
     interrupt: Interrupt,
+    until: float | None,
 ) -> bool:
-    """Run what is left of the study; return whether it was interrupted."""
+    """Run what is left of the study, and `until` predictions are so sure; return whether it was
+    interrupted."""
     with live_session(options.address, interrupt, console) as session:
+        file = store.folder / STUDY_FILE
+        earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
+        watch = HostWatch(session, options.hosts, partial(say, console), earlier.get(HOSTS))
+        watch.look()
         left_out = chosen.left_out(console)
         study = with_room(chosen.study, session.capacity, chosen.source, left_out)
         named = GPUS in (study.axes.keys() | study.base.model_fields_set) or study.cells is not None
@@ -408,12 +431,13 @@ def _run(
         asking = f"--set base.{GPUS}=1"
         for sentence in check_cluster(session, placements, are_gpus_named=named, asking=asking):
             say(console, sentence)
-        _write_study(options, replace(chosen, study=study), store, session)
+        write = partial(_write_study, options, chosen, store, session, earlier, watch)
+        write(study)
         # Loaded once here, mapped by every worker of this host.
         for key, dataset in checked.datasets.items():
             if dataset.name not in STORED:
                 share(dataset, session.scratch / DATA / key)
-        deadline = Deadline(None, interrupt=interrupt)
+        deadline = Deadline(options.time_budget, began=interrupt.began, interrupt=interrupt)
         cells = study_cells(study)
         progress = Progress(
             console,
@@ -425,8 +449,92 @@ def _run(
         )
         interrupt.can_continue = True
         with progress, watching(session, progress, deadline, options.wait):
-            run_study(study, session=session, store=store, progress=progress, deadline=deadline)
+            run = partial(run_study, session=session, store=store, progress=progress, watch=watch)
+            run(study, deadline=deadline)
+            seeking = Until(until or 0.0, session.capacity)
+            while until is not None:
+                fitted = fit_study(load(store.folder), predict=options.predict)
+                found, said = seeking.next_cell(study, fitted, deadline.reason())
+                progress.say(said)
+                if found is None:
+                    session.notes.append(said)
+                    break
+                study = found
+                write(study)
+                run(study, deadline=deadline)
+        write(study)  # with what was said meanwhile
     return interrupt.is_set
+
+
+NARROWER = 0.99
+"""Times its spread that a prediction has at most once a cell that is worth a run is measured."""
+STALLED, STALLED_AT = 4, 0.95
+"""Cells after which the least sure prediction has to have at most such a part of its spread."""
+
+
+@dataclass
+class Until:
+    """Finds what else to measure until all predictions are so sure."""
+
+    share: float
+    """Half of a 90 % interval, relative."""
+    capacity: Capacity
+    spreads: list[float] = field(default_factory=list)
+    """Of the least sure prediction, before each cell."""
+
+    def next_cell(
+        self, study: ScalingStudy, fitted: Sequence[FittedGroup], over: StopReason | None
+    ) -> tuple[ScalingStudy | None, str]:
+        """Return the study with one more cell, and what is said of it; None, and why, where none is
+        to be measured, or the study is `over`."""
+        predicted = [(now, one) for one in fitted for now in one.model.predict(one.asked)]
+        unsure = [(now, one) for now, one in predicted if now.spread > self.share]
+        unsure.sort(key=lambda pair: -pair[0].spread)
+        more = f"{counted(len(study.more), 'further cell')} measured"
+        if not predicted:
+            return None, "--until: so few cells predict nothing; measure more sizes."
+        if not unsure:
+            return None, f"All that --predict asks for is within ±{self.share:.0%}, {more}."
+        least = unsure[0][0]
+        head = f"Least sure is {place_of(least.cell)}, ±{least.spread:.1%}, {more}"
+        self.spreads.append(least.spread)
+        if over is not None:
+            return None, f"{head}: {'the time is over' if over == 'time_budget' else over}."
+        if least.spread > STALLED_AT * min(self.spreads[:-STALLED], default=math.inf):
+            return None, f"{head}: the last {STALLED} cells did not narrow it."
+        for now, one in unsure:
+            if (found := self._narrowing(study, now, one)) is not None:
+                cell, changes = found
+                longer = study.model_copy(update={"more": [*study.more, Cell(changes=changes)]})
+                return longer, f"{head}: next is {place_of(cell)}."
+        return None, f"{head}: nothing else that has room here would narrow it."
+
+    def _narrowing(
+        self, study: ScalingStudy, now: Prediction, one: FittedGroup
+    ) -> tuple[Measured, dict[str, Any]] | None:
+        """Return the cell with room that narrows a prediction most, and what it changes."""
+        specs = [cell.spec for cell in study_cells(study)]
+        alike = [s for s, name in zip(specs, series_of(specs), strict=True) if name == one.group[0]]
+        ran = {tuple(getattr(spec, key) for key in OWN_KEYS) for spec in alike}
+
+        def own(cell: Measured) -> dict[str, Any]:
+            return {key: getattr(cell, key) for key in OWN_KEYS}
+
+        def placed(cell: Measured) -> Measured | None:
+            group = alike[0].model_copy(update=own(cell)).placement.group
+            nodes = num_nodes(group, self.capacity.nodes)
+            is_new = tuple(own(cell).values()) not in ran
+            return replace(cell, num_nodes=nodes) if nodes and is_new else None
+
+        found = next_cells(one.model, now.cell, placed)
+        if not found or found[0].spread > NARROWER * now.spread:
+            return None
+        document = alike[0].document()
+        changes = {
+            key: functools.reduce(lambda part, name: part[name], key.split("."), document)
+            for key in changed_keys(study)
+        }
+        return found[0].cell, changes | own(found[0].cell)
 
 
 def changed_keys(study: ScalingStudy) -> list[str]:
@@ -442,17 +550,28 @@ def outcome_words(record: RunRecord) -> str:
     return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"
 
 
-def _write_study(options: ScaleOptions, chosen: Chosen, store: Store, session: Session) -> None:
-    file = store.folder / STUDY_FILE
-    earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
+HOSTS = "hosts"
+"""Key of `study.yaml`: the seconds of the same work on each host when the study began."""
+
+
+def _write_study(
+    options: ScaleOptions,
+    chosen: Chosen,
+    store: Store,
+    session: Session,
+    earlier: dict[str, Any],
+    watch: HostWatch,
+    study: ScalingStudy,
+) -> None:
     asked = options.predict
     is_numbers = asked is not None and not asked.strip("0123456789, ")
     store.write_yaml(
         STUDY_FILE,
         {
-            "study": {"objective": chosen.study.base.objective.model_dump(mode="json")},
-            SCALING: chosen.study.document(),
-            NAMED: chosen.study.name if chosen.is_named else None,
+            "study": {"objective": study.base.objective.model_dump(mode="json")},
+            SCALING: study.document(),
+            NAMED: study.name if chosen.is_named else None,
+            HOSTS: watch.medians,
             PREDICT: asked if is_numbers else earlier.get(PREDICT),
             "notes": session.notes,
             **with_session(earlier, cluster=session.capacity.document()),

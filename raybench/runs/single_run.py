@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session
@@ -29,6 +30,8 @@ class SingleRun:
     keep_groups: bool = True
     """False gives every run new worker processes."""
     disturbed: Disturbed = field(default_factory=Disturbed)
+    watch: HostWatch | None = None
+    """What knows how fast its hosts are; none does not."""
     _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """One thread at a time writes records, and draws on the screen."""
 
@@ -56,6 +59,8 @@ class SingleRun:
             record, lines = self._train(spec, name, role, source, test, judge)
             if record.stop == "time_budget" and record.ledger["train"] > cap_s:
                 record = replace(record, stop="cap")
+            if self.watch is not None:
+                record = replace(record, host_drift=self.watch.drift_of(record.hosts))
             with self._writing:
                 reruns = 0 if before is None else before.reruns + 1
                 record = self.disturbed.judged(record, reruns=reruns)

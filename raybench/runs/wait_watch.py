@@ -9,11 +9,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 from rich.console import Console
 
+from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.queue import Waiting
 from raybench.cluster.session import Session, busy_sentence
 from raybench.cluster.signals import Interrupt
@@ -177,8 +179,16 @@ def head_of(waiting: Mapping[str, Waiting]) -> str | None:
 
 
 @contextlib.contextmanager
-def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
-    """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open."""
+def live_session(
+    address: str | None,
+    interrupt: Interrupt,
+    console: Console,
+    hosts: Literal["note", "strict"] | None = None,
+) -> Iterator[Session]:
+    """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open.
+
+    `hosts`: what becomes of one that is slower than others, where there are several.
+    """
     busy = busy_sentence() if address is None else None
     if busy is not None:
         say(console, busy)
@@ -188,4 +198,6 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
         interrupt.check()
         if session.warning is not None:
             say(console, session.warning)
+        if hosts is not None and len(session.capacity.nodes) > 1:
+            HostWatch(session, hosts, partial(say, console)).look()
         yield session

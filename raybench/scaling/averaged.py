@@ -13,7 +13,7 @@ And what to measure next: the cells that would narrow a prediction most, and wha
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -135,6 +135,11 @@ class Prediction:
     def samples_per_s(self) -> float:
         """Throughput of all workers together."""
         return self.cell.samples / self.step_s
+
+    @property
+    def spread(self) -> float:
+        """Half of the interval, relative: 0.1 is ±10 %."""
+        return math.sqrt(self.high_s / self.low_s) - 1
 
 
 @dataclass(frozen=True)
@@ -270,18 +275,20 @@ class NextCell:
 
 def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
     """Return the cell whose prediction has the widest interval."""
-    found = model.predict(cells)
-    return max(found, key=lambda one: (one.high_s / one.low_s, one.cell)).cell
+    return max(model.predict(cells), key=lambda one: (one.spread, one.cell)).cell
 
 
-def next_cells(model: ThroughputModel, asked: Cell) -> list[NextCell]:
+def next_cells(
+    model: ThroughputModel, asked: Cell, placed: Callable[[Cell], Cell | None] = lambda cell: cell
+) -> list[NextCell]:
     """Return the cells whose measured steps would narrow the asked prediction most, the best first;
-    fewer where there are no others to try.
+    fewer where there are no others to try. `placed`: on as many nodes as it would be, if it can.
 
     As the law's draws and what it leaves over have it: how far a cell's step tells the asked one is
     their covariance (as if both were normal). The second is the best once the first is known.
     """
-    tried = _candidates(model, asked)
+    there = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
+    tried = sorted(cell for cell in there if cell is not None)
     if not tried:
         return []
     own, (now, *rest) = model.own, model.predict([asked, *tried])
@@ -305,8 +312,8 @@ def next_cells(model: ThroughputModel, asked: Cell) -> list[NextCell]:
     return found
 
 
-def _candidates(model: ThroughputModel, asked: Cell) -> list[Cell]:
-    """Return cells that are not measured: up to twice the most workers, and half of those asked
+def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
+    """Return cells, measured ones too: up to twice the most workers, and half of those asked
     for, on nodes as full as any measured, or two on two nodes; at measured batches and the asked
     one."""
     seen = model.observed.cells
@@ -320,5 +327,4 @@ def _candidates(model: ThroughputModel, asked: Cell) -> list[Cell]:
     measured = {cell.batch_size_per_worker for cell in seen} - {own}
     near = sorted(measured, key=lambda batch: (abs(math.log(batch / own)), batch))[:BATCHES]
     batches = {own, *near}
-    cells = {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in batches}
-    return sorted(cells - set(seen))
+    return {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in batches}

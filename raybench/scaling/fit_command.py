@@ -194,10 +194,14 @@ class FittedGroup:
     group: Group
     num_rows: int
     model: ThroughputModel
-    left_out: list[LeftOut]
     asked: list[Cell]
     network: Network | None = None
     """What lies between hosts, where it was measured apart."""
+
+    @cached_property
+    def left_out(self) -> list[LeftOut]:
+        """Cells as the others predict them."""
+        return leave_one_out(self.model)
 
     @cached_property
     def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
@@ -263,23 +267,23 @@ def fits(
     for group, rows in measured.groups.items():
         model = ThroughputModel.fit(Observed.of(rows), priors)
         cells = asked.get(group, [])
-        yield FittedGroup(group, len(rows), model, leave_one_out(model), cells, network)
+        yield FittedGroup(group, len(rows), model, cells, network)
 
 
 def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
     (now,) = model.predict([asked])
     each = [
-        f"{_place(one.cell)} (to ±{one.spread:.0%}; {STEPS} steps are {one.worker_seconds:,.3g} "
+        f"{place_of(one.cell)} (to ±{one.spread:.0%}; {STEPS} steps are {one.worker_seconds:,.3g} "
         "worker-seconds)"
         for one in cells
     ]
     return (
-        f"Least sure is {_place(asked)}, ±{math.sqrt(now.high_s / now.low_s) - 1:.0%}; measure "
-        f"next {', then '.join(each)}."
+        f"Least sure is {place_of(asked)}, ±{now.spread:.0%}; measure next {', then '.join(each)}."
     )
 
 
-def _place(cell: Cell) -> str:
+def place_of(cell: Cell) -> str:
+    """Return where a cell's step runs, and on what, in words."""
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
 

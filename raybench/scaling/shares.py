@@ -3,8 +3,8 @@
 What a part of the step costs is what the step loses with it: probes are the same steps without the
 exchange, without the data's way, without both. Pure: which run specs to train, in which order.
 
-And which worker is slow, from the steps that each takes for itself: in an exchange all wait for the
-last one, so that its seconds look alike on every rank.
+And which worker is slow, from what each does for itself: in an exchange all wait for the last one,
+so that its seconds look alike on every rank.
 """
 
 import math
@@ -279,6 +279,14 @@ FEWEST_MEASURED = 6
 """Measurements, below which nothing is said."""
 
 
+SlowKind = Literal["compute", "cores", "input"]
+SLOW_WORDS: dict[SlowKind, str] = {
+    "compute": "its steps are: look for a throttled or shared device there, or leave the host out",
+    "cores": "others have its cores: end them, or lift the quota there",
+    "input": "its steps alone are not: its data come slowly: look at how that host reads them",
+}
+
+
 @dataclass(frozen=True)
 class SlowRank:
     """A worker that all others wait for."""
@@ -288,35 +296,71 @@ class SlowRank:
     """Its host and device."""
     times: float
     """Its seconds for the same work over those of the others, the median of all measurements."""
-    is_input: bool
-    """Whether it is slow only where it reads its samples."""
+    kind: SlowKind
+    """`compute`: it computes slowly; `cores`: it would not if others left it its cores; `input`:
+    only where it reads its samples."""
 
     @property
     def sentence(self) -> str:
         """What is said of it."""
-        what = "its steps alone are not: its data come slowly" if self.is_input else "its steps are"
-        advice = (
-            "look at how that host reads them"
-            if self.is_input
-            else "look for a throttled or shared device there, or leave the host out"
-        )
         return (
             f"Worker {self.rank} ({self.where}) takes {self.times:.2g} times as long as the others "
-            f"for the same work, and every step waits for it; {what}: {advice}."
+            f"for the same work, and every step waits for it; {SLOW_WORDS[self.kind]}."
         )
 
 
-def slow_ranks(alone: Floats, reading: Floats, where: Sequence[str]) -> list[SlowRank]:
-    """Return the workers that stay slower than the others.
+RankRows = dict[SlowKind, list[Floats]]
+"""Seconds of each measurement (row) and rank (column), each kind with more than the one before:
+computing, with what others took of the cores, and with waiting for data."""
 
-    `alone`: seconds of each measurement (row) and rank (column), on synthetic data in memory;
-    `reading`: the same with the run's own data; `where`: of each rank. One that is slow in both is
-    slow itself.
+
+def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
+    """Return what each rank did for itself in the intervals after the first.
+
+    Ranks that exchange wait for one another: the last one does not, and others had done as much
+    sooner as they used less of the processor, lost less of it to others and waited less for data.
     """
-    found = {rank: SlowRank(rank, where[rank], times, False) for rank, times in _slow(alone)}
-    for rank, times in _slow(reading):
-        found.setdefault(rank, SlowRank(rank, where[rank], times, True))
+    cores = math.inf if spec.gpus_per_worker else spec.cpus_per_worker  # it waits busily for GPUs
+    found: RankRows = {"compute": [], "cores": [], "input": []}
+    for earlier, later in pairwise(curve):
+        if later.rank_parts is None:
+            continue
+        used, taken, waited = np.array(later.rank_parts, dtype=float).T
+        own = used / cores + taken + waited
+        own += max(later.train_s - earlier.train_s - own.max(), 0.0)
+        if later.rank_s is not None:
+            own = np.array(later.rank_s)
+        # What was taken while it waited for the others is no part of its own seconds.
+        least = np.maximum(used / cores, max(own.min() / 10, 1e-9))
+        found["compute"].append(np.maximum(own - taken - waited, least))
+        found["cores"].append(np.maximum(own - waited, least))
+        found["input"].append(own)
+    return found
+
+
+def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
+    """Return the workers that stay slower than the others, each with the first kind of seconds that
+    tells; `where`: of each rank."""
+    found: dict[int, SlowRank] = {}
+    whole = dict(_slow(np.array(measured["input"])))
+    for kind, rows in measured.items():
+        for rank, times in _slow(np.array(rows)):
+            if rank in whole or not measured["input"]:  # else nobody waits for it
+                found.setdefault(rank, SlowRank(rank, where[rank], times, kind))
     return [found[rank] for rank in sorted(found)]
+
+
+def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
+    """Return what is said of slow workers: of those that stay slow, or that it is another one each
+    time; [] where all are about as fast."""
+    if slow := slow_ranks(measured, where):
+        return [one.sentence for one in slow]
+    if (times := moves(np.array(measured["cores"]))) is None:
+        return []
+    return [
+        f"The slowest worker takes {times:.2g} times as long as the others, another one each "
+        "time, as where other processes use the cores."
+    ]
 
 
 def moves(alone: Floats) -> float | None:

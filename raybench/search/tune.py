@@ -376,7 +376,7 @@ def _run(
     )
     importing.start()
     told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it tells of a worker afterwards
-    with told, live_session(options.address, interrupt, console) as session:
+    with told, live_session(options.address, interrupt, console, options.hosts) as session:
         importing.join()
         interrupt.check()
         left_out = check_room(study, space, session.capacity)

@@ -14,7 +14,7 @@ As a file it reads like a search space:
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -86,6 +86,8 @@ class ScalingStudy(Document):
     """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
     cells: Annotated[list[Cell], Field(min_length=1)] | None = None
     """Cells written out instead of the grid; `base` then says workers and batch size, too."""
+    more: list[Cell] = []
+    """Cells beside these: those that `--until` has added."""
     repeats: PositiveInt = 3
     """Runs of each cell, with seeds `base.seed`, `base.seed` + 1, ..."""
     seed: Seed = 0
@@ -172,9 +174,9 @@ def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCel
     does not divide among the workers. `source` names the study in it.
     """
     source = source or f"study {study.name}"
-    pairs: Iterable[tuple[Scaling, RunSpec]] = _grid(study, source)
-    if study.cells is not None:
-        pairs = ((cell.scaling, _spec(study, cell.changes, source)) for cell in study.cells)
+    pairs = list(_grid(study, source)) if study.cells is None else []
+    for cell in [*(study.cells or []), *study.more]:
+        pairs.append((cell.scaling, _spec(study, cell.changes, source)))
     found: dict[str, tuple[RunSpec, list[Scaling]]] = {}
     for scaling, spec in pairs:
         _, scalings = found.setdefault(spec.model_dump_json(), (spec, []))

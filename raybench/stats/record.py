@@ -73,6 +73,7 @@ CURVE_KEYS = (
 OPTIONAL_KEYS = (
     "value_error",
     "rank_s",
+    "rank_parts",
     "steps",
     "input_s",
     "evenness",
@@ -81,7 +82,7 @@ OPTIONAL_KEYS = (
     "bytes_exchanged_per_step",
     "noise_scale",
 )
-"""What it also holds where it is known; all but the first two of a run with `record_steps`."""
+"""What it also holds where it is known; all but the first three of a run with `record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,10 @@ class Evaluation:
     rank_s: tuple[Measured, ...] | None = None
     """Of workers that exchange nothing (`exchange_gradients: false`): the training seconds of each
     rank since the last evaluation, without waiting for the others."""
+    rank_parts: tuple[tuple[Measured, Measured, Measured], ...] | None = None
+    """Of several workers that exchange nothing, or with `record_steps`: training seconds of each
+    rank since the last evaluation that its processor worked, that others had its cores, and that
+    it waited for data."""
     steps: StepTimes | None = None
     """Times of the optimizer steps since the last evaluation, None where none had a whole global
     batch; this and what follows are None unless the run spec asks for `record_steps`."""
@@ -242,6 +247,9 @@ class RunRecord:
     tells."""
     reruns: Whole = 0
     """How often it had run before and was disturbed by others; what those runs took is dropped."""
+    host_drift: Finite | None = None
+    """In a scaling study: how many times as long its slowest host took for the same work, at the
+    last probe before it, as when the study began."""
 
     @property
     def disturbed_s(self) -> float:
@@ -262,6 +270,12 @@ class RunRecord:
     def num_nodes(self) -> int:
         """Nodes its workers were on; 0 where that is not known."""
         return len(self.workers_per_node)
+
+    @property
+    def places(self) -> list[str]:
+        """Host and device of each rank, for people."""
+        pairs = zip(self.hosts, self.devices, strict=True)
+        return [f"host {host}, {device}" for host, device in pairs]
 
     @property
     def topology(self) -> Topology:

@@ -98,10 +98,11 @@ def run(
     recording = Recording(spec, trainer, world) if spec.record_steps else None
     eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
-    _wait_for_all(world)
+    parts = _parts(world.gather(_row(ledger, trainer)))  # all are here then
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     pilot = 0 if resume or recording else spec.global_batch_size
+    has_ranks = world.num_workers > 1 and (spec.record_steps or not spec.exchange_gradients)
     is_budget, kept = spec.objective.kind == BUDGET, None
     if is_budget and rule.best_value is not None:
         kept = trainer.save()
@@ -140,7 +141,9 @@ def run(
         rows = world.gather(row)
         sums = np.sum(rows, axis=0)
         ledger.enter("report")
-        snapshot = merge_ranks([_from_row(row) for row in world.gather(_row(ledger, trainer))])
+        ledgers = world.gather(_row(ledger, trainer))
+        snapshot = merge_ranks([_from_row(row) for row in ledgers])
+        before, parts = parts, _parts(ledgers)
         train_loss = float(sums[0]) / len(chunk)
         value = metric.finish(float(sums[1] / sums[3]), of_mean)
         interval = snapshot["train"] - train_seconds
@@ -173,6 +176,7 @@ def run(
             failure="nan" if failed else None,
             value_error=value_error(metric, sums[1], sums[2], sums[3], of_mean),
             rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
+            rank_parts=_as_tuples(parts - before) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
             **recorded,
         )
@@ -228,6 +232,15 @@ def _row(ledger: Ledger, trainer: Trainer) -> list[float]:
 
 def _from_row(row: list[float]) -> dict[str, float]:
     return dict(zip(_NAMES, row, strict=True))
+
+
+def _parts(rows: list[list[float]]) -> np.ndarray:
+    """Return a row for each rank: what `Evaluation.rank_parts` is the difference of."""
+    return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
+
+
+def _as_tuples(rows: np.ndarray) -> tuple[tuple[float, float, float], ...]:
+    return tuple((float(one), float(two), float(three)) for one, two, three in rows)
 
 
 class Recorded(TypedDict, total=False):

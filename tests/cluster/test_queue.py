@@ -271,6 +271,18 @@ async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
     assert grant.nodes == (1, 1)
 
 
+async def test_a_host_that_is_left_out_stays_and_takes_no_group() -> None:
+    pool = admission(A, B)
+    waiting = queue(pool, listed(A, B), Asked())
+    waiting.left_out = {"id-a"}
+    grant, _ = await waiting.wait("0", ONE)
+    assert pool.nodes[grant.nodes[0]].name == "b"
+    assert not await waiting.any_leaves(["id-a"]), "what runs there need not be saved"
+    words = r"room for 2 \(2 CPUs, 0 GPUs on 1 host, without a \(--hosts strict\)"
+    with pytest.raises(UserError, match=words):
+        Capacity((B,), 0.0, left_out=("a",)).refuse_infeasible(WIDE)
+
+
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: bool) -> None:
     pool, notice = admission(A, B), {"id-c"}

@@ -1,7 +1,8 @@
-"""`raybench diagnose` over two real hosts: the verdict follows a slow link, and a slow worker is
-named. Slow data are found in
+"""`raybench diagnose` and `scale` over two real hosts: the verdict follows a slow link, and a slow
+worker is named, and a host with a slow link. Slow data are found in
 `tests/scaling/test_real_probes.py`."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,7 +66,44 @@ def test_the_worker_that_the_other_waits_for_is_named(
     printed = done(raybench(cluster[0], *given))
     found = read_mapping(out / "diagnosis.yaml")
     (slow,) = found["slow_ranks"]
-    assert (slow["rank"], slow["is_input"]) == (1, False)
+    assert (slow["rank"], slow["kind"]) == (1, "compute")
     assert slow["times"] > 1.5
     assert "Worker 1 (host " in found["sentence"]
     assert "Worker 1 (host " in printed
+
+
+STUDY = """
+base:
+  workload: tests.e2e.sleepy_workload:Sleepy
+  epochs: 4
+  placement_strategy: spread
+  dataset: {name: digits, image_size: 28, validation_size: 64}
+num_workers: [2]
+batch_sizes: [128]
+scaling: weak
+axes: {exchange_gradients: [true, false]}
+repeats: 2
+"""
+
+
+@pytest.mark.all
+def test_scale_names_the_slow_worker_and_the_slow_link(
+    cluster: tuple[Host, Host], tmp_path: Path
+) -> None:
+    study, out = tmp_path / "study.yaml", tmp_path / "out"
+    study.write_text(STUDY)
+    cluster[0].slow(None)
+    cluster[1].slow(LINK)
+    document = json.loads(done(raybench(cluster[0], "scale", study, "--out", out, "--json")))
+    notes = " ".join(document["notes"])
+    assert "Worker 1 (host " in notes
+    assert "its steps are: look for a throttled" in notes
+    assert f"Host {cluster[1].name} takes " in notes
+    assert "what it sends to another host: look at its link" in notes
+    found = read_mapping(out / "study.yaml")
+    assert found["hosts"].keys() == {host.name for host in cluster}
+    ended = raybench(cluster[0], "scale", study, "--out", tmp_path / "strict", "--hosts", "strict")
+    assert ended.returncode == 2, ended.stdout
+    assert (
+        f"room for 1 (1 CPU, 0 GPUs on 1 host, without {cluster[1].name} (--hosts" in ended.stderr
+    )

@@ -1,7 +1,9 @@
 """`raybench scale` up to Ray and behind it: mistakes, dry runs, continuing, what is written."""
 
 import contextlib
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +12,21 @@ import pytest
 
 import raybench
 from raybench.cluster.admission import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Node, lay_out, workers_per_node
 from raybench.commands import cli, report, scale
+from raybench.report.answer import said
 from raybench.report.study import load
+from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import preflight
 from raybench.runs import scale as body
 from raybench.runs.options import ScaleOptions
+from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import UserError
-from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.scaling_study import ScalingStudy, study_cells
 from raybench.training.machine import Seen
-from tests.runs.made_up import run_of, study_of, write
+from tests.runs.made_up import law, point, run_of, study_of, write
 from tests.search.made_up import record
 
 GOOD = "base: {epochs: 3}\nnum_workers: [1, 2]\nbatch_sizes: [64]\nrepeats: 2\n"
@@ -51,7 +56,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
     def session(*given: object) -> Iterator[Any]:
         yield SimpleNamespace(
             is_local=True,
-            capacity=TWO_CORES,
+            capacity=body.local_capacity(),
             notes=[],
             scratch=tmp_path / "scratch",
             waiting=dict,
@@ -60,14 +65,19 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
     def run(study: ScalingStudy, *, store: Store, **options: Any) -> None:
         ran.append(study)
+        done = read_records(store.folder).runs
         runs, curves = run_of(study)
-        for name, ended in runs.items():
+        for name in runs.keys() - done.keys():
+            nodes = lay_out(runs[name].spec.placement, body.local_capacity().nodes)
+            ended = replace(runs[name], workers_per_node=list(workers_per_node(nodes or ())))
             for at in curves[name]:
                 store.append(at.line(name))
             store.append(ended.line())
 
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(body, "run_study", run)
+    watch = SimpleNamespace(look=lambda: None, medians={"here": {"compute": 0.01}})
+    monkeypatch.setattr(body, "HostWatch", lambda *given: watch)
     return ran
 
 
@@ -123,6 +133,8 @@ def refusal(capsys: Any, *arguments: object) -> str:
         (["my.yaml", "--seed", "-1"], "'seed'"),
         (["my.yaml", "--workload", "mnist_smal"], "did you mean 'mnist_small'?"),
         (["my.yaml", "--predict", "8,x"], "8,x: cannot be read"),
+        (["my.yaml", "--until", "10%"], "name what is to be predicted so surely, as --predict"),
+        (["my.yaml", "--until", "ten", "--predict", "8"], "--until ten: must be a share below"),
         (["my.yaml", "--address", "host:port"], "is no address"),
         (["my.yaml", "--out", "my.yaml"], "is a file; name a folder"),
         (["my.yaml", "--set", "axes.framework=[torch, jax]"], "'framework'"),
@@ -314,3 +326,72 @@ def test_a_study_of_which_every_run_failed_is_a_failure(capsys, monkeypatch, mad
     monkeypatch.setattr(body, "run_study", fail)
     assert scale.main([study_file()]) == cli.FAILED
     assert "Failed: 2 runs of torch, mnist_small, 1 x 64 (oom)." in capsys.readouterr().out
+
+
+UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
+
+
+def said_of_until(capsys: Any, *more: str) -> str:
+    """Run the study with `--until`, as JSON; return the note on where it ended."""
+    assert scale.main([study_file(), *UNTIL, *more, "--json"]) == cli.DONE
+    (note,) = [one for one in json.loads(capsys.readouterr().out)["notes"] if "measured" in one]
+    return str(note)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_cells_are_added_until_predictions_are_as_sure_as_asked(
+    capsys: Any, made_up_runs: list[ScalingStudy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(2, 0),) * 8, 0.0))
+    note = said_of_until(capsys, "--until", "15%")
+    results = load("results/my")
+    number = len(results.scaling_study.more)
+    assert note == f"All that --predict asks for is within ±15%, {number} further cells measured."
+    assert [len(one.more) for one in made_up_runs] == list(range(number + 1)), "one at a time"
+    fitted = fit_study(results, predict="8,16")
+    assert all(found.spread <= 0.15 for one in fitted for found in one.model.predict(one.asked))
+    assert len(results.runs) == 2 * len(study_cells(results.scaling_study))
+    ran = [one.spec.num_workers for one in results.runs.values()]
+    assert number > 0
+    assert 2 < max(ran) < 16
+    assert said_of_until(capsys, "--until", "15%") == note, "again: nothing is left to measure"
+    assert len(load("results/my").runs) == len(results.runs)
+
+
+@pytest.mark.usefixtures("no_pictures", "made_up_runs")
+def test_where_nothing_with_room_would_narrow_it_that_is_said(capsys: Any) -> None:
+    note = said_of_until(capsys, "--until", "1%")
+    assert note.startswith("Least sure is 16 workers on 8 nodes, batch ")
+    assert note.endswith(
+        ("nothing else that has room here would narrow it.", "the last 4 cells did not narrow it.")
+    )
+    assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
+
+
+def test_once_the_time_is_over_nothing_is_added(tmp_path: Path) -> None:
+    study = study_of(num_workers=[1, 2, 4])
+    fitted = fit_study(load(write(tmp_path / "one", study, *run_of(study, law))), predict="16")
+    until = body.Until(0.01, Capacity((Node(16, 0),), 0.0))
+    longer, said = until.next_cell(study, fitted, None)
+    assert longer is not None
+    assert "next is " in said
+    assert until.next_cell(study, fitted, "time_budget")[0] is None
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_slow_worker_and_a_slow_host_are_among_the_notes(tmp_path: Path, exchanges: bool) -> None:
+    """Of runs that exchange it is told by what each rank did, unless others were timed without."""
+    study = study_of(num_workers=[2], axes={"exchange_gradients": [True, exchanges][exchanges:]})
+    runs, curves = run_of(study, hosts=["a", "b"], devices=["cpu", "cpu"], host_drift=1.2)
+    for name, run in runs.items():
+        own = None if run.spec.exchange_gradients else (0.2, 1.0)
+        parts = ((0.2, 0.0, 0.0), (0.1, 0.0, 0.1 if own else 5.0))
+        curves[name] = [
+            replace(point(index, 1000.0), rank_s=own, rank_parts=parts) for index in range(4)
+        ]
+    mind = said(load(write(tmp_path / "study", study, runs, curves))).mind
+    (slow,) = [line for line in mind if "every step waits for it" in line]
+    assert slow.startswith("Worker 1 (host b, cpu) takes ")
+    assert ("its data come slowly" in slow) == exchanges
+    (drift,) = [line for line in mind if line.startswith("Under drift")]
+    assert f"{len(runs)} of {len(runs)} runs (cells 0000" in drift

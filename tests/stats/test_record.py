@@ -100,6 +100,7 @@ def test_what_a_run_was_spread_over_is_recorded_and_compared():
 MEASURED = {
     "value_error": 0.01,
     "rank_s": (0.5, 0.75),
+    "rank_parts": ((0.5, 0.0, 0.25), (0.75, 0.125, 0.0)),
     "steps": StepTimes.of([0.25, 0.5]),
     "input_s": 0.125,
     "evenness": 0.9,

@@ -145,6 +145,7 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
     for point in curve:
         steps = (point.train_s - (curve[point.index - 1].train_s if point.index else 0.0)) / 2.0
         assert point.rank_s == (None if exchanges else (0.5 * steps, 2.0 * steps))
+        assert len(point.rank_parts or ()) == (0 if exchanges else 2)
 
 
 @pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
