@@ -25,6 +25,7 @@ from raybench.scaling.fit_command import FittedGroup, cells_matched, fits
 from raybench.scaling.measurements import Cell, Group, Measurements
 from raybench.scaling.noise_scale import critical_batch, noise_scales
 from raybench.scaling.plan import (
+    KEYS,
     MONEY,
     NO_GPU,
     WORKER_SECONDS,
@@ -204,7 +205,15 @@ def target_plans(
     ]
 
 
-SECONDS = ("work_s", "samples_to_target", "samples_spent", "start_s", "ready_s", "beside_s")
+SECONDS = (
+    "work_s",
+    "samples_to_target",
+    "samples_spent",
+    "start_s",
+    "ready_s",
+    "beside_s",
+    "stalls",
+)
 
 
 def measured_runs(*studies: Study) -> pd.DataFrame:
@@ -213,8 +222,8 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
     Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
     would not have done so however long they went on, where others may have been ended too early.
     By the ledgers: ready_s (start of a cold worker group, the median of each gpu_type's; set-up and
-    compiling), beside_s (evaluating, saving, reporting, for each sample trained on); work_s is what
-    a run trained, and took beside, to the target.
+    compiling), beside_s (evaluating, saving, reporting, for each sample trained on) and stalls, as
+    `Beside` has them; work_s is what a run trained, and took beside, to the target.
     """
     rows = []
     for study, row, spec, series in _runs(*studies):
@@ -238,6 +247,7 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
                 "start_s": ledger["start"],
                 "ready_s": ledger["setup"] + ledger["compile"],
                 "beside_s": beside_s,
+                "stalls": row["train_s"] * row["samples_per_s"] / samples,
             }
         )
     table = pd.DataFrame(rows)
@@ -249,12 +259,27 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
     return table
 
 
+UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
+"""What `Beside` has where no run tells it."""
+
+
 def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Beside:
     """Return what a job takes beside its training: medians of the runs on as many workers, or the
     nearest number."""
     own = runs[runs["gpu_type"] == kind]
     away = np.abs(np.log(own["num_workers"] / workers))
-    return Beside(*own.loc[away == away.min(), ["ready_s", "beside_s"]].median().fillna(0.0))
+    near = own.loc[away == away.min(), [*UNKNOWN]].median()
+    return Beside(*near.fillna(UNKNOWN))
+
+
+def _apart(runs: pd.DataFrame) -> float | None:
+    """Return the logarithm that nine of ten runs are within of the median of their cell; None where
+    no cell was repeated."""
+    cells = runs.groupby(KEYS)["work_s"]
+    number = cells.transform("count")
+    few = np.sqrt(number / (number - 1).clip(lower=1))
+    away = (few * np.log(runs["work_s"] / cells.transform("median")).abs())[number > 1].dropna()
+    return float(away.quantile(0.9)) if len(away) else None
 
 
 def _plan(
@@ -276,6 +301,7 @@ def _plan(
             batch_sizes=batch_sizes,
             offers=offers,
             beside=cache(partial(_beside, runs)),
+            apart=_apart(runs_to_target),
         )
     except UserError as error:  # too few batch sizes reached it: that is the result, then
         none = pd.DataFrame()

@@ -4,7 +4,8 @@ to take.
 A job is what a cloud bills: machines start, the worker group starts, data and model are set up, the
 first step is compiled, then it trains and evaluates until the target. Its training is the samples
 that a global batch size needs (`samples_to_target`), over the batch size, times the seconds of a
-step there. Both are uncertain and independent: their relative intervals add in squares.
+step there. Both are uncertain, and a run is not as the median one: these are independent, and their
+relative intervals add in squares.
 
 On spot machines a job loses what it did since its last checkpoint, and starts anew, whenever one of
 them is taken away: at random moments, so its expected time is that of Daly (2006, A higher order
@@ -63,6 +64,8 @@ class Beside(NamedTuple):
     """Starting the worker group, data and model, compiling."""
     per_sample_s: float = 0.0
     """Evaluating, saving and reporting, over the samples trained on."""
+    stalls: float = 1.0
+    """Seconds of training over those that all of its steps would take as the median one does."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +166,16 @@ def plan(
     batch_sizes: Sequence[int],
     offers: Sequence[Offer] | None = None,
     beside: Callable[[str, int], Beside] = lambda kind, workers: Beside(),
+    apart: float | None = None,
 ) -> pd.DataFrame:
     """Return a row for every offer, layout (workers, nodes) and global batch size, on demand and
     where it is offered as spot.
 
-    `step_times` are by kind of worker (gpu_type), `beside` by that and the number of workers. Whole
-    machines are filled, whatever a layout's nodes. A batch size that does not divide among the
-    workers, or at which the target is not within reach (`SamplesToTarget.reaches`), has no row.
+    `step_times` are by kind of worker (gpu_type), `beside` by that and the number of workers;
+    `apart`: nine of ten runs are within the exponential of it of their cell's median (none: by the
+    spread of `samples`). Whole machines are filled, whatever a layout's nodes. A batch size that
+    does not divide among the workers, or at which the target is not within reach
+    (`SamplesToTarget.reaches`), has no row.
 
     | column | holds |
     |---|---|
@@ -185,7 +191,8 @@ def plan(
     | checkpoint_s, checkpoint_every_s | of saving; of work between two, NaN where none pays |
     | extrapolated | the batch size lies outside of those with runs |
     """
-    needs = samples.predict(batch_sizes, 1)[["samples", "low", "high"]].to_numpy(dtype=float)
+    apart = NINE_OF_TEN * samples.spread if apart is None else apart
+    needs = samples.predict(batch_sizes)[["samples", "low", "high"]].to_numpy(dtype=float)
     by_batch = dict(zip(batch_sizes, needs.tolist(), strict=True))
     low_batch, high_batch = samples.tried
     rows: list[dict[str, Any]] = []
@@ -201,9 +208,9 @@ def plan(
         for (workers, nodes, batch), step in zip(cells, steps, strict=True):
             need, low, high = by_batch[batch]
             more = beside(offer.kind, workers)
-            work_s = need / batch * step.step_s + more.per_sample_s * need
-            below = math.hypot(math.log(need / low), math.log(step.step_s / step.low_s))
-            above = math.hypot(math.log(high / need), math.log(step.high_s / step.step_s))
+            work_s = need / batch * step.step_s * more.stalls + more.per_sample_s * need
+            below = math.hypot(math.log(need / low), math.log(step.step_s / step.low_s), apart)
+            above = math.hypot(math.log(high / need), math.log(step.high_s / step.step_s), apart)
             row: dict[str, Any] = {
                 "offer": offer.name,
                 "gpu_type": offer.kind,

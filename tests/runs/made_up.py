@@ -98,7 +98,8 @@ def reaching(
         ]
         reached = next((one.train_s for one in curves[name] if one.value >= TARGET), None)
         samples = 100 * len(curves[name])
-        runs[name] = replace(run, time_to_target_s=reached, samples=samples)
+        ledger = run.ledger | {"train": samples / rate}
+        runs[name] = replace(run, time_to_target_s=reached, samples=samples, ledger=ledger)
     return load(write(folder / "made_up", study, runs, curves))
 
 

@@ -253,18 +253,18 @@ def test_a_step_that_was_begun_is_billed_whole(seconds, step_s, money) -> None:
 def test_the_chance_is_that_of_simulated_jobs() -> None:
     """Samples and steps are drawn as their intervals say, each job is billed by the minute."""
     samples = curve(noise=0.3)
-    need = samples.predict([128], 1).iloc[0]
+    need = samples.predict([128]).iloc[0]
     step_s = {"A100": lambda cells: [StepSeconds(1.0, 0.8, 1.25)] * len(cells)}
     offer = Offer("p4", MachinePrice(**MACHINE, billing_step_s=60.0))
     (row,) = plan(samples, step_s, layouts=[(1, 1)], batch_sizes=[128], offers=[offer]).to_dict(
         "records"
     )
     rng, number = np.random.default_rng(0), 200_000
-    sides = rng.standard_normal((2, number))
+    sides = rng.standard_normal((3, number))
     log_need = sides[0] * np.where(
         sides[0] < 0, np.log(need["samples"] / need["low"]), np.log(need["high"] / need["samples"])
     )
-    log_step = sides[1] * np.log(1.25)
+    log_step = sides[1] * np.log(1.25) + sides[2] * plans.NINE_OF_TEN * samples.spread
     drawn = 100 + need["samples"] / 128 * np.exp((log_need + log_step) / plans.NINE_OF_TEN)
     bills = 36 * np.ceil(drawn / 60) * 60 / 3600
     for share in (0.7, 0.95, 1.05, 1.4):
