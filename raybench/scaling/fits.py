@@ -278,8 +278,9 @@ def _apart(runs: pd.DataFrame) -> float | None:
     cells = runs.groupby(KEYS)["work_s"]
     number = cells.transform("count")
     few = np.sqrt(number / (number - 1).clip(lower=1))
-    away = (few * np.log(runs["work_s"] / cells.transform("median")).abs())[number > 1].dropna()
-    return float(away.quantile(0.9)) if len(away) else None
+    away = np.asarray(few * np.abs(np.log(runs["work_s"] / cells.transform("median"))))
+    away = away[(number > 1) & np.isfinite(away)]
+    return float(np.quantile(away, 0.9)) if len(away) else None
 
 
 def _plan(
