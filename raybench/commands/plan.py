@@ -62,12 +62,10 @@ def _asked(options: argparse.Namespace) -> Ended:
     page = report.write(Path(options.out))
     say(console, f"page: {page}")
     plans = [
-        {"series": one.series, "answers": one.answers.to_dict("records"), "page": page}
-        for one in report.plans
+        {"series": one.series, "answers": one.answers.to_dict("records")} for one in report.plans
     ]
-    is_known = any(len(one.answers) for one in report.plans)
-    code = cli.DONE if is_known else cli.NOT_REACHED
-    return Ended(code, answer=report.words, details={"plans": plans})
+    code = cli.DONE if any(one["answers"] for one in plans) else cli.NOT_REACHED
+    return Ended(code, answer=report.words, details={"plans": plans, "page": page})
 
 
 def planned(

@@ -113,13 +113,10 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
 
 def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
     """Say what the next larger number of workers would bring."""
-    dearer = more["cost"] - row["cost"]
-    workers = counted(int(more["num_workers"] - row["num_workers"]), "more worker")
+    workers, saved, dearer = (more[k] - row[k] for k in ("num_workers", "seconds", "cost"))
     price = f"{'for' if dearer >= 0 else 'and'} {_amount(abs(dearer))}{_unit(row)}"
-    return (
-        f"From the {name}, {workers} would save {duration(row['seconds'] - more['seconds'])} "
-        f"{price}."
-    )
+    more_workers = counted(int(workers), "more worker")
+    return f"From the {name}, {more_workers} would save {duration(-saved)} {price}."
 
 
 def _amount(cost: float) -> str:
@@ -127,11 +124,11 @@ def _amount(cost: float) -> str:
 
 
 def _sure(chance: float) -> str:
-    return (
-        f"{chance:.0%}"
-        if 0.01 <= chance <= 0.99
-        else f"{'over 99' if chance > 0.5 else 'under 1'}%"
-    )
+    return "under 1%" if chance < 0.01 else "over 99%" if chance > 0.99 else f"{chance:.0%}"
+
+
+def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
 
 
 def _unit(row: Mapping[Any, Any]) -> str:
@@ -164,17 +161,12 @@ class PlanReport:
     @property
     def table(self) -> pd.DataFrame:
         """All that was looked at, a row each; columns: `scaling.plan.plan`, `with_measured`."""
-        return self._of_all("table")
+        return _together([one.table for one in self.plans])
 
     @property
     def answers(self) -> pd.DataFrame:
         """What to take; columns: `scaling.plan.answers`."""
-        return self._of_all("answers")
-
-    def _of_all(self, name: str) -> pd.DataFrame:
-        tables: list[pd.DataFrame] = [getattr(one, name) for one in self.plans]
-        known = [one.assign(series=p.series) for one, p in zip(tables, self.plans, strict=True)]
-        return pd.concat([one for one in known if len(one)] or known, ignore_index=True)
+        return _together([one.answers for one in self.plans])
 
     @cached_property
     def words(self) -> Sentences:
