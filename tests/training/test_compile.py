@@ -24,20 +24,34 @@ def test_compiled_weights_are_those_without(framework: str) -> None:
     # Batches of 64 and an epoch's last of 44; bytes that become floats inside.
     plain = small_spec(framework, epochs=1.0, optimizer="sgd", learning_rate=0.1, accumulate=2)
     _, one = train(plain)
-    compiled = plain.model_copy(update={"compile": COMPILED[framework]})
-    other, dataset, world = new_trainer(compiled)
-    other.warm_up(warm_up_step(compiled, dataset, world))
-    steps, _ = take_until(training_steps(compiled, dataset, world), 300)
-    if framework == "torch":
-        import torch
-
-        with torch.compiler.set_stance("fail_on_recompile"):
-            other.train(steps)
-    else:
-        other.train(steps)
+    _, other = train(plain.model_copy(update={"compile": COMPILED[framework]}))
     for ours, theirs in zip(weights_of(one, framework), weights_of(other, framework), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     other.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"augment": ["flip", "mixup"]}, {"accumulate": 2, "precision": "bf16"}],
+    ids=["plain", "mixed", "passes"],
+)
+def test_what_the_warm_up_compiles_serves_all_steps(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    torch = pytest.importorskip("torch")
+    real = torch.compile
+    # What would compile anew is found out before the part that takes long.
+    monkeypatch.setattr(
+        torch, "compile", lambda one, *, mode, **given: real(one, backend="eager", **given)
+    )
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    spec = small_spec("torch", compile="default", **changes)
+    for _ in range(2):
+        trainer, dataset, world = new_trainer(spec)
+        trainer.warm_up(warm_up_step(spec, dataset, world))
+        with torch.compiler.set_stance("fail_on_recompile"):
+            trainer.train(take_until(training_steps(spec, dataset, world), 600)[0])
+        trainer.close()
 
 
 def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:

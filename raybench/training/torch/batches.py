@@ -120,7 +120,8 @@ class InMemoryBatches(BatchesInMemory):
         labels = self._labels.index_select(0, index)
         if not self._is_mixed:
             return Batch(inputs, labels, weights)
-        mixed = labels, torch.ones_like(weights), torch.zeros_like(weights)
+        # Of its own: one tensor given twice is compiled as that.
+        mixed = labels.clone(), torch.ones_like(weights), torch.zeros_like(weights)
         return Batch(inputs, labels, weights, mixed)
 
 
