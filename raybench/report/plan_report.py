@@ -188,12 +188,11 @@ class PlanReport:
         if len(self.table):
             table = in_words(self.table.sort_values("seconds"), PLAN_WORDS)
             drawing = Markup(svg(self.plot(), "plan", kind.title))
-            picture = Picture(
-                "plan", kind.title, kind.reading, drawing, table_of(table, kind.title)
-            )
+            picture = Picture("", kind.title, kind.reading, drawing, table_of(table, kind.title))
             parts = [Extra(kind.title, pictures=[picture]), *parts]
         lines = [line for one in self.plans for line in plan_lines(one)]
-        return write_extras(lines[0] if lines else "Too little is known for a plan", parts, file)
+        headline = f"{lines[0].partition(';')[0].rstrip('.')}." if lines else "No plan."
+        return write_extras(headline, parts, file)
 
     def __repr__(self) -> str:
         return repr(self.words)
