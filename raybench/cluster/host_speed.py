@@ -88,7 +88,7 @@ def _pull(box: list[Any]) -> float:
 def compared(host: str, now: Speed, before: Speed, than: str) -> tuple[float, str]:
     """Return how many times as long a host takes for the work of which that is off most, and what
     is said of it: "" where it is no more than usual, or than the rounds' own spread."""
-    worst, said = 1.0, ""
+    worst, said, order = 1.0, "", (False, 1.0)
     for kind, (work, limit, advice) in KINDS.items():
         if kind not in now or kind not in before:
             continue
@@ -99,9 +99,10 @@ def compared(host: str, now: Speed, before: Speed, than: str) -> tuple[float, st
             squares += (1.86 * apart) ** 2 / len(seconds)  # of a median, if they are normal
         times = medians[0] / medians[1]
         size = max(times, 1 / times)
-        if size <= max(worst, 1 / worst) or (kind == "network" and size < limit):
+        # A part that is faster hides none that is slower, nor do a transfer's chances others.
+        if (times >= limit, size) <= order or (kind == "network" and size < limit):
             continue
-        worst, said = times, ""
+        worst, said, order = times, "", (times >= limit, size)
         if size >= limit and abs(times - 1) > NOISES * times * math.sqrt(squares):
             taken = now.get(TAKEN, [0.0])[0]
             if times < 1:
@@ -131,19 +132,16 @@ class HostWatch:
         session: Session,
         mode: Literal["note", "strict"],
         say: Callable[[str], None],
-        first: Mapping[str, Mapping[str, float]] | None = None,
+        first: Mapping[str, Speed] | None = None,
         *,
         measure: Callable[[Sequence[str]], dict[str, Speed]] = measure_hosts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`mode` strict: no workers are placed on slow hosts. `first`: `medians` when the study
-        began."""
+        """`mode` strict: no workers are placed on slow hosts. `first`: of an earlier session."""
         self._session, self._mode, self._say = session, mode, say
         self._measure, self._clock = measure, clock
-        self._first: dict[str, Speed] = {
-            name: {kind: [seconds] for kind, seconds in one.items()}
-            for name, one in (first or {}).items()
-        }
+        self.first = dict(first or {})
+        """Of each host the medians when it was first probed, for `study.yaml`."""
         self._drift: dict[str, float] = {}
         self._said: set[str] = set()
         self._looked_at = -math.inf
@@ -165,7 +163,8 @@ class HostWatch:
             alike = [node.name for node in nodes.values() if node.accelerator == kind]
             slow |= slow_hosts({name: measured[name] for name in alike})
         for name, speed in measured.items():
-            first = self._first.setdefault(name, speed)
+            medians = {kind: [float(np.median(each))] for kind, each in speed.items()}
+            first = self.first.setdefault(name, medians)
             self._drift[name], said[f"{name} now"] = compared(name, speed, first, "at first")
         is_strict = self._mode == "strict" and bool(slow)
         left_out = " No workers are placed there." if is_strict else ""
@@ -181,11 +180,3 @@ class HostWatch:
     def drift_of(self, hosts: Sequence[str]) -> float | None:
         """Return how many times as long as at first the slowest of these took at the last probe."""
         return max((self._drift[host] for host in hosts if host in self._drift), default=None)
-
-    @property
-    def medians(self) -> dict[str, dict[str, float]]:
-        """Of each host when it was first probed, by kind of work, for `study.yaml`."""
-        return {
-            name: {kind: float(np.median(each)) for kind, each in one.items()}
-            for name, one in self._first.items()
-        }

@@ -408,6 +408,10 @@ def _continued(chosen: Chosen, place: str, file: Path | None) -> ScalingStudy:
     return study.model_copy(update={"more": more})
 
 
+HOSTS = "hosts"
+"""Key of `study.yaml`: the seconds of the same work on each host when the study began."""
+
+
 def _run(
     options: ScaleOptions,
     chosen: Chosen,
@@ -431,7 +435,21 @@ def _run(
         asking = f"--set base.{GPUS}=1"
         for sentence in check_cluster(session, placements, are_gpus_named=named, asking=asking):
             say(console, sentence)
-        write = partial(_write_study, options, chosen, store, session, earlier, watch)
+        asked = options.predict
+        is_numbers = asked is not None and not asked.strip("0123456789, ")
+
+        def write(study: ScalingStudy) -> None:
+            content = {
+                "study": {"objective": study.base.objective.model_dump(mode="json")},
+                SCALING: study.document(),
+                NAMED: study.name if chosen.is_named else None,
+                HOSTS: watch.first,
+                PREDICT: asked if is_numbers else earlier.get(PREDICT),
+                "notes": session.notes,
+            }
+            cluster = session.capacity.document()
+            store.write_yaml(STUDY_FILE, content | with_session(earlier, cluster=cluster))
+
         write(study)
         # Loaded once here, mapped by every worker of this host.
         for key, dataset in checked.datasets.items():
@@ -548,32 +566,3 @@ def outcome_words(record: RunRecord) -> str:
     seconds = record.ledger["train"]
     speed = record.samples / seconds if seconds > 0 else 0.0
     return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"
-
-
-HOSTS = "hosts"
-"""Key of `study.yaml`: the seconds of the same work on each host when the study began."""
-
-
-def _write_study(
-    options: ScaleOptions,
-    chosen: Chosen,
-    store: Store,
-    session: Session,
-    earlier: dict[str, Any],
-    watch: HostWatch,
-    study: ScalingStudy,
-) -> None:
-    asked = options.predict
-    is_numbers = asked is not None and not asked.strip("0123456789, ")
-    store.write_yaml(
-        STUDY_FILE,
-        {
-            "study": {"objective": study.base.objective.model_dump(mode="json")},
-            SCALING: study.document(),
-            NAMED: study.name if chosen.is_named else None,
-            HOSTS: watch.medians,
-            PREDICT: asked if is_numbers else earlier.get(PREDICT),
-            "notes": session.notes,
-            **with_session(earlier, cluster=session.capacity.document()),
-        },
-    )

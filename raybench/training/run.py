@@ -176,7 +176,7 @@ def run(
             failure="nan" if failed else None,
             value_error=value_error(metric, sums[1], sums[2], sums[3], of_mean),
             rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
-            rank_parts=_as_tuples(parts - before) if has_ranks else None,
+            rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
             **recorded,
         )
@@ -237,10 +237,6 @@ def _from_row(row: list[float]) -> dict[str, float]:
 def _parts(rows: list[list[float]]) -> np.ndarray:
     """Return a row for each rank: what `Evaluation.rank_parts` is the difference of."""
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
-
-
-def _as_tuples(rows: np.ndarray) -> tuple[tuple[float, float, float], ...]:
-    return tuple((float(one), float(two), float(three)) for one, two, three in rows)
 
 
 class Recorded(TypedDict, total=False):

@@ -49,6 +49,11 @@ def test_a_slow_host_is_named_with_factor_and_kind(
     assert said.endswith(words)
 
 
+def test_a_fast_link_hides_no_slow_core() -> None:
+    hosts = {"a": speed(1), "b": speed(2), "sick": speed(3, compute=1.5, memory=0.4)}
+    assert list(slow_hosts(hosts)) == ["sick"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_is_no_slow_host(seed: int) -> None:
     for noise, times in ((0.02, 1.0), (0.02, 1.05), (0.3, 1.1)):
@@ -126,7 +131,7 @@ def test_drift_is_said_once_and_known_of_every_run() -> None:
     assert watch.drift_of(["elsewhere"]) is None
     (said,) = hosts.said
     assert said.startswith("Host a takes 1.3 times as long as at first for arithmetic on one core")
-    later = hosts.watch(first=watch.medians)
+    later = hosts.watch(first=watch.first)
     later.look()
     assert later.drift_of(["a"]) == pytest.approx(1.3, rel=0.03), "in a later session too"
 

@@ -76,7 +76,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(body, "run_study", run)
-    watch = SimpleNamespace(look=lambda: None, medians={"here": {"compute": 0.01}})
+    watch = SimpleNamespace(look=lambda: None, first={"here": {"compute": [0.01]}})
     monkeypatch.setattr(body, "HostWatch", lambda *given: watch)
     return ran
 
