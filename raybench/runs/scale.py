@@ -530,7 +530,8 @@ class Until:
     def _narrowing(
         self, study: ScalingStudy, now: Prediction, one: FittedGroup
     ) -> tuple[Measured, dict[str, Any]] | None:
-        """Return the cell with room that narrows a prediction most, and what it changes."""
+        """Return the cell with room that narrows a prediction most, itself where no smaller one
+        does, and what it changes."""
         specs = [cell.spec for cell in study_cells(study)]
         alike = [s for s, name in zip(specs, series_of(specs), strict=True) if name == one.group[0]]
         ran = {tuple(getattr(spec, key) for key in OWN_KEYS) for spec in alike}
@@ -545,14 +546,17 @@ class Until:
             return replace(cell, num_nodes=nodes) if nodes and is_new else None
 
         found = next_cells(one.model, now.cell, placed)
-        if not found or found[0].spread > NARROWER * now.spread:
+        best = now.cell
+        if found and found[0].spread <= NARROWER * now.spread:
+            best = found[0].cell
+        elif placed(best) != best:
             return None
         document = alike[0].document()
         changes = {
             key: functools.reduce(lambda part, name: part[name], key.split("."), document)
             for key in changed_keys(study)
         }
-        return found[0].cell, changes | own(found[0].cell)
+        return best, changes | own(best)
 
 
 def changed_keys(study: ScalingStudy) -> list[str]:

@@ -368,6 +368,20 @@ def test_where_nothing_with_room_would_narrow_it_that_is_said(capsys: Any) -> No
     assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
 
 
+def test_what_is_asked_for_is_measured_itself_where_nothing_smaller_helps(tmp_path: Path) -> None:
+    asked = tmp_path / "asked.csv"
+    asked.write_text("num_workers,num_nodes,batch_size_per_worker\n2,1,16\n")
+    study = study_of(batch_sizes=[64, 128], scaling="weak", axes={"precision": ["fp32"]})
+    until, batches = body.Until(0.01, TWO_CORES), list[tuple[int, ...]]()
+    for number in range(2):
+        results = load(write(tmp_path / str(number), study, *run_of(study)))
+        longer, said = until.next_cell(study, fit_study(results, predict=str(asked)), None)
+        assert longer is not None, said
+        study = longer
+        batches.append(tuple(study.more[-1].changes.values()))
+    assert batches == [("fp32", 1, 16), ("fp32", 2, 16)]
+
+
 def test_once_the_time_is_over_nothing_is_added(tmp_path: Path) -> None:
     study = study_of(num_workers=[1, 2, 4])
     fitted = fit_study(load(write(tmp_path / "one", study, *run_of(study, law))), predict="16")
