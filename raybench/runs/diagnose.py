@@ -185,8 +185,8 @@ class ProbeRuns:
             }
             for probe, name in self.probes.names.items()
         ]
-        rounds = f"{self.num_rounds} rounds in turns; median over rounds"
-        print_frame(console, pd.DataFrame(times), "Seconds of a step", below=rounds)
+        below = f"{self.num_rounds} rounds in turns; median over rounds"
+        print_frame(console, pd.DataFrame(times), "Seconds of a step", below=below)
         shares = [
             {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
             for part, share in verdict.shares.items()
@@ -302,6 +302,8 @@ class SpeedRuns:
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
         """Train the ways of all axes in turns, until somebody ends it."""
+        if self._num_ways == 1:
+            raise UserError("--fastest: this run has no other way that leaves its curve alone.")
         say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")
         self._repeats = options.repeats
         step_s, _ = self._probe(self.spec, "pilot", "pilot")

@@ -363,8 +363,8 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
     if spec.compile != "none" and not is_own_loop(spec.workload):
         if spec.compile not in (known := COMPILES.get(spec.framework, ())):
             yield (
-                f"compile: {spec.compile} is not of {spec.framework}; set it to "
-                f"{' or '.join(['none', *known])}"
+                f"compile: {spec.compile} is not of {spec.framework}; set it to one of "
+                f"{', '.join(['none', *known])}"
             )
         if spec.compile in CUDA_GRAPHS and spec.gpus_per_worker and spec.accumulate > 1:
             yield (

@@ -177,8 +177,11 @@ def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compile": "xla"}, "compile: xla is not of torch; set it to none or default or reduce-"),
-        ({"compile": "default", "framework": "tensorflow"}, "set it to none or xla"),
+        (
+            {"compile": "xla"},
+            "compile: xla is not of torch; set it to one of none, default, reduce-",
+        ),
+        ({"compile": "default", "framework": "tensorflow"}, "set it to one of none, xla"),
         (
             {"compile": "reduce-overhead", "gpus_per_worker": 1, "accumulate": 2},
             "set accumulate: 1 or compile: default",

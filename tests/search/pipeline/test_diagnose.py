@@ -376,6 +376,14 @@ def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: 
     assert (written.batch_size_per_worker, written.compile) == (16, "none")
 
 
+def test_a_run_without_another_way_is_refused(faster: Faster, capsys: Any) -> None:
+    settings = "batch_size_per_worker=33", "optimizer=keras:Adam", "strategy=single_process"
+    given = [word for one in ("framework=tensorflow", *settings) for word in ("--set", one)]
+    assert fastest(*given) == cli.WRONG_INPUT
+    assert "has no other way" in capsys.readouterr().err
+    assert faster.seen == []
+
+
 def test_a_dry_run_names_the_ways(faster: Faster, capsys: Any) -> None:
     assert fastest("--dry-run") == cli.DONE
     printed = capsys.readouterr().out
