@@ -34,7 +34,7 @@ from raybench.results.store import DIAGNOSIS, Store, machine, versions
 from raybench.runs.deadline import Deadline
 from raybench.runs.diagnose import ProbeTrainer, leeway_of
 from raybench.runs.wait_watch import Waits, live_session
-from raybench.scaling.speed_axes import AXES, Leeway, ways_of
+from raybench.scaling.speed_axes import Leeway, every_way
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
 
@@ -93,16 +93,6 @@ class Grid:
         return statistics.median(times) if times else float("inf")
 
 
-def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
-    """Each way of an axis with each of the others."""
-    found = [spec]
-    for axis in AXES:
-        for one in list(found):
-            ways = ways_of(axis, one, leeway)
-            found += [] if isinstance(ways, str) else [w for w in ways.values() if w not in found]
-    return found
-
-
 def measure(
     grid: Grid, dataset: Dataset, folder: Path, rounds: int, steps: int, leeway: Leeway
 ) -> None:
@@ -110,7 +100,7 @@ def measure(
     console, interrupt = make_console(sys.stderr), Interrupt()
     rng = np.random.default_rng(0)
     with live_session(None, interrupt, console) as session, Store(folder) as store:
-        grid.specs[1:] = every_way(grid.specs[0], leeway)[1:]
+        grid.specs = every_way(grid.specs[0], leeway)
         deadline = Deadline(None, interrupt=interrupt)
         with Waits(session, console, deadline, None) as waits:
             trainer = ProbeTrainer(session.pool, store, waits, deadline)

@@ -54,7 +54,7 @@ from raybench.scaling.shares import (
     steps_for,
     whole_rounds,
 )
-from raybench.scaling.speed_axes import AXES, Found, Leeway, gains_sentence, grid_size, ways_of
+from raybench.scaling.speed_axes import AXES, Found, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
@@ -291,7 +291,7 @@ class SpeedRuns:
         self.left_out: dict[str, str] = {}
         """Why an axis, or a way of one, was not measured."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
-        self._num_ways, self._steps, self._repeats = grid_size(spec, leeway), PILOT_STEPS, 1
+        self._num_ways, self._steps, self._repeats = len(every_way(spec, leeway)), PILOT_STEPS, 1
         self._wall_s: list[float] = []
         self._rng = np.random.default_rng(spec.seed)
 

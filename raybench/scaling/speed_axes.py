@@ -122,10 +122,13 @@ def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | st
     return ways if len(ways) > 1 else "there is no other"
 
 
-def grid_size(spec: RunSpec, leeway: Leeway) -> int:
-    """Return the ways to run a spec in all, each of an axis with each of the others."""
-    found = [ways_of(axis, spec, leeway) for axis in AXES]
-    return math.prod(len(ways) for ways in found if not isinstance(ways, str))
+def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
+    """Return the ways to run a spec, each of an axis with each of the others; its own first."""
+    found = [spec]
+    for axis in AXES:
+        each = [(one, ways_of(axis, one, leeway)) for one in found]
+        found = [way for one, w in each for way in ([one] if isinstance(w, str) else w.values())]
+    return found
 
 
 NEAR = (1.25, 1.1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raybench.scaling.speed_axes import AXES, Found, Leeway, gains_sentence, grid_size, ways_of
+from raybench.scaling.speed_axes import Found, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.run import Placement, RunSpec
 
 
@@ -74,9 +74,12 @@ def test_cuda_graphs_are_tried_on_gpus_and_not_with_several_passes() -> None:
 
 
 def test_a_grid_has_every_way_with_every_other() -> None:
-    each = [len(ways(axis, RunSpec(cpus_per_worker=2))) for axis in AXES]
-    assert each == [2, 2, 5, 3, 3]
-    assert grid_size(RunSpec(cpus_per_worker=2), Leeway(**LEEWAY)) == 180
+    spec = RunSpec(cpus_per_worker=2, batch_size_per_worker=66)
+    found = every_way(spec, Leeway(**LEEWAY))
+    # 1x66 in one pass or two, 2x33 in one; torch has two ways to compile, TensorFlow one.
+    assert len(found) == 3 * 3 * (3 + 2)
+    assert found[0] == spec
+    assert len({one.model_dump_json() for one in found}) == len(found)
 
 
 def found_of(
