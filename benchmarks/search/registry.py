@@ -10,10 +10,12 @@ from replay import Contestant
 from raybench.search.policy import SearchPolicy
 
 LUCKIEST = SearchPolicy(compared_with=1)
+SEARCHED = 120
+"""Trials before the race of RACED begins, as in the default study."""
 OURS, RACED = "raybench", "raybench, then its race"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
-    RACED: ("contestant:Raybench", {}),
+    RACED: ("contestant:Raybench", {"trials": SEARCHED}),
     "Ray, ASHA by seconds": ("peer_ray:Ray", {"by": "train_s"}),
     "Ray, ASHA by epochs": ("peer_ray:Ray", {"by": "training_iteration"}),
     "Optuna, Hyperband": ("peer_optuna:Optuna", {"pruner": "hyperband"}),

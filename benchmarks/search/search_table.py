@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from noisy import race
 from recorded import NAMES, TABLES, Table, Task
-from registry import CONTESTANTS, OURS, RACED, REGISTRY, make, needs
+from registry import CONTESTANTS, OURS, RACED, REGISTRY, SEARCHED, make, needs
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
 
@@ -64,8 +64,8 @@ BARS = (
 )
 """What, name (or its beginning: the best of them in each table), ratio."""
 RACED_BAR = 3.0
-SEARCHED, RACE_RUNS = 120, 24
-"""Of the row with the race: trials before it begins, and its runs, as in the default study."""
+RACE_RUNS = 24
+"""Of the row with the race, as in the default study."""
 BY_CHANCE = ", by chance"
 """What a table is called where every trial draws one of its recorded seeds."""
 SEEDS = {"mean": ("",), "chance": (BY_CHANCE,), "both": ("", BY_CHANCE)}

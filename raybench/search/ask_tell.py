@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raybench.results.study import Study
 from raybench.search.asha import EarlyStopping
-from raybench.search.factorisation import Factors
+from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import num_trials
@@ -32,6 +32,8 @@ from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
 RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""
+SECOND_SEED = 5000
+"""How far the seed of second looks is from the search's: those of other phases lie before."""
 RERUN = "+"
 """Does so for a run that begins again in the same session."""
 
@@ -105,11 +107,28 @@ class Search:
         if self._proposer.tried.num_ran >= self.num_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
-        proposal = self._proposer.next()
+        proposal = self._second_look() or self._proposer.next()
         if proposal is None:
             return None
         self._open[proposal.name] = proposal
         return proposal.name, proposal.spec
+
+    def _second_look(self) -> Proposal | None:
+        """Return a trial that was stopped, to be run with another seed; None before the last trials
+        of the study, and where none is worth it."""
+        left = self.num_trials - self._proposer.tried.num_ran
+        if self._early is None or self._early.again is None:
+            return None
+        if left > self.num_trials * self._policy.second_looks:
+            return None
+        seed = (self._study.search.seed + SECOND_SEED) % 2**32
+        for spec in self._early.again.due(self._policy.num_compared):
+            ratios = self.placer.ratios(spec) if self.placer is not None else {}
+            fastest = min(ratios, key=lambda one: ratios[one], default=spec.placement)
+            there = placed(spec, fastest).model_copy(update={"seed": seed})
+            if (proposal := self._proposer.again(there)) is not None:
+                return proposal
+        return None
 
     def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
         """Take an evaluation after which a trial would go on; return why it must not."""

@@ -65,6 +65,9 @@ class SearchPolicy:
     third one a thirtieth, for 3 % more seconds of search. Winners of a race of 24 are within 5 /
     10 % then in 55 / 64 of 100 searches instead of 51 / 57, without a cutoff in 60 / 67 for 6 %
     more (120 searches each, recorded grids)."""
+    second_looks: float = 0.1
+    """Share of the trials, the last ones, that run what was stopped in spite of standing well once
+    more (`asha.SecondLooks`), as long as there is any."""
     efficient: float = 0.5
     """A trial runs on more workers while each does at least this share of the work that a worker of
     the most economical placement does."""

@@ -249,3 +249,30 @@ def _asked(search: Search) -> tuple[str, RunSpec]:
     asked = search.ask()
     assert asked is not None
     return asked
+
+
+def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(tmp_path: Path) -> None:
+    """With another seed, once, of an earlier session's too; what stood badly does not."""
+    content = RATES | {"search": {"trials": 20, "priors": False}}
+    one, runs, specs, curves = make_search(tmp_path, content), {}, {}, {}
+    values = {0: 0.8, 1: 0.85, 2: 0.3}  # the first reaches the target, the others are stopped
+    for number in range(18):
+        name, specs[number] = _asked(one)
+        value = values.get(number, 0.2)
+        curves[name] = [evaluation(3.0, value=value)]
+        stops = one.report(name, outcome(3.0, value=value)) if number else None
+        assert (stops is not None) == (number > 0)
+        if number == 0:
+            one.report(name, outcome(1.0, value=value))
+            curves[name] = [evaluation(1.0, value=value)]
+        end = {"seconds": 2.0} if number == 0 else {"seconds": 3.0, "stop": None, "value": value}
+        runs[name] = record(name, specs[number], **end)
+        one.tell(runs[name])
+    later = make_search(tmp_path, content, runs=runs, curves=curves)
+    name, spec = _asked(later)
+    assert spec.seed == specs[1].seed + 5000
+    assert spec.model_copy(update={"seed": specs[1].seed}) == specs[1]
+    assert later.report(name, outcome(0.5, value=0.1)) is None  # no rung ends it at once
+    later.tell(record(name, spec, 1.5))
+    _, other = _asked(later)
+    assert other.seed == specs[1].seed

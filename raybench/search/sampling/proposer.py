@@ -19,7 +19,7 @@ from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import grid, priors, rate_factor
 from raybench.search.sampling.feedback import Feedback, Infeasible
-from raybench.search.sampling.optuna_space import build_sampler, encode, propose
+from raybench.search.sampling.optuna_space import build_sampler, encode, params_of, propose
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
@@ -193,10 +193,26 @@ class Proposer:
                 return None
         # A trial that was interrupted comes back under its own name.
         name = trial.user_attrs.get(TRIAL) or tried.free_name()
+        return self._accept(trial, name, self._choose(trial, name, options))
+
+    def again(self, spec: RunSpec) -> Proposal | None:
+        """Return a trial of a configuration that has run, with the seed of `spec`; None where it
+        was run with that, too, or while interrupted trials are to come back."""
+        params = params_of(spec, self._study, self._space)
+        if params is None or self._is_waiting():
+            return None
+        for one in real_trials(self._journal):
+            if one.params == params and one.user_attrs["spec"]["seed"] == spec.seed:
+                return None
+        there = {} if self._placer is None else {PLACEMENT: speed_values(spec.placement)}
+        self._journal.enqueue_trial(params, user_attrs=there)
+        trial, _ = self._ask(at_random=False)
+        return self._accept(trial, self.tried.free_name(), spec)
+
+    def _accept(self, trial: optuna.Trial, name: str, spec: RunSpec) -> Proposal:
         trial.set_user_attr(TRIAL, name)
-        spec = self._choose(trial, name, options)
         trial.set_user_attr("spec", spec.document())
-        tried.accepted(self._frozen(trial), name)
+        self.tried.accepted(self._frozen(trial), name)
         return Proposal(trial, name, spec)
 
     @property
