@@ -472,6 +472,7 @@ def _run(
             seeking = Until(until or 0.0, session.capacity)
             while until is not None:
                 fitted = fit_study(load(store.folder), predict=options.predict)
+                seeking.capacity = session.capacity  # hosts may have been left out meanwhile
                 found, said = seeking.next_cell(study, fitted, deadline.reason())
                 progress.say(said)
                 if found is None:
