@@ -35,7 +35,12 @@ from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store, with_session
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import CompareOptions
-from raybench.runs.preflight import check_address, check_task, first_values
+from raybench.runs.preflight import (
+    check_address,
+    check_task,
+    check_time_budget,
+    first_values,
+)
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.train import check_connected, for_this_machine
@@ -69,6 +74,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     """Compare, write the records, print the answer; return how it ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
+    check_time_budget(options.time_budget)
     place = check_place(options.out or "results/compare")
     smallest = read_share(options.smallest)
     compared = check_sides(options)

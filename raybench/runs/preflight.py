@@ -258,6 +258,12 @@ def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
         )
 
 
+def check_time_budget(seconds: float | None) -> None:
+    """Raise UserError for a time budget in which nothing can be."""
+    if seconds is not None and seconds <= 0:
+        raise UserError(f"--time-budget {seconds:g}: must be above 0 seconds.")
+
+
 def check_address(address: str | None) -> None:
     """Raise UserError for a cluster's address that cannot be one."""
     if address is None or address in ("auto", "local", ""):

@@ -43,6 +43,7 @@ from raybench.runs.preflight import (
     check_cluster,
     check_gpus,
     check_task,
+    check_time_budget,
     spec_on_gpus,
 )
 from raybench.runs.saved_runs import SavedRuns
@@ -289,6 +290,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     check_loggers(options.log)
     chosen = chosen_study(options)
     check_address(options.address)
+    check_time_budget(options.time_budget)
     check_predict(options.predict)
     until = None if options.until is None else read_share(options.until, "--until")
     if until is not None and options.predict is None:

@@ -172,6 +172,11 @@ def test_a_study_has_one_metric(capsys) -> None:
     assert "judged by one metric, here by accuracy and loss" in refusal(capsys, "my.yaml")
 
 
+def test_a_time_budget_in_which_nothing_can_be_is_refused(capsys) -> None:
+    assert scale.main(["--time-budget", "-5", "--dry-run"]) == cli.WRONG_INPUT
+    assert "must be above 0 seconds" in capsys.readouterr().err
+
+
 def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
     assert scale.main(["--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
