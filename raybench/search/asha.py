@@ -147,8 +147,8 @@ class SecondLooks:
 
     Runs of one configuration differ by their seeds, and what one unlucky run is stopped for is not
     proposed again: of searches that missed the best by more than 5 %, half had stopped it so. Run
-    again with another seed, the best is missed in 9 instead of 15 of 100 searches, for 4 % more
-    seconds (recorded tables by chance, `benchmarks/search/search_table.py`).
+    again with another seed, the best is missed in 10 of 100 searches instead of 15, for 5 % more
+    seconds (240 searches of six recorded tables by chance, each with its race).
     """
 
     def __init__(self, costs: Callable[[RunSpec, float], Costs]) -> None:
