@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 parser = partial(cli.parser_of, "scale", __doc__)
 main = partial(cli.run_options, parser)
+OF_A_STUDY = (
+    *("study", "quick", "dry_run", "settings", "address", "workload", "train", "command", "log"),
+    *("until", "time_budget"),
+)
+"""Options that --fit has no use for."""
 
 
 def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
@@ -30,20 +35,10 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
 
 def fit_file(options: "ScaleOptions", file: Path) -> Ended:
     """Do what `--fit` asks; UserError for arguments that are of a study alone."""
-    for given, name in (
-        (options.study, f"study {clean(str(options.study))}"),
-        (options.quick, "--quick"),
-        (options.dry_run, "--dry-run"),
-        (options.settings, "--set"),
-        (options.address, "--address"),
-        (options.workload, "--workload"),
-        (options.train, "--train"),
-        (options.command, "--command"),
-        (options.log, "--log"),
-        (options.until, "--until"),
-        (options.time_budget, "--time-budget"),
-    ):
-        if given:
+    words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
+    for option in OF_A_STUDY:
+        if getattr(options, option):
+            name = words.get(option, f"--{option.replace('_', '-')}")
             raise UserError(f"{name}: is of a study, and --fit runs none; leave one of them out.")
     from raybench.report.scaling_report import fit_to_files
 

@@ -5,7 +5,6 @@ Of one run the first epoch, and the steady state after it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -24,24 +23,6 @@ WHOLE_EPOCH = 1 - 1e-9
 """An epoch that is done, however its share was rounded."""
 
 
-@dataclass(frozen=True)
-class Steady:
-    """Steps after the warm-up, as `run_table` has them; the median bears a stall, `mean_step_s` and
-    `longest_step_s` show it."""
-
-    num_steps: int
-    step_median_s: float
-    step_p25_s: float
-    step_p75_s: float
-    step_p95_s: float
-    longest_step_s: float
-    mean_step_s: float
-    """All seconds over all steps, stalls included."""
-    input_share: float
-    """Part of these seconds that waited for data; NaN where that was not recorded."""
-    is_warm: bool
-
-
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     """Return seconds on the training clock and samples up to the end of the first epoch.
 
@@ -51,48 +32,46 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
-def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
-    """Return the steady state of a run: what follows its first epoch.
+def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
+    """Return the steady state of a run, what follows its first epoch: columns of `run_table`, and
+    mean_step_s, all seconds over all steps. The median bears a stall; that and the longest show it.
 
     `step_samples` are those of a step that is not cut short by the end of an epoch. Where no such
     step was timed, it takes as long as that many samples did between two evaluations.
     Of a run of one epoch, what follows its first evaluation; of a run with one evaluation, all of
-    it. None without an evaluation.
+    it. Nothing without an evaluation. input_share is NaN where waiting was not recorded.
     """
     if not curve:
-        return None
-    before, points, is_warm = _after_warm_up(curve)
-    samples = points[-1].samples - (before.samples if before else 0)
-    seconds = points[-1].train_s - (before.train_s if before else 0.0)
-    mean = seconds / samples * step_samples
-    waited = _input_seconds(points[-1]) - (_input_seconds(before) if before else 0.0)
-    share = waited / seconds if seconds > 0 else math.nan
+        return {}
+    ends = [index for index, point in enumerate(curve[:-1]) if point.epoch >= WHOLE_EPOCH]
+    first = ends[0] + 1 if ends else min(1, len(curve) - 1)
+    points, (samples, seconds, waited) = curve[first:], _spent(curve[-1])
+    if first:
+        before = _spent(curve[first - 1])
+        samples, seconds, waited = samples - before[0], seconds - before[1], waited - before[2]
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
-        p25, median, p75, p95 = pooled(timed)
+        quartiles = pooled(timed)
         longest = max(point.steps.max_s for point in curve if point.steps is not None)
     else:
         each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
         if not each:
-            return None
-        p25, median, p75, p95 = np.percentile(each, (25, 50, 75, 95)).tolist()
+            return {}
+        quartiles = np.percentile(each, [100 * share for share in SHARES]).tolist()
         longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
-    number = sum(one.num for one in timed)
-    return Steady(number, median, p25, p75, p95, longest, mean, share, is_warm)
+    names = ("step_p25_s", "step_median_s", "step_p75_s", "step_p95_s")
+    return dict(zip(names, quartiles, strict=True)) | {
+        "num_steps": sum(one.num for one in timed),
+        "longest_step_s": longest,
+        "mean_step_s": seconds / samples * step_samples,
+        "input_share": waited / seconds if seconds > 0 else math.nan,
+        "is_warm": bool(ends),
+    }
 
 
-def _input_seconds(point: Evaluation) -> float:
-    return math.nan if point.input_s is None else point.input_s
-
-
-def _after_warm_up(
-    curve: Sequence[Evaluation],
-) -> tuple[Evaluation | None, Sequence[Evaluation], bool]:
-    """Return the last evaluation of the warm-up, those behind it, whether it was an epoch."""
-    for index, point in enumerate(curve[:-1]):
-        if point.epoch >= WHOLE_EPOCH:
-            return point, curve[index + 1 :], True
-    return (curve[0], curve[1:], False) if len(curve) > 1 else (None, curve, False)
+def _spent(point: Evaluation) -> tuple[int, float, float]:
+    """Return samples, seconds of training, and those that waited for data, up to an evaluation."""
+    return point.samples, point.train_s, math.nan if point.input_s is None else point.input_s
 
 
 def pooled(intervals: Sequence[StepTimes]) -> list[float]:
@@ -209,16 +188,16 @@ def _row(
     row["epoch_samples"] = epoch = round(curve[-1].samples / curve[-1].epoch)
     step_samples = min(spec.global_batch_size, epoch)
     found = steady(curve, step_samples)
-    if found is None:
+    if not found:
         return row
     whole_steps = math.ceil(epoch / step_samples) * step_samples
     seconds, samples = first_epoch_seconds(curve)
-    row |= vars(found) | {
-        "samples_per_s": step_samples / found.step_median_s,
-        "samples_per_s_low": step_samples / found.step_p75_s,
-        "samples_per_s_high": step_samples / found.step_p25_s,
-        "mean_samples_per_s": step_samples / found.mean_step_s,
-        "short_steps": whole_steps / epoch if found.num_steps else 1,
+    row |= found | {
+        "samples_per_s": step_samples / found["step_median_s"],
+        "samples_per_s_low": step_samples / found["step_p75_s"],
+        "samples_per_s_high": step_samples / found["step_p25_s"],
+        "mean_samples_per_s": step_samples / found["mean_step_s"],
+        "short_steps": whole_steps / epoch if found["num_steps"] else 1,
         "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
         "first_epoch_train_samples_per_s": samples / seconds,
         metric.name: curve[-1].value,
@@ -227,7 +206,7 @@ def _row(
         told = [getattr(one, name) for one in curve if getattr(one, name) is not None]
         summary = max if name in ("memory_peak_bytes", "bytes_exchanged_per_step") else fmean
         row[name] = summary(told) if told else None
-    if math.isnan(found.input_share) and train > 0:
+    if math.isnan(found["input_share"]) and train > 0:
         row["input_share"] = run.ledger["input"] / train
     if run.time_to_target_s is not None:
         row["samples_to_target"] = next(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.stats import CensoredData, ecdf, norm
 
 from raybench.scaling.measurements import Floats
 from raybench.spec.errors import UserError
@@ -52,11 +52,6 @@ class Convergence:
     """Smallest first."""
     spread: float
     """Standard deviation of the logarithm of one run's samples; 0 where no size was repeated."""
-
-    def without(self, batch_size: int) -> "Convergence":
-        """Return the other batch sizes."""
-        rest = tuple(b for b in self.batch_sizes if b.batch_size != batch_size)
-        return Convergence(rest, self.spread)
 
 
 def read(table: pd.DataFrame) -> Convergence:
@@ -104,19 +99,13 @@ def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
 
 def _median(lasted: Floats, reached: np.ndarray) -> float | None:
     """Return Kaplan and Meier's median (1958): runs that were given up count until then."""
-    order = np.lexsort((~reached, lasted))
-    share, half = 1.0, None
-    for rank, run in enumerate(order):
-        if not reached[run]:
-            continue
-        if half is not None:
-            return (half + float(lasted[run])) / 2
-        share *= 1 - 1 / (len(order) - rank)
-        if share < 0.5 - 1e-9:
-            return float(lasted[run])
-        if share < 0.5 + 1e-9:
-            half = float(lasted[run])
-    return None
+    known = CensoredData.right_censored(np.minimum(lasted, np.finfo(float).max), ~reached)
+    left = ecdf(known).sf
+    is_end = np.diff(left.probabilities, prepend=1.0) < 0
+    ends, shares = left.quantiles[is_end], left.probabilities[is_end]
+    # A share of exactly a half lasts until the next run arrives.
+    at, below = (int((shares > 0.5 + near).sum()) for near in (1e-9, -1e-9))
+    return float(ends[at] + ends[below]) / 2 if below < len(ends) else None
 
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
@@ -397,7 +386,8 @@ def leave_one_out(table: pd.DataFrame | Convergence) -> pd.DataFrame:
     known = [size for size in runs.batch_sizes if size.samples is not None]
     rows = []
     for size in known if len(known) > 2 else []:
-        curve = fit(runs.without(size.batch_size))
+        others = tuple(one for one in runs.batch_sizes if one is not size)
+        curve = fit(Convergence(others, runs.spread))
         found = curve.predict([size.batch_size], size.num_runs).iloc[0].to_dict()
         predicted = found.pop("samples")
         error = predicted / float(size.samples or 0) - 1
