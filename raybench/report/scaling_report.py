@@ -31,10 +31,10 @@ from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.scaling.fit_command import (
     FittedGroup,
+    cells_matched,
     check_out,
-    fit_groups,
+    fits,
     prediction_table,
-    write_predictions,
 )
 from raybench.scaling.fits import (
     TargetPlan,
@@ -44,7 +44,7 @@ from raybench.scaling.fits import (
     not_measured,
     target_plans,
 )
-from raybench.scaling.measurements import name_of
+from raybench.scaling.measurements import name_of, read_measurements
 from raybench.scaling.network import read_network
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import UserError
@@ -241,17 +241,10 @@ def published_claims() -> dict[str, pd.DataFrame]:
 
 
 def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
+    table = pd.DataFrame(claims).rename(columns={"ours": "here"})
     verdicts = {True: "yes", False: "no", None: "not told here"}
-    rows = [
-        {
-            "claim": clean(one.claim),
-            "published": clean(one.published),
-            "here": clean(one.ours),
-            "holds": verdicts[one.holds],
-        }
-        for one in claims
-    ]
-    return pd.DataFrame(rows)
+    table["holds"] = [verdicts[one.holds] for one in claims]
+    return table.map(clean)
 
 
 def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
@@ -275,14 +268,19 @@ def fit_to_files(
         check_out(out, file)
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
-    for fitted in fit_groups(file, predict, between):
+    measured = read_measurements(file)
+    asked, missing = ({}, []) if predict is None else cells_matched(predict, measured)
+    if missing:  # before the first fit
+        raise UserError(missing[0])
+    for fitted in fits(measured, asked, between):
         tables.append(fitted.predictions)
         following += next_rows(fitted)
         part = fit_part(fitted)
         lines += part.lines
         print_part(console, part)
     if out is not None:
-        write_predictions(out, tables)
+        text = pd.concat(tables).to_csv(index=False, float_format="%.6g")
+        StudyFiles(out.parent).write_text(out.name, text)
         say(console, f"predictions: {out}")
     predictions = [row for table in tables for row in table.to_dict("records")]
     return lines, {"predictions": predictions, "measure_next": following}

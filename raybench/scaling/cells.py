@@ -215,30 +215,27 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, accelerators: str) ->
 def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     """Return what the repeats of a cell say together."""
     well = group[group["failure"].isna()]
-    row: dict[str, Any] = {name: well[name].astype(float).median() for name in columns}
+    over = dict.fromkeys(columns, "median") | {"evenness": "min"}
+    over |= dict.fromkeys(
+        ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step"), "max"
+    )
     tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
     times = tried["time_to_target_s"].astype(float)
     failures = group["failure"].dropna()
-    most = ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step")
-    return (
-        row
-        | {name: well[name].astype(float).max() for name in most}
-        | {
-            "n": len(well),
-            "failed": len(failures),
-            "failure": ", ".join(sorted(set(failures))),
-            "samples_per_s_min": well["samples_per_s"].astype(float).min(),
-            "samples_per_s_max": well["samples_per_s"].astype(float).max(),
-            "num_steps": int(well["num_steps"].fillna(0).sum()),
-            "is_warm": bool(well["is_warm"].eq(True).all()),
-            "stop": ", ".join(sorted(set(well["stop"].dropna()))),
-            "evenness": well["evenness"].astype(float).min(),
-            "time_to_target_s": median_time(times) if times.notna().any() else np.nan,
-            "reached": int(times.notna().sum()),
-            "tried": len(tried),
-            "outliers": int(well["is_outlier"].sum()),
-        }
-    )
+    return {name: well[name].astype(float).agg(how) for name, how in over.items()} | {
+        "n": len(well),
+        "failed": len(failures),
+        "failure": ", ".join(sorted(set(failures))),
+        "samples_per_s_min": well["samples_per_s"].astype(float).min(),
+        "samples_per_s_max": well["samples_per_s"].astype(float).max(),
+        "num_steps": int(well["num_steps"].fillna(0).sum()),
+        "is_warm": bool(well["is_warm"].eq(True).all()),
+        "stop": ", ".join(sorted(set(well["stop"].dropna()))),
+        "time_to_target_s": median_time(times) if times.notna().any() else np.nan,
+        "reached": int(times.notna().sum()),
+        "tried": len(tried),
+        "outliers": int(well["is_outlier"].sum()),
+    }
 
 
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

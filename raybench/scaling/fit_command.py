@@ -5,7 +5,7 @@ predictions out, and how far a model is off at a cell that it did not see.
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,6 @@ from raybench.scaling.measurements import (
     Measurements,
     Observed,
     name_of,
-    read_measurements,
     read_rows,
 )
 from raybench.scaling.network import Network
@@ -245,20 +244,6 @@ class FittedGroup:
         return lines
 
 
-def fit_groups(
-    file: Path, predict: str | None, network: Network | None = None
-) -> Iterator[FittedGroup]:
-    """Fit each group of a file's measurements, one after the other.
-
-    Mistakes in the file or in what is asked are raised before the first fit.
-    """
-    measured = read_measurements(file)
-    asked, missing = ({}, []) if predict is None else cells_matched(predict, measured)
-    if missing:
-        raise UserError(missing[0])
-    return fits(measured, asked, network)
-
-
 def fits(
     measured: Measurements, asked: dict[Group, list[Cell]], network: Network | None = None
 ) -> Iterator[FittedGroup]:
@@ -299,13 +284,6 @@ def check_out(out: Path, file: Path) -> None:
     for problem, is_so in problems.items():
         if is_so:
             raise UserError(f"--out {clean(str(out))}: {clean(problem)}.")
-
-
-def write_predictions(out: Path, tables: Iterable[pd.DataFrame]) -> None:
-    """Write a CSV file of all groups' predictions, whole or not at all."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    pd.concat(list(tables)).to_csv(partial, index=False, float_format="%.6g")
-    partial.replace(out)
 
 
 def _quality(left_out: list[LeftOut], num_cells: int) -> str:

@@ -142,15 +142,11 @@ def noise_lines(results: Study) -> list[str]:
     """Say what the runs of each series tell of the critical batch, if they do."""
     return [
         f"{series}: by the noise of the gradients the critical batch is about "
-        f"{statistics.median(found):,.3g} ({_over_runs(found)}); right within a factor of three, "
-        "as such figures go."
+        f"{statistics.median(found):,.3g} ({counted(len(found), 'run')}"
+        + (f", {min(found):,.3g} to {max(found):,.3g}" if len(found) > 1 else "")
+        + "); right within a factor of three, as such figures go."
         for series, found in critical_batches(results).items()
     ]
-
-
-def _over_runs(values: Sequence[float]) -> str:
-    spread = f", {min(values):,.3g} to {max(values):,.3g}" if len(values) > 1 else ""
-    return f"{counted(len(values), 'run')}{spread}"
 
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -205,17 +201,6 @@ def target_plans(
     ]
 
 
-SECONDS = (
-    "work_s",
-    "samples_to_target",
-    "samples_spent",
-    "start_s",
-    "ready_s",
-    "beside_s",
-    "stalls",
-)
-
-
 def measured_runs(*studies: Study) -> pd.DataFrame:
     """Return a row for each run: series, where it ran, and what it needed to the target.
 
@@ -253,7 +238,6 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     if not rows:
         return table
-    table = table.astype(dict.fromkeys(SECONDS, float))
     cold = table["start_s"].where(table["start_s"] > 0)
     table["ready_s"] += cold.groupby(table["gpu_type"]).transform("median").fillna(0.0)
     return table

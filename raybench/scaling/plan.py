@@ -298,16 +298,15 @@ def answers(
     more the row taken took than the best measured one. An answer without a row is left out: nothing
     is within the budget.
     """
-    wanted = [(FASTEST, "seconds", "cost", np.inf), (CHEAPEST, "cost", "seconds", np.inf)]
-    if budget is not None:
-        wanted.append((WITHIN, "seconds", "cost", budget))
-    if deadline_s is not None:
-        wanted.append((IN_TIME, "cost", "seconds", deadline_s))
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
-    for name, least, then, limit in wanted:
-        allowed = table[table[then] <= limit]
-        if allowed.empty:
+    for name, least, then, limit in (
+        (FASTEST, "seconds", "cost", np.inf),
+        (CHEAPEST, "cost", "seconds", np.inf),
+        (WITHIN, "seconds", "cost", budget),
+        (IN_TIME, "cost", "seconds", deadline_s),
+    ):
+        if limit is None or (allowed := table[table[then] <= limit]).empty:
             continue
         tied = allowed[allowed[least] <= allowed[least].min() * (1 + TIE)]
         taken = tied.sort_values([then, least], kind="stable").iloc[0].to_dict()

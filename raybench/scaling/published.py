@@ -64,10 +64,11 @@ class Measured:
     scaling: Scaling
     row: dict[str, Any]
 
-    def number(self, column: str) -> float:
-        """Return a number of the cell's row; NaN where it has none."""
-        value = self.row.get(column)
-        return math.nan if value is None or pd.isna(value) else float(value)
+    def number(self, of: str) -> float:
+        """Return a column of the cell's row, or `one / other`; NaN where they are not known."""
+        values = [self.row.get(name.strip()) for name in of.split("/")]
+        numbers = [math.nan if pd.isna(value) else float(value) for value in values]
+        return numbers[0] if len(numbers) == 1 else _over(*numbers)
 
     def key(self, name: str) -> Any:
         """Return a key of its run spec, dotted where it lies deeper; else a column, or None."""
@@ -79,11 +80,6 @@ class Measured:
                 return self.row.get(name)
             found = getattr(found, part)
         return found
-
-    def quotient(self, of: str) -> float:
-        """Return a column, or `one / other`; NaN where they are not known."""
-        numbers = [self.number(name.strip()) for name in of.split("/")]
-        return numbers[0] if len(numbers) == 1 else _over(*numbers)
 
 
 Point = tuple[Measured, float]
@@ -180,7 +176,7 @@ def points_of(cells: Iterable[Measured], said: Mapping[str, Any]) -> list[Point]
     choices = where if isinstance(where, list) else [where]
     of = said.get("of", "samples_per_s")
     points = [
-        (one, one.quotient(of)) for one in cells if any(_matches(one, each) for each in choices)
+        (one, one.number(of)) for one in cells if any(_matches(one, each) for each in choices)
     ]
     if "over" in said:
         points = compared(points, said["over"], said.get("how", "ratio"), said.get("first"))
@@ -194,10 +190,8 @@ def judged(said: Mapping[str, Any], cells: Sequence[Measured]) -> Claim:
     points = points_of(cells, said)
     for name, judge in (("against", _against), ("best", _best), ("most", _most)):
         if name in said:
-            words, published = said["claim"], said["published"]
-            found = judge(said, cells, points)
-            ours, holds = (NOT_MEASURED, None) if found is None else found
-            return Claim(words, published, ours, holds)
+            ours, holds = judge(said, cells, points) or (NOT_MEASURED, None)
+            return Claim(said["claim"], said["published"], ours, holds)
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
     if at is not None:

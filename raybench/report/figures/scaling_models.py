@@ -53,11 +53,6 @@ def read_plan(results: Study) -> pd.DataFrame:
     return _read(results.folder / PLAN_FILE, PLAN_COLUMNS)
 
 
-def has_file(results: Study, name: str) -> bool:
-    """Return whether the folder holds such a file."""
-    return (results.folder / name).is_file()
-
-
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     numbers = [name for name in columns if name in NUMBERS]
     try:

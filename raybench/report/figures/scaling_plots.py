@@ -2,6 +2,7 @@
 goes, what its models predict, what was learnt."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from raybench.report.figures.parts import FigureKind, drawn, metric_axis
 from raybench.report.figures.scaling_models import (
     MODEL_FILE,
     PLAN_FILE,
-    has_file,
     plan_figure,
     predicted_figure,
     read_model,
@@ -115,18 +115,9 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     return found
 
 
-def speedup_figure(results: Study) -> Figure:
-    """Speed-up over workers, a panel for each kind of scaling; bars are the spread of repeats."""
-    return _curves_figure(results, "speedup", "speed-up over one worker")
-
-
-def efficiency_figure(results: Study) -> Figure:
-    """Efficiency over workers, a panel for each kind of scaling."""
-    return _curves_figure(results, "efficiency", "efficiency")
-
-
-def _curves_figure(results: Study, column: str, label: str) -> Figure:
-    """Draw the curves of weak and of strong scaling, never on the same axes."""
+def _curves_figure(column: str, label: str, results: Study) -> Figure:
+    """Draw a column over workers: weak and strong scaling have a panel each, never the same axes;
+    bars are the spread of repeats."""
     cells = scaling_cells(results)
     scalings = list(dict.fromkeys(cells["scaling"]))
     figure, panels = parts.panels(len(scalings), PANEL)
@@ -159,6 +150,10 @@ def _curves_figure(results: Study, column: str, label: str) -> Figure:
         axes.set(xlabel="workers", ylabel=label)
         _explain(figure, axes, len(curves))
     return figure
+
+
+speedup_figure = partial(_curves_figure, "speedup", "speed-up over one worker")
+efficiency_figure = partial(_curves_figure, "efficiency", "efficiency")
 
 
 def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
@@ -337,7 +332,7 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         "measured.",
         lambda results: predicted_figure(*read_model(results)),
         lambda results: parts.in_words(read_model(results)[1], MODEL_WORDS),
-        lambda results: has_file(results, MODEL_FILE),
+        lambda results: (results.folder / MODEL_FILE).is_file(),
     ),
     "plan": FigureKind(
         "Seconds to the target against the bill",
@@ -345,7 +340,7 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         "up and right of the steps is beaten in both.",
         lambda results: plan_figure(read_plan(results)),
         lambda results: parts.in_words(read_plan(results).sort_values("seconds"), PLAN_WORDS),
-        lambda results: has_file(results, PLAN_FILE),
+        lambda results: (results.folder / PLAN_FILE).is_file(),
     ),
     "values": FigureKind(
         "What the runs learnt",
