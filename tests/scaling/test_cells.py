@@ -87,11 +87,8 @@ def test_a_baseline_is_of_the_same_kind(key: str) -> None:
         "cpus_per_worker": [1, 2],
     }
     one, other = values[key]
-    cells = [
-        Cell(changes={key: one, "num_workers": 1}),
-        Cell(changes={key: one, "num_workers": 2}),
-        Cell(changes={key: other, "num_workers": 2}),
-    ]
+    made = ((one, 1), (one, 2), (other, 2))
+    cells = [Cell(changes={key: value, "num_workers": workers}) for value, workers in made]
     study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
     table = table_of(study)
     assert table["speedup"].isna().tolist() == [False, False, True]

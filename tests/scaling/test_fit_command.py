@@ -47,6 +47,13 @@ def several(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "measured.csv"
+    path.write_text(GOOD)
+    return path
+
+
 def run(*arguments: object) -> int:
     return scale.main([str(argument) for argument in arguments])
 
@@ -119,13 +126,11 @@ def test_the_predicted_efficiency_is_not_called_as_the_measured_one(several: Pat
     assert printed.count("same-batch") == 2 * 3, "the head of a column and a line, in each table"
 
 
-def test_what_was_never_measured_is_said(tmp_path: Path, capsys) -> None:
-    file = tmp_path / "measured.csv"
-    file.write_text(GOOD)
-    assert run("--fit", file, "--predict", "16") == cli.DONE
+def test_what_was_never_measured_is_said(good: Path, capsys) -> None:
+    assert run("--fit", good, "--predict", "16") == cli.DONE
     assert "Never measured on more than one node" in capsys.readouterr().out
-    file.write_text(f"{HEAD}\n1,1,32,0.05\n1,1,64,0.08\n")
-    assert run("--fit", file, "--predict", "16") == cli.DONE
+    good.write_text(f"{HEAD}\n1,1,32,0.05\n1,1,64,0.08\n")
+    assert run("--fit", good, "--predict", "16") == cli.DONE
     assert "Never measured on more than one worker" in capsys.readouterr().out
 
 
@@ -209,10 +214,8 @@ def test_a_wrong_file_is_one_sentence(
         ("nowhere.csv", "nowhere.csv: cannot be read (No such file or directory)"),
     ],
 )
-def test_wrong_questions_are_one_sentence(predict: str, words: str, tmp_path, capsys) -> None:
-    file = tmp_path / "measured.csv"
-    file.write_text(GOOD)
-    assert run("--fit", file, f"--predict={predict}") == cli.WRONG_INPUT
+def test_wrong_questions_are_one_sentence(predict: str, words: str, good: Path, capsys) -> None:
+    assert run("--fit", good, f"--predict={predict}") == cli.WRONG_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
 
@@ -243,24 +246,20 @@ def test_questions_without_models_are_for_all_of_them(several: Path, tmp_path: P
     ],
 )
 def test_a_place_where_nothing_can_be_written_is_said_first(
-    out: str, words: str, tmp_path: Path, capsys
+    out: str, words: str, good: Path, capsys
 ) -> None:
-    file = tmp_path / "measured.csv"
-    file.write_text(GOOD)
-    assert run("--fit", file, "--predict", "8", "--out", tmp_path / out) == cli.WRONG_INPUT
+    assert run("--fit", good, "--predict", "8", "--out", good.parent / out) == cli.WRONG_INPUT
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
-    assert file.read_text() == GOOD
+    assert good.read_text() == GOOD
 
 
-def test_out_needs_predict_and_fit_runs_no_study(tmp_path: Path, capsys) -> None:
-    file = tmp_path / "measured.csv"
-    file.write_text(GOOD)
-    assert run("--fit", file, "--out", tmp_path / "p.csv") == cli.WRONG_INPUT
+def test_out_needs_predict_and_fit_runs_no_study(good: Path, capsys) -> None:
+    assert run("--fit", good, "--out", good.parent / "p.csv") == cli.WRONG_INPUT
     assert "nothing to write without --predict" in capsys.readouterr().err
     for given, name in ((("--quick",), "--quick"), (("study.yaml",), "study study.yaml")):
-        assert run("--fit", file, *given) == cli.WRONG_INPUT
+        assert run("--fit", good, *given) == cli.WRONG_INPUT
         said = capsys.readouterr().err
         assert f"{name}: is of a study, and --fit runs none" in said
 
@@ -285,18 +284,10 @@ def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path,
     assert row["high_s"] > 3 * row["low_s"]
 
 
-def read_measurements_of(text: str, folder: Path) -> list[tuple[Cell, float]]:
-    path = folder / "measured.csv"
-    path.write_text(text)
-    return read_measurements(path).groups["", ""]
-
-
-def test_mistakes_are_raised_before_any_fit(tmp_path: Path, monkeypatch) -> None:
+def test_mistakes_are_raised_before_any_fit(good: Path, monkeypatch) -> None:
     def refuse(observed: Observed) -> ThroughputModel:
         raise AssertionError("fitted before all was checked")
 
     monkeypatch.setattr(ThroughputModel, "fit", refuse)
-    file = tmp_path / "measured.csv"
-    file.write_text(GOOD)
     with pytest.raises(UserError, match="no number of workers"):
-        fit_to_files(file, "8,0,9", None)
+        fit_to_files(good, "8,0,9", None)

@@ -16,36 +16,28 @@ from raybench.stats.record import Evaluation, Failure
 from tests.runs.made_up import EPOCH, point, run_of, study_of, timed, write
 
 
-def test_a_stall_is_an_outlier_that_the_median_bears() -> None:
-    study = study_of(scaling="weak", repeats=3)
+@pytest.mark.parametrize(("stalled", "repeats"), [(2, 3), (0, 2), (0, 3)])
+def test_a_stall_is_an_outlier_that_the_median_bears(
+    stalled: int, repeats: int, tmp_path: Path
+) -> None:
+    """Of the last epoch, or of the first one."""
+    study = study_of(scaling="weak", repeats=repeats)
     runs, curves = run_of(study)
-    name = "0000-r1"
-    curves[name] = [*curves[name][:2], point(2, EPOCH / 7200, train_s=2.0 + 7200)]
+    name, is_first = "0000-r1", stalled == 0
+    seconds = np.cumsum([7200.0 if i == stalled else 1.0 for i in range(3)])
+    rates = [EPOCH / 7200 if i == stalled else 1000.0 for i in range(3)]
+    curves[name] = [point(i, rates[i], train_s=float(seconds[i])) for i in range(3)]
     each = run_table(study_cells(study), runs, curves)
     assert tuple(each.columns) == RUN_COLUMNS
     assert each.loc[each["is_outlier"], "trial"].tolist() == [name]
-    row = cell_table(study, runs, curves).iloc[0]
-    assert row["outliers"] == 1
-    assert row["samples_per_s"] == pytest.approx(1000)
-    assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
-
-
-@pytest.mark.parametrize("repeats", [2, 3])
-def test_a_stall_of_the_first_epoch_is_an_outlier_too(repeats: int, tmp_path: Path) -> None:
-    study = study_of(scaling="weak", repeats=repeats)
-    runs, curves = run_of(study)
-    name = "0000-r1"
-    later = [point(i, 1000.0, train_s=7200.0 + i) for i in (1, 2)]
-    curves[name] = [point(0, EPOCH / 7200), *later]
-    each = run_table(study_cells(study), runs, curves)
-    assert each.loc[each["is_outlier"], "trial"].tolist() == [name]
-    assert each.loc[each["is_slow_start"], "trial"].tolist() == [name]
+    assert each.loc[each["is_slow_start"], "trial"].tolist() == [name] * is_first
     row = cell_table(study, runs, curves).iloc[0]
     assert row["outliers"] == 1
     assert row["samples_per_s"] == pytest.approx(1000)
     assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
     (told,) = outlier_lines(load(write(tmp_path / "stalled", study, runs, curves)))
-    assert "0 samples/s in its first epoch, usual in its cell are" in told
+    usual = "its first epoch, usual in its cell are" if is_first else "with its stalls, its cell's"
+    assert f"0 samples/s {'in ' * is_first}{usual}" in told
     assert "longest step took 461 s" in told
 
 
