@@ -7,6 +7,7 @@ from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import (
     Conv,
     Dense,
+    Flatten,
     GlobalAveragePool,
     GroupNorm,
     Layer,
@@ -64,3 +65,15 @@ class ThrottledText(Workload):
 
         model.register_forward_pre_hook(wait)
         return model
+
+
+class Widths(LayerWorkload):
+    """A perceptron of two hidden layers, to be tuned at one width and trained at another."""
+
+    name = "widths"
+    input_shape = (28, 28, 1)
+    num_classes = 10
+
+    def __init__(self, width: int = 32) -> None:
+        hidden = (Dense(width), ReLU())
+        self.layers = (Flatten(), *hidden, *hidden, Dense(10))

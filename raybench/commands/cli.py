@@ -33,6 +33,7 @@ COMMANDS = {
     "plan": "say which machines to hire for a training, how many, and for how much",
     "diagnose": "say what bounds a training, and what a change would bring",
     "compare": "say whether B is better than A, by pairs of runs",
+    "transfer": "from searches of small models, the few trials of a large one",
     "init": "look at your data, and write a space file for them",
     "watch": "show a study that runs in another terminal, or has ended",
     "report": "rebuild tables and pictures of a results folder",

@@ -1,0 +1,230 @@
+"""Claim: a rate that was tuned on small networks is carried to a large one by `raybench transfer`.
+
+One network (two hidden layers, MNIST, 6,000 training images) at four widths, each really trained
+on a grid of rates, batches and seeds (`record`, one torch worker without Ray). Then (`compare`)
+small studies are drawn: 30 random cells at each of the three smaller widths, one seed each. What
+`raybench.scaling.over_sizes` predicts from them is run at the largest: its centre alone, and 6
+cells inside its interval; beside the best rate of the largest small study copied, and searches
+from nothing of 6, 20 and 60 random cells. Regret is over the least median of samples to the target.
+
+    RAYBENCH_DATA=DIR python benchmarks/search/widths.py record [--jobs 2]
+    python benchmarks/search/widths.py compare [--studies 200]
+
+Recording takes half an hour on two cores and goes on where it was stopped; writes
+tables/widths.json. `compare` takes a minute; writes results/widths.md; exit 1 below a bar.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raybench.scaling.over_sizes import BestRate, best_rate, predict
+
+RESULTS = Path(__file__).parents[1] / "results" / "widths.md"
+TABLE = Path(__file__).parents[1] / "tables" / "widths.json"
+WIDTHS = (32, 96, 288, 864)
+RATES = {
+    "adam": tuple(1e-4 * 2**n for n in range(10)),
+    "sgd": tuple(2e-3 * 2**n for n in range(10)),
+}
+BATCHES, SEEDS = (32, 128), (0, 1)
+EVERY, EPOCHS = 1500, 8
+Cell = tuple[int, str, float, int, int]
+"""Width, optimizer, rate, batch, seed."""
+
+
+def record(cell: Cell) -> dict[str, Any]:
+    """Train one cell in this process; return its accuracies, one for every EVERY samples."""
+    from raybench.models.find import load_workload_dataset
+    from raybench.spec.dataset_spec import DatasetSpec
+    from raybench.spec.objective import Objective
+    from raybench.spec.run import RunSpec
+    from raybench.stats.clock import Ledger
+    from raybench.training.base import find_backend
+    from raybench.training.run import run
+
+    width, optimizer, rate, batch, seed = cell
+    spec = RunSpec(
+        workload="table_workloads:Widths",
+        model={"width": width},
+        dataset=DatasetSpec(name="mnist", limit=6000, validation_size=5000),
+        objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
+        optimizer=optimizer,
+        learning_rate=rate,
+        batch_size_per_worker=batch,
+        eval_every_samples=EVERY,
+        epochs=EPOCHS,
+        seed=seed,
+    )
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model)
+    backend = find_backend("torch")
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = backend.Trainer(spec, workload, dataset, world)
+    values = [one.value for one in run(spec, dataset, trainer, world, Ledger("setup"))]
+    parameters = trainer.num_parameters
+    trainer.close()
+    return {"cell": cell, "parameters": parameters, "accuracy": [round(v, 4) for v in values]}
+
+
+def record_all(jobs: int) -> None:
+    """Train the cells that are not in the table yet, the narrow ones first."""
+    lines = TABLE.with_suffix(".jsonl")
+    done = {tuple(json.loads(line)["cell"]) for line in _lines(lines)}
+    cells: list[Cell] = [
+        (width, optimizer, rate, batch, seed)
+        for optimizer, rates in RATES.items()
+        for width, seed in itertools.product(WIDTHS, SEEDS)
+        for rate, batch in itertools.product(rates, BATCHES)
+    ]
+    fresh = [cell for cell in cells if cell not in done]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool, lines.open("a") as out:
+        for number, row in enumerate(pool.imap_unordered(record, fresh), 1):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(f"{number} of {len(fresh)}", file=sys.stderr, flush=True)
+
+
+TARGET = 0.92
+SMALL_TRIALS, TRIALS = 20, 6
+NEAR = 1.05
+BATCH = 128
+"""Of the large one."""
+Costs = dict[tuple[float, int], list[float]]
+"""Log samples to the target of each seed by rate and batch; NaN of a miss."""
+
+
+def costs_of(optimizer: str, width: int, rows: list[dict[str, Any]]) -> Costs:
+    """Return what was recorded of a width."""
+    found: Costs = {}
+    for row in rows:
+        of_width, name, rate, batch, _ = row["cell"]
+        if (of_width, name) == (width, optimizer):
+            found.setdefault((rate, batch), []).append(cost(row["accuracy"]))
+    return found
+
+
+def cost(values: list[float]) -> float:
+    """Return the log of samples to TARGET, between two evaluations by a straight line."""
+    for index, value in enumerate(values):
+        if value >= TARGET:
+            before = values[index - 1] if index else 0.1
+            return math.log(EVERY * (index + (TARGET - before) / (value - before)))
+    return math.nan
+
+
+class Large:
+    """The largest network at BATCH: what a rate costs, between those recorded by straight lines."""
+
+    def __init__(self, costs: Costs, rng: np.random.Generator) -> None:
+        own = sorted((rate, seeds) for (rate, batch), seeds in costs.items() if batch == BATCH)
+        self._rates = np.log([rate for rate, _ in own])
+        missed = math.log(EVERY * 2 * len(own) * EPOCHS)
+        self._costs = np.nan_to_num(np.array([seeds for _, seeds in own]), nan=missed)
+        self._rng = rng
+        self.best = float(min(map(self.truth, np.exp(np.linspace(*self._rates[[0, -1]], 400)))))
+        self.range = tuple(self._rates[[0, -1]])
+
+    def truth(self, rate: float) -> float:
+        """Return the mean over seeds."""
+        return float(np.interp(math.log(rate), self._rates, self._costs.mean(axis=1)))
+
+    def regret_of(self, rates: Sequence[float]) -> float:
+        """Run each rate once, take the best one; return how many times the least it truly costs."""
+        seeds = self._rng.integers(self._costs.shape[1], size=len(rates))
+        ran = [
+            np.interp(math.log(rate), self._rates, self._costs[:, seed])
+            for rate, seed in zip(rates, seeds, strict=True)
+        ]
+        return math.exp(self.truth(rates[int(np.argmin(ran))]) - self.best)
+
+
+def study_of(size: float, costs: Costs, rng: np.random.Generator) -> tuple[BestRate, float]:
+    """Draw a study of a small network: its best rate at BATCH, and the rate of its best trial."""
+    cells = list(costs)
+    drawn = [cells[n] for n in rng.choice(len(cells), min(SMALL_TRIALS, len(cells)), replace=False)]
+    told = np.array([costs[one][rng.integers(len(costs[one]))] for one in drawn])
+    rates, batches = (np.array(column, dtype=float) for column in zip(*drawn, strict=True))
+    found = best_rate(size, rates, batches, told, batch=BATCH)
+    assert found is not None
+    return found, float(rates[np.nanargmin(told)])
+
+
+def compare(num_studies: int) -> list[str]:
+    """Return the table: what each way names, over the least that the large network takes."""
+    rows = [json.loads(line) for line in _lines(TABLE.with_suffix(".jsonl"))]
+    lines = [
+        f"Samples to {TARGET:.0%} at width {WIDTHS[-1]}, batch {BATCH}, over the least; "
+        f"{num_studies} draws, {SMALL_TRIALS} trials of each small width.",
+        "",
+        "| optimizer | way | trials | median | 90 % | within 5 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for optimizer in RATES:
+        by_width = {width: costs_of(optimizer, width, rows) for width in WIDTHS}
+        if not all(
+            len(costs) == len(BATCHES) * len(RATES[optimizer]) for costs in by_width.values()
+        ):
+            continue
+        sizes = {row["cell"][0]: float(row["parameters"]) for row in rows}
+        regrets: dict[tuple[str, int], list[float]] = {}
+        held = []
+        for seed in range(num_studies):
+            rng = np.random.default_rng(seed)
+            large = Large(by_width[WIDTHS[-1]], rng)
+            small = [study_of(sizes[one], by_width[one], rng) for one in WIDTHS[:-1]]
+            found = predict([one for one, _ in small], sizes[WIDTHS[-1]])
+            random = [list(np.exp(rng.uniform(*large.range, n))) for n in (6, 20, 60)]
+            ways = {
+                ("predicted", 1): [found.rate],
+                ("predicted", TRIALS): found.quantiles(TRIALS),
+                ("copied from the largest small one", 1): [small[-1][1]],
+                **{("random", len(one)): one for one in random},
+            }
+            for way, rates in ways.items():
+                regrets.setdefault(way, []).append(large.regret_of(rates))
+            grid = np.exp(np.linspace(*large.range, 400))
+            truly = float(min(grid, key=large.truth))
+            held.append(found.interval[0] <= truly <= found.interval[1])
+        for (way, number), those in regrets.items():
+            within = np.mean([one <= NEAR for one in those])
+            lines.append(
+                f"| {optimizer} | {way} | {number} | {np.median(those):.2f} | "
+                f"{np.quantile(those, 0.9):.2f} | {within:.0%} |"
+            )
+        lines.append(
+            f"| {optimizer} | the interval holds the best rate | | | | {np.mean(held):.0%} |"
+        )
+    return lines
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.is_file() else []
+
+
+def main() -> int:
+    """Do what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--studies", type=int, default=200)
+    options = parser.parse_args()
+    if options.what == "record":
+        record_all(options.jobs)
+        return 0
+    lines = compare(options.studies)
+    print("\n".join(lines))
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

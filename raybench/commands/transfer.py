@@ -1,0 +1,195 @@
+"""`python -m raybench.transfer`: from studies of small models, the few trials of a large one."""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raybench.commands import cli
+from raybench.spec.errors import Ended, UserError
+from raybench.spec.text import clean, command_line
+
+if TYPE_CHECKING:
+    from raybench.results.study import Study
+    from raybench.scaling.over_sizes import BestRate
+    from raybench.spec.space import Space
+    from raybench.spec.study import StudySpec
+
+WIDE = 30.0
+"""An interval whose ends are so many times apart is no advice."""
+
+
+def parser() -> cli.Parser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench transfer", description=__doc__)
+    result.add_argument("studies", metavar="DIR", nargs="+", help="a search of a smaller model")
+    result.add_argument("--to", type=Path, required=True, metavar="FILE", help="the large one's")
+    result.add_argument("--trials", type=int, default=6, help="of the large one (default 6)")
+    result.add_argument(
+        "--size",
+        type=float,
+        metavar="PARAMETERS",
+        help="of the large one; by default counted, where its model is given by layers",
+    )
+    result.add_argument("--out", type=Path, metavar="FILE", help="(default: FILE-transferred.yaml)")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    return parser().run(arguments, transfer)
+
+
+def transfer(options: argparse.Namespace) -> Ended:
+    """Predict the best rate, say how sure that is, write the space of the large one's trials."""
+    # Imported here: pandas and scikit-learn take a while, and --help needs none.
+    from raybench.results.study import load
+    from raybench.scaling.over_sizes import predict
+    from raybench.spec.documents import to_yaml
+    from raybench.spec.study import build_study, load_content
+
+    if options.trials < 1:
+        raise UserError("--trials: must be 1 at least.")
+    out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
+    content = load_content(options.to, [])
+    study, space = build_study(content, str(options.to))
+    batch = global_batch(study, space, str(options.to))
+    small = [load(place) for place in options.studies]
+    optimizers = [best_optimizer(one) for one in small]
+    sizes = [size_of(one) for one in small]
+    optimizer = optimizers[sizes.index(max(sizes))]
+    known = sorted(
+        (best_rate_of(one, size, optimizer, batch) for one, size in zip(small, sizes, strict=True)),
+        key=lambda one: one.size,
+    )
+    if len(set(sizes)) < len(sizes):
+        raise UserError("Two of these studies have models of one size; name one study a size.")
+    size = options.size or size_to(study)
+    found = predict(known, size)
+    words = sentences(known, found, optimizer, batch, set(optimizers))
+    low, high = found.interval
+    if high > WIDE * low:
+        words.append("That is too wide to be advice: search all rates, or add a study of a size.")
+    rest = {key: one for key, one in content["space"].items() if key not in SET}
+    fixed = {key: one for key, one in (content.get("fixed") or {}).items() if key not in SET}
+    content |= {
+        "space": rest | {"learning_rate": found.quantiles(options.trials)},
+        "fixed": fixed | {"optimizer": optimizer},
+        "search": (content.get("search") or {}) | {"trials": options.trials},
+    }
+    build_study(content, str(out))
+    try:
+        out.write_text(to_yaml(content), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"--out {out} cannot be written ({error.strerror}); name another."
+        ) from error
+    print("\n".join(words))
+    print(f"\nWrote {out}, {options.trials} rates of the interval:\n  {command_line('tune', out)}")
+    rate = {"rate": found.rate, "low": low, "high": high}
+    return Ended(cli.DONE, answer=words, details={"wrote": out, "learning_rate": rate})
+
+
+SET = ("optimizer", "learning_rate")
+"""Keys of the large one's space that are said anew."""
+
+
+def global_batch(study: "StudySpec", space: "Space", source: str) -> int:
+    """Return the one global batch of a space; UserError where it has several."""
+    from raybench.spec.space import values_of
+
+    found = {1}
+    for key in ("num_workers", "batch_size_per_worker", "accumulate"):
+        found = {one * int(value) for one in found for value in values_of(key, space, study.fixed)}
+    if len(found) > 1:
+        raise UserError(
+            f"{source}: a rate belongs to a batch, and this space has several; fix num_workers and "
+            "batch_size_per_worker, to those of the best small study, say."
+        )
+    return found.pop()
+
+
+def best_optimizer(study: "Study") -> str:
+    """Return the optimizer of a study's winner; UserError where it has none."""
+    from raybench.results.verdict import find_verdicts
+
+    for verdict in find_verdicts(study, untested=True).values():
+        return study.specs[verdict.fastest].optimizer
+    raise UserError(f"{study.place}: has no winner to carry over; finish it, or name another.")
+
+
+def size_of(study: "Study") -> int:
+    """Return the parameters of the model of a study; UserError where these are not one number."""
+    counts = Counter(run.num_parameters for run in study.runs.values() if run.num_parameters)
+    if len(counts) != 1:
+        several = "models of several sizes" if counts else "no model whose parameters are known"
+        raise UserError(f"{study.place}: has {several}; name a study of one size.")
+    return counts.most_common()[0][0]
+
+
+def size_to(study: "StudySpec") -> int:
+    """Return the parameters of the model of a file; UserError where no framework may count them."""
+    from raybench.models.base import LayerWorkload
+    from raybench.models.find import load_workload_dataset
+    from raybench.models.layers import num_parameters
+
+    model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
+    workload, _ = load_workload_dataset(study.workload, study.dataset, model, data)
+    if not isinstance(workload, LayerWorkload):
+        raise UserError("--size: name the parameters of the large model, as --size 25600000.")
+    return num_parameters(workload.layers, workload.input_shape)
+
+
+def best_rate_of(study: "Study", size: int, optimizer: str, batch: int) -> "BestRate":
+    """Return the best rate of a study's optimizer; UserError where its trials do not tell."""
+    import numpy as np
+
+    from raybench.scaling.over_sizes import LEAST_TRIALS, best_rate
+
+    trials = study.trials[study.trials["phase"] == "search"]
+    trials = trials[trials["optimizer"] == optimizer]
+    costs = trials["score"].where(trials["failure"].isna()).to_numpy(dtype=float)
+    if study.is_timed:  # in samples: seconds differ with workers and frameworks
+        costs = costs + np.log((trials["samples"] / trials["train_s"]).to_numpy(dtype=float))
+    rates, batches = (
+        trials[key].to_numpy(dtype=float) for key in ("learning_rate", "global_batch_size")
+    )
+    found = best_rate(size, rates, batches, costs, batch=batch)
+    if found is None:
+        raise UserError(
+            f"{study.place}: fewer than {LEAST_TRIALS} trials of {optimizer} have run; "
+            "search it longer, or name another."
+        )
+    return found
+
+
+def sentences(
+    known: "Sequence[BestRate]", found: "BestRate", optimizer: str, batch: int, optimizers: set[str]
+) -> list[str]:
+    """Say what the best rates are, what follows from them, and whether they lie on one line."""
+    from raybench.scaling.over_sizes import QUANTILE, predict
+
+    def words(one: "BestRate") -> str:
+        low, high = one.interval
+        return f"{one.rate:.3g} (90 %: {low:.2g} to {high:.2g}) at {one.size:,.0f} parameters"
+
+    said = [
+        f"Best rate of {optimizer} at a batch of {batch}: {'; '.join(map(words, known))}.",
+        f"Predicted: {words(found)}.",
+    ]
+    if len(optimizers) > 1:
+        names = clean(" and ".join(sorted(optimizers)))
+        said.append(f"The sizes have different winners ({names}): {optimizer} need not be best.")
+    if len(known) > 1:
+        *smaller, largest = known
+        before = predict(smaller, largest.size)
+        apart = abs(math.log(before.rate / largest.rate))
+        low, high = before.interval
+        does = apart <= QUANTILE * math.hypot(before.spread, largest.spread)
+        said.append(
+            f"From the smaller ones the largest of these was to be at {before.rate:.3g} ({low:.2g} "
+            f"to {high:.2g}): " + ("so it is." if does else "it is not, so do not count on this.")
+        )
+    return said
