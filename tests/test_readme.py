@@ -51,7 +51,7 @@ RAYBENCH_COMMANDS = [line for line in COMMANDS if line.startswith("raybench ")]
 MAKE_COMMANDS = [line for line in COMMANDS if line.startswith("make ")]
 CLUSTER_COMMANDS = [line for line in COMMANDS if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
-AS_THEY_ARE = ("report", "watch", "data", "doctor", "init", "plan")
+AS_THEY_ARE = ("report", "watch", "data", "doctor", "init", "plan", "transfer")
 """Commands that start nothing; the others get --dry-run."""
 
 

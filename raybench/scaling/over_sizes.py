@@ -51,11 +51,12 @@ class BestRate:
         return self.rate / times, self.rate * times
 
     def quantiles(self, number: int) -> list[float]:
-        """Return `number` rates that share the 90 % interval evenly, the middle ones first."""
+        """Return `number` rates that share the 90 % interval evenly, its middle first."""
         low, high = (math.log(end) for end in self.interval)
-        shares = (np.arange(number) + 0.5) / number
+        odd = number | 1
+        shares = (np.arange(odd) + 0.5) / odd
         rates = [float(f"{math.exp(low + share * (high - low)):.3g}") for share in shares]
-        return sorted(rates, key=lambda rate: abs(math.log(rate / self.rate)))
+        return sorted(rates, key=lambda rate: abs(math.log(rate / self.rate)))[:number]
 
 
 def best_rate(
