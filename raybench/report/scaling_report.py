@@ -195,12 +195,7 @@ class ScalingReport:
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
         dots = [
-            {
-                "series": name_of(group),
-                "num_workers": cell.num_workers,
-                "batch_size_per_worker": cell.batch_size_per_worker,
-                "samples_per_s": cell.samples / seconds,
-            }
+            {"series": name_of(group), **vars(cell), "samples_per_s": cell.samples / seconds}
             for group, rows in measurements(self.results).groups.items()
             for cell, seconds in rows
         ]
@@ -210,13 +205,8 @@ class ScalingReport:
             cells = sorted({*own, *fitted.asked})
             table = prediction_table(fitted.model, cells, fitted.group)
             samples = np.array([cell.samples for cell in cells])
-            lines.append(
-                table.assign(
-                    series=name_of(fitted.group),
-                    low=samples / table["high_s"],
-                    high=samples / table["low_s"],
-                )
-            )
+            ends = {"low": samples / table["high_s"], "high": samples / table["low_s"]}
+            lines.append(table.assign(series=name_of(fitted.group), **ends))
         return pd.DataFrame(dots), pd.concat(lines, ignore_index=True)
 
 

@@ -64,7 +64,8 @@ def cells_matched(text: str, measured: Measurements) -> tuple[dict[Group, list[C
         return asked, []
     missing: dict[Group, str] = {}
     for number, row in read_rows(Path(text), Asked).items():
-        groups = [group for group in measured.groups if _is_meant(row.group, group)]
+        (model, gpu_type), groups = row.group, list(measured.groups)
+        groups = [one for one in groups if model in ("", one[0]) and gpu_type in ("", one[1])]
         for group in [row.group] if row.group in groups else groups:
             cells = asked.setdefault(group, [])
             if row.cell not in cells:
@@ -76,10 +77,6 @@ def cells_matched(text: str, measured: Measurements) -> tuple[dict[Group, list[C
                 f"{measured.source} has {there}."
             )
     return asked, list(missing.values())
-
-
-def _is_meant(asked: Group, group: Group) -> bool:
-    return all(one in ("", other) for one, other in zip(asked, group, strict=True))
 
 
 def _worker_numbers(text: str) -> list[int] | None:

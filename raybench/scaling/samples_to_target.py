@@ -315,7 +315,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
     sets, prior = grid(batch.min(), batch.max())
     away = logs - sets.log_rise(batch)
 
-    scores, leasts, sds, solved = [], [], [], []
+    by_misfit = []
     for misfit in MISFITS:
         covariance = misfit**2 * alike(batch, batch) + np.diag(noise**2)
         inverse = np.linalg.inv(covariance)
@@ -334,41 +334,38 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
             variance = misfit**2 * (1 - share @ alike(batch, here)[:, 0]) + _noise(runs, size) ** 2
             variance += (1 - share.sum()) ** 2 / weight.sum()
             score = score + norm.logcdf(above / np.sqrt(variance))
-        scores.append(score)
-        leasts.append(least)
-        sds.append(1 / np.sqrt(weight.sum()))
-        solved.append(inverse)
+        by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
 
+    scores, leasts, sds, solved = zip(*by_misfit, strict=True)
     # Drawn by their probability, evenly: the same ones every time.
     logs = np.concatenate(scores)
     total = np.cumsum(np.exp(logs - logs.max()))
     drawn = np.searchsorted(total, middles(NUM_DRAWS) * total[-1])
     level, chosen = np.divmod(drawn, len(prior))
     log_least = np.concatenate(leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
-    left = Left(batch, tuple(solved), away[chosen] - log_least[:, None], level)
+    left = Left(batch, solved, away[chosen] - log_least[:, None], level)
     missed = tuple(size.batch_size for size in runs.batch_sizes if size.samples is None)
     tried = (known[0].batch_size, known[-1].batch_size)
     curves = Curves(*(values[chosen] for values in vars(sets).values()))
     return SamplesToTarget(log_least, curves, left, runs.spread, tried, missed)
 
 
+FACTOR = 3.0
+"""Within which a noise scale tells the critical batch."""
+
+
 def from_noise_scale(
-    batch_size: int,
-    samples: float,
-    critical: float,
-    *,
-    factor: float = 3.0,
-    missed: tuple[int, ...] = (),
+    batch_size: int, samples: float, critical: float, *, missed: tuple[int, ...] = ()
 ) -> SamplesToTarget:
     """Return the curve of one batch size's samples and the critical batch of its gradient noise.
 
-    `critical` is taken to be right within `factor` (90 %): noise scales were found two to four
-    times off the critical batch of tuned runs, here and in McCandlish et al. 2018, section 3.
+    `critical` is taken to be right within FACTOR (90 %): noise scales were found two to four times
+    off the critical batch of tuned runs, here and in McCandlish et al. 2018, section 3.
     `missed` are batch sizes at which most runs missed the target.
     """
     if not 0 < critical < np.inf:
         raise ValueError(f"a critical batch of {critical} says nothing: measure more steps")
-    width = np.log(factor) / norm.ppf(HIGH)
+    width = np.log(FACTOR) / norm.ppf(HIGH)
     many = critical * np.exp(width * norm.ppf(middles(NUM_DRAWS)))
     curves = Curves(many, np.ones(NUM_DRAWS), np.zeros(NUM_DRAWS))
     log_least = np.log(samples) - np.log1p(batch_size / many)

@@ -1,6 +1,7 @@
 """Models and plans of a study whose steps follow a known law."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ SIZES = [32, 64, 128, 256]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> StudyResults:
     return reaching(tmp_path_factory.mktemp("study"), batch_sizes=SIZES, epoch=1100)
+
+
+def made(folder: Path, **content: Any) -> StudyResults:
+    study = study_of(**content)
+    return load(write(folder / "made", study, *run_of(study, law)))
 
 
 def test_every_repeat_is_a_measurement_of_its_cell(results) -> None:
@@ -54,14 +60,12 @@ def test_unasked_the_next_doublings_are_predicted(results) -> None:
 
 
 def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
-    study = study_of(num_workers=[1], scaling="weak")
-    results = load(write(tmp_path / "one", study, *run_of(study, law)))
+    results = made(tmp_path, num_workers=[1], scaling="weak")
     assert fit_study(results, predict=None) == []
 
 
 def test_frameworks_are_series_of_their_own(tmp_path) -> None:
-    study = study_of(axes={"framework": ["torch", "tensorflow"]})
-    results = load(write(tmp_path / "two", study, *run_of(study, law)))
+    results = made(tmp_path, axes={"framework": ["torch", "tensorflow"]})
     assert [key[0] for key in measurements(results).groups] == [
         "torch, mnist_small",
         "tensorflow, mnist_small",
@@ -70,8 +74,7 @@ def test_frameworks_are_series_of_their_own(tmp_path) -> None:
 
 def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
     """An epoch has 1,000 samples: a step of 4 x 256 has those."""
-    study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
-    results = load(write(tmp_path / "large", study, *run_of(study, law)))
+    results = made(tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
     (rows,) = measurements(results).groups.values()
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
@@ -83,9 +86,8 @@ def test_what_cannot_be_predicted_is_refused_before_anything_runs(asked: str) ->
         check_predict(asked)
 
 
-def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path) -> None:
+def test_runs_that_diverged_count_as_misses_in_the_plan(results, tmp_path) -> None:
     """Two of three repeats diverge at one batch size: its target is out of reach."""
-    results = reaching(tmp_path, batch_sizes=SIZES, epoch=1100)
     assert (
         target_plans([results], fit_study(results, predict="8"))[0].table["global_batch_size"]
         == 512
@@ -131,8 +133,7 @@ def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
 
 
 def test_without_a_target_there_is_no_plan(tmp_path) -> None:
-    study = study_of()
-    results = load(write(tmp_path / "none", study, *run_of(study, law)))
+    results = made(tmp_path)
     assert target_plans([results], fit_study(results, predict=None)) == []
 
 

@@ -39,6 +39,7 @@ WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
 """A page's theme decides these: see `figures.svg`."""
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
 OTHER_COLOUR = "#009E73"
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
 """What `gid` names where an artist stands for no trial."""
@@ -131,11 +132,9 @@ def legend_below(
         handles=list(handles),
         loc="outside lower left",
         ncols=columns,
-        frameon=False,
-        fontsize=SMALL,
-        labelcolor=INK,
         handlelength=2.6,
         columnspacing=1.2,
+        **LEGEND,
     )
     lines = [1 + text.get_text().count("\n") for text in legend.get_texts()]
     rows = -(-len(lines) // columns)

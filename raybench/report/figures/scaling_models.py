@@ -24,12 +24,12 @@ MODEL_COLUMNS = (
     *("low", "high", "extrapolated"),
 )
 """Of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or `predicted`."""
-NUMBERS_OF_PLAN = (
-    *("num_workers", "global_batch_size", "seconds", "low_s", "high_s"),
-    *("cost", "low_cost", "high_cost", "measured_s", "measured_cost"),
+PLAN_COLUMNS = (
+    *("series", "unit", "offer", "is_spot", "num_workers", "global_batch_size"),
+    *("seconds", "low_s", "high_s", "cost", "low_cost", "high_cost", "measured_s", "measured_cost"),
 )
-PLAN_COLUMNS = ("series", "unit", "offer", "is_spot", *NUMBERS_OF_PLAN)
-NUMBERS = ("batch_size_per_worker", "samples_per_s", "low", "high", *NUMBERS_OF_PLAN)
+WORDS = ("kind", "series", "extrapolated", "unit", "offer", "is_spot")
+"""Columns of the two that are no numbers."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -54,7 +54,7 @@ def read_plan(results: Study) -> pd.DataFrame:
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    numbers = [name for name in columns if name in NUMBERS]
+    numbers = [name for name in columns if name not in WORDS]
     try:
         table = pd.read_csv(path)
         table[numbers] = table[numbers].apply(pd.to_numeric)

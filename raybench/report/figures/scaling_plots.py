@@ -163,14 +163,8 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
         handles.append(parts.note(""))
         labels.append(MORE.format(num_curves - MOST_CURVES, "curves"))
     columns = parts.columns_for(labels, most=2)
-    style: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.2)}
-    style |= {
-        "borderaxespad": 0,
-        "frameon": False,
-        "fontsize": parts.SMALL,
-        "labelcolor": parts.INK,
-    }
-    axes.legend(handles, labels, ncols=columns, **style)
+    place: dict[str, Any] = {"bbox_to_anchor": (-0.1, -0.2), "borderaxespad": 0}
+    axes.legend(handles, labels, loc="upper left", ncols=columns, **place, **parts.LEGEND)
     lines = -(-len(labels) // columns) + 1 + sum(str(label).count("\n") for label in labels)
     figure.set_figheight(figure.get_figheight() + parts.LINE * lines)
 
