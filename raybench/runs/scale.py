@@ -426,17 +426,24 @@ def _run(
     """Run what is left of the study, and `until` predictions are so sure; return whether it was
     interrupted."""
     with live_session(options.address, interrupt, console) as session:
+        left_out = chosen.left_out(console)
+        unsaid = left_out and (lambda sentence: None)  # it is said below
+        wanted = with_room(chosen.study, session.capacity, chosen.source, unsaid)
+        named = GPUS in (wanted.axes.keys() | wanted.base.model_fields_set)
+        placements = [cell.spec.placement for cell in study_cells(wanted)]
+        asking = f"--set base.{GPUS}=1"
+        for sentence in check_cluster(
+            session,
+            placements,
+            are_gpus_named=named or wanted.cells is not None,
+            asking=asking,
+        ):
+            say(console, sentence)
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         watch = HostWatch(session, options.hosts, partial(say, console), earlier.get(HOSTS))
-        watch.look()
-        left_out = chosen.left_out(console)
+        watch.look()  # it may leave hosts out
         study = with_room(chosen.study, session.capacity, chosen.source, left_out)
-        named = GPUS in (study.axes.keys() | study.base.model_fields_set) or study.cells is not None
-        placements = [cell.spec.placement for cell in study_cells(study)]
-        asking = f"--set base.{GPUS}=1"
-        for sentence in check_cluster(session, placements, are_gpus_named=named, asking=asking):
-            say(console, sentence)
         asked = options.predict
         is_numbers = asked is not None and not asked.strip("0123456789, ")
 
