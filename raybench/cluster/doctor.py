@@ -73,7 +73,8 @@ def examine(session: Session, address: str | None) -> Facts:
             if not port["is_open"]
         ]
     problems += problems_between(hosts)
-    notes += slow_hosts({facts["host"]: facts["speed"] for facts in hosts}).values()
+    slow = slow_hosts({facts["host"]: facts["speed"] for facts in hosts})
+    notes += [sentence for _, sentence in slow.values()]
     placement = measured_by(hosts)
     network = _network(session, NAME, placement, problems, notes)
     inside = None

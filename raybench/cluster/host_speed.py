@@ -13,6 +13,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
 from raybench.stats.clock import cpu_use
 
@@ -113,15 +114,15 @@ def compared(host: str, now: Speed, before: Speed, than: str) -> tuple[float, st
     return worst, said
 
 
-def slow_hosts(measured: Mapping[str, Speed]) -> dict[str, str]:
-    """Return what is said of each host that is slower than the one in the middle of its kind of
-    work, the faster of two."""
+def slow_hosts(measured: Mapping[str, Speed]) -> dict[str, tuple[float, str]]:
+    """Return how many times as long each host takes that is slower than the one in the middle of
+    its kind of work, the faster of two, and what is said of it."""
     middle: Speed = {}
     for kind in KINDS:
         rows = sorted((one[kind] for one in measured.values() if kind in one), key=np.median)
         middle |= {kind: rows[(len(rows) - 1) // 2]} if len(rows) > 1 else {}
     found = {name: compared(name, one, middle, "the others") for name, one in measured.items()}
-    return {name: said for name, (times, said) in found.items() if times > 1 and said}
+    return {name: (times, said) for name, (times, said) in found.items() if times > 1 and said}
 
 
 class HostWatch:
@@ -154,28 +155,42 @@ class HostWatch:
         self._looked_at = self._clock()
         nodes = {node.id: node for node in self._session.nodes()}
         try:
-            measured = {nodes[one].name: speed for one, speed in self._measure([*nodes]).items()}
+            measured = self._measured(nodes)
+            slow, said = self._slow(nodes, measured), dict[str, str]()
+            if slow:  # once more: what others did in that second is no fault of a host
+                again = self._slow(nodes, self._measured(nodes))
+                slow = {name: found for name, found in again.items() if name in slow}
         except ray.exceptions.RayError as error:  # one goes, or is full: runs will tell
             self._say(f"Hosts were not probed ({str(error).strip().splitlines()[-1]}).")
             return
-        slow, said = dict[str, str](), dict[str, str]()
-        for kind in {node.accelerator for node in nodes.values()}:  # others differ by design
-            alike = [node.name for node in nodes.values() if node.accelerator == kind]
-            slow |= slow_hosts({name: measured[name] for name in alike})
         for name, speed in measured.items():
             medians = {kind: [float(np.median(each))] for kind, each in speed.items()}
             first = self.first.setdefault(name, medians)
             self._drift[name], said[f"{name} now"] = compared(name, speed, first, "at first")
-        is_strict = self._mode == "strict" and bool(slow)
-        left_out = " No workers are placed there." if is_strict else ""
-        said |= {name: sentence + left_out for name, sentence in slow.items()}
+        left_out = sorted(slow, key=lambda name: slow[name][0]) if self._mode == "strict" else []
+        if len(left_out) == len(nodes):  # each at something: the least slow one stays
+            left_out = left_out[1:]
+        for name, (_, sentence) in slow.items():
+            said[name] = sentence + (" No workers are placed there." if name in left_out else "")
         for key, sentence in said.items():
             if sentence and key not in self._said:
                 self._said.add(key)
                 self._session.notes.append(sentence)
                 self._say(sentence)
-        if is_strict:
-            self._session.leave_out(slow)
+        if left_out:
+            self._session.leave_out(left_out)
+
+    def _measured(self, nodes: Mapping[str, Node]) -> dict[str, Speed]:
+        return {nodes[one].name: speed for one, speed in self._measure([*nodes]).items()}
+
+    def _slow(
+        self, nodes: Mapping[str, Node], measured: Mapping[str, Speed]
+    ) -> dict[str, tuple[float, str]]:
+        found: dict[str, tuple[float, str]] = {}
+        for kind in {node.accelerator for node in nodes.values()}:  # others differ by design
+            alike = [node.name for node in nodes.values() if node.accelerator == kind]
+            found |= slow_hosts({name: measured[name] for name in alike})
+        return found
 
     def drift_of(self, hosts: Sequence[str]) -> float | None:
         """Return how many times as long as at first the slowest of these took at the last probe."""

@@ -44,7 +44,7 @@ def test_a_slow_host_is_named_with_factor_and_kind(
 ) -> None:
     hosts = {f"host{i}": speed(i) for i in range(1, number)}
     hosts["sick"] = speed(9, taken=taken, **{kind: 1.8})
-    (said,) = slow_hosts(hosts).values()
+    ((_, said),) = slow_hosts(hosts).values()
     assert said.startswith("Host sick takes 1.8 times as long as the others for ")
     assert said.endswith(words)
 
@@ -108,6 +108,28 @@ def test_strict_leaves_a_slow_host_out_and_note_says_it_alone() -> None:
     assert hosts.gone == ["c"]
     assert hosts.notes == hosts.said
     assert hosts.said[1] == f"{hosts.said[0]} No workers are placed there."
+
+
+def test_where_each_host_is_slow_at_something_the_least_slow_one_stays() -> None:
+    hosts = Hosts(a=speed(1, compute=1.4), b=speed(2, network=3.4))
+    hosts.watch("strict").look()
+    assert hosts.gone == ["b"]
+    assert len(hosts.said) == 2
+    assert [said.endswith("No workers are placed there.") for said in hosts.said] == [False, True]
+
+
+def test_what_was_slow_for_a_moment_is_not_said() -> None:
+    hosts = Hosts(a=speed(1), b=speed(2), c=speed(3, compute=1.5))
+    real = hosts.measure
+
+    def measure(ids: Any) -> dict[str, Speed]:
+        found = real(ids)
+        hosts.speeds["c"] = speed(4)
+        return found
+
+    hosts.measure = measure  # type: ignore[method-assign]
+    hosts.watch("strict").look()
+    assert (hosts.gone, hosts.said) == ([], [])
 
 
 def test_hosts_with_other_gpus_are_compared_among_themselves() -> None:
