@@ -34,6 +34,8 @@ RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""
 SECOND_SEED = 5000
 """How far the seed of second looks is from the search's: those of other phases lie before."""
+MOST_LOOKS = 24
+"""Second looks of a study at most: each goes through all trials, which of very many takes long."""
 RERUN = "+"
 """Does so for a run that begins again in the same session."""
 
@@ -119,7 +121,7 @@ class Search:
         left = self.num_trials - self._proposer.tried.num_ran
         if self._early is None or self._early.again is None:
             return None
-        if left > self.num_trials * self._policy.second_looks:
+        if left > min(self.num_trials * self._policy.second_looks, MOST_LOOKS):
             return None
         seed = (self._study.search.seed + SECOND_SEED) % 2**32
         for spec in self._early.again.due(self._policy.num_compared):
