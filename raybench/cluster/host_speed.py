@@ -4,6 +4,7 @@ All workers wait for one on a slow host, and one that slows down while a study r
 cells look slow.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ KINDS = {
 transfer varies), what to do then."""
 TAKEN = "taken"
 """Key beside these: the share of the time in which others had the core."""
-ROUNDS, LINK_ROUNDS = 15, 5
+ROUNDS, LINK_ROUNDS = 15, 9
 SIDE, PRODUCTS = 64, 1000
 """Of matrices: no BLAS divides so small a product among threads."""
 COPY_BYTES, LINK_BYTES = 32 * 2**20, 4 * 2**20
@@ -86,6 +87,24 @@ def _pull(box: list[Any]) -> float:
     return time.perf_counter() - began
 
 
+def typical(kind: str, seconds: Sequence[float]) -> float:
+    """Return what stands for a kind's rounds: their median; of transfers, which wait for cores and
+    for Ray's own part, the quickest."""
+    return float(min(seconds) if kind == "network" else np.median(seconds))
+
+
+def differ(kind: str, slower: Sequence[float], quicker: Sequence[float]) -> bool:
+    """Return whether two hosts' rounds differ by more than their spread explains."""
+    if kind == "network":
+        return min(slower) > KINDS[kind][1] * float(np.median(quicker))
+    medians, squares = [], 0.0
+    for seconds in (slower, quicker):
+        medians.append(float(np.median(seconds)))
+        apart = float(np.median(np.abs(np.array(seconds) - medians[-1]))) / medians[-1]
+        squares += (1.86 * apart) ** 2 / len(seconds)  # of a median, if they are normal
+    return 1 - medians[1] / medians[0] > NOISES * math.sqrt(squares)
+
+
 def compared(host: str, now: Speed, before: Speed, than: str) -> tuple[float, str]:
     """Return how many times as long a host takes for the work of which that is off most, and what
     is said of it: "" where it is no more than usual, or than the rounds' own spread."""
@@ -93,18 +112,14 @@ def compared(host: str, now: Speed, before: Speed, than: str) -> tuple[float, st
     for kind, (work, limit, advice) in KINDS.items():
         if kind not in now or kind not in before:
             continue
-        medians, squares = [], 0.0
-        for seconds in (now[kind], before[kind]):
-            medians.append(float(np.median(seconds)))
-            apart = float(np.median(np.abs(np.array(seconds) - medians[-1]))) / medians[-1]
-            squares += (1.86 * apart) ** 2 / len(seconds)  # of a median, if they are normal
-        times = medians[0] / medians[1]
+        times = typical(kind, now[kind]) / typical(kind, before[kind])
         size = max(times, 1 / times)
         # A part that is faster hides none that is slower, nor do a transfer's chances others.
         if (times >= limit, size) <= order or (kind == "network" and size < limit):
             continue
         worst, said, order = times, "", (times >= limit, size)
-        if size >= limit and abs(times - 1) > NOISES * times * math.sqrt(squares):
+        slower, quicker = (now, before) if times > 1 else (before, now)
+        if size >= limit and differ(kind, slower[kind], quicker[kind]):
             taken = now.get(TAKEN, [0.0])[0]
             if times < 1:
                 advice = "it was slowed then"
@@ -119,7 +134,8 @@ def slow_hosts(measured: Mapping[str, Speed]) -> dict[str, tuple[float, str]]:
     its kind of work, the faster of two, and what is said of it."""
     middle: Speed = {}
     for kind in KINDS:
-        rows = sorted((one[kind] for one in measured.values() if kind in one), key=np.median)
+        rows = [one[kind] for one in measured.values() if kind in one]
+        rows.sort(key=functools.partial(typical, kind))
         middle |= {kind: rows[(len(rows) - 1) // 2]} if len(rows) > 1 else {}
     found = {name: compared(name, one, middle, "the others") for name, one in measured.items()}
     return {name: (times, said) for name, (times, said) in found.items() if times > 1 and said}
@@ -142,7 +158,7 @@ class HostWatch:
         self._session, self._mode, self._say = session, mode, say
         self._measure, self._clock = measure, clock
         self.first = dict(first or {})
-        """Of each host the medians when it was first probed, for `study.yaml`."""
+        """Of each host what was typical when it was first probed, for `study.yaml`."""
         self._drift: dict[str, float] = {}
         self._said: set[str] = set()
         self._looked_at = -math.inf
@@ -164,8 +180,8 @@ class HostWatch:
             self._say(f"Hosts were not probed ({str(error).strip().splitlines()[-1]}).")
             return
         for name, speed in measured.items():
-            medians = {kind: [float(np.median(each))] for kind, each in speed.items()}
-            first = self.first.setdefault(name, medians)
+            now = {kind: [typical(kind, each)] for kind, each in speed.items()}
+            first = self.first.setdefault(name, now)
             self._drift[name], said[f"{name} now"] = compared(name, speed, first, "at first")
         left_out = sorted(slow, key=lambda name: slow[name][0]) if self._mode == "strict" else []
         if len(left_out) == len(nodes):  # each at something: the least slow one stays
