@@ -131,7 +131,9 @@ class PlainLoop:
                 global_batch_size=self._settings["batch_size_per_worker"] * self._num_workers,
             )
         gradients = tape.gradient(loss, [variable.value for variable in variables])
-        self._optimizer.apply(gradients, variables)  # sums over the workers
+        context = tf.distribute.get_replica_context()
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        self._optimizer.apply(summed, variables)
         return loss
 
     def save(self, folder: Path) -> Path:

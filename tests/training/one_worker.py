@@ -71,13 +71,7 @@ def keras_weights(name: str, strategy) -> list[np.ndarray]:
 
     @tf.function
     def step(grads):
-        # Unequal shares that sum to the gradient: Keras's apply adds them up.
-        def replica_step():
-            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
-            share = tf.where(rank == 0, 0.25, 0.75)
-            optimizer.apply([share * g for g in grads], weights)
-
-        strategy.run(replica_step)
+        strategy.run(optimizer.apply, args=(grads, weights))
 
     for grads, rate in zip(gradients(), rates(name), strict=True):
         optimizer.learning_rate.assign(rate)

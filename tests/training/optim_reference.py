@@ -31,7 +31,7 @@ IN_GROUPS = ["lamb", "schedule_free_adamw", "muon"]
 """Those that several workers are tried with: norms, what is counted beside steps, shapes."""
 SETTINGS = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
 CHANGED = [
-    *((name, changes) for name in NAMES for changes in (SETTINGS, {"exclude_1d": False})),
+    *((name, SETTINGS) for name in NAMES),
     ("lars", {"momentum": 0.0}),
     *(("sgd", {"momentum": momentum, "nesterov": True}) for momentum in (0.9, 0.0)),
 ]
@@ -81,7 +81,6 @@ class Reference:
     beta1: float = 0.9
     beta2: float | None = None
     trust_coefficient: float = 0.001
-    exclude_1d: bool = True
     outputs_last: bool = False
     """Where a convolution has its outputs: last in Keras, first in torch. Muon alone asks."""
     num_steps: int = 0
@@ -116,7 +115,7 @@ class Reference:
             "muon": self._muon,
         }[self.name]
         for i, grad in enumerate(grads):
-            excluded = self.exclude_1d and grad.ndim <= 1
+            excluded = grad.ndim <= 1
             decay = 0.0 if excluded else self.weight_decay
             self.weights[i] = update(i, grad.astype(np.float64), rate, decay, excluded)
         return self.weights

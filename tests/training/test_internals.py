@@ -23,12 +23,9 @@ from raybench.models.find import find_workload  # noqa: E402
 from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
 from raybench.training.tensorflow.model import build_model  # noqa: E402
 from raybench.training.torch import internals as torch_internals  # noqa: E402
-from raybench.training.torch import state  # noqa: E402
-from raybench.training.torch.optim import kernels, methods  # noqa: E402
+from raybench.training.torch import kernels, optim, state  # noqa: E402
 
-FOREACH = re.findall(
-    r"foreach\.(\w+)\(", "".join(map(inspect.getsource, (kernels, methods, state)))
-)
+FOREACH = re.findall(r"foreach\.(\w+)\(", "".join(map(inspect.getsource, (kernels, optim, state))))
 
 
 @pytest.mark.parametrize("name", sorted(set(FOREACH)))

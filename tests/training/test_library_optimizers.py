@@ -101,7 +101,7 @@ def test_biases_have_no_weight_decay_in_keras() -> None:
     optimizer = optim.build_optimizer(spec.optimizer, model, **settings_of(spec))
     optimizer.build(model.trainable_variables)
     zeros = [np.zeros_like(one) for one in before]
-    optim.apply_exchanged(optimizer, zeros, model.trainable_variables)
+    optimizer.apply(zeros, model.trainable_variables)
     weight, bias = model.trainable_variables
     np.testing.assert_allclose(weight.numpy(), before[0] * (1 - 0.1 * 0.1), rtol=1e-6)
     np.testing.assert_array_equal(bias.numpy(), before[1])

@@ -36,6 +36,7 @@ from raybench.training.tensorflow.batches import (
     signature,
     training_batches,
 )
+from raybench.training.tensorflow.kernels import clip_gradients
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
 from raybench.training.tensorflow.model import (
     Inputs,
@@ -50,11 +51,7 @@ from raybench.training.tensorflow.model import (
     save_weights,
 )
 from raybench.training.tensorflow.named import start_from
-from raybench.training.tensorflow.optim import (
-    apply_exchanged,
-    build_optimizer,
-    clip_gradients,
-)
+from raybench.training.tensorflow.optim import build_optimizer
 from raybench.training.tensorflow.state import (
     Averaging,
     Copies,
@@ -151,7 +148,7 @@ class TracedSteps:
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        apply_exchanged(self._optimizer, self._clipped(exchanged), variables)
+        self._optimizer.apply(self._clipped(exchanged), variables)
         self._averaging.update()
         return loss, self._exchange.squares(gradients, exchanged)
 

@@ -24,7 +24,7 @@ from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.named import NamedModel
-from raybench.training.tensorflow.optim.methods import ScheduleFreeAdamW
+from raybench.training.tensorflow.optim import ScheduleFreeAdamW
 
 Array = npt.NDArray[Any]
 Gather = Callable[[list[float]], list[list[float]]]

@@ -25,6 +25,7 @@ from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.torch.batches import batches_of, room_for_data, training_batches
+from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import (
     Losses,
@@ -38,7 +39,7 @@ from raybench.training.torch.model import (
     save_weights,
 )
 from raybench.training.torch.named import start_from
-from raybench.training.torch.optim import build_optimizer, clip_gradients
+from raybench.training.torch.optim import build_optimizer
 from raybench.training.torch.state import (
     Averaging,
     Freezing,

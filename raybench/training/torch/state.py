@@ -19,7 +19,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
 from raybench.training.torch.internals import foreach
-from raybench.training.torch.optim.methods import ScheduleFreeAdamW
+from raybench.training.torch.optim import ScheduleFreeAdamW
 
 
 class Freezing:

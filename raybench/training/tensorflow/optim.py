@@ -1,27 +1,32 @@
-"""SGD, LARS, LAMB, Adam, RAdam, NAdamW, Lion, Schedule-Free AdamW and Muon for Keras, in torch's
-form. Mirrors torch's.
-"""
+"""Optimizers for Keras, each with the update of its torch namesake. Mirrors torch's."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from keras import ops
 
-from raybench.spec.optimizer import ADAM, DEFAULTS
+from raybench.models.base import users_code
+from raybench.spec.optimizer import ADAM, DEFAULTS, is_librarys
+from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
+    construct,
     newton_schulz,
+    own_settings,
+    settings_of,
 )
-from raybench.training.tensorflow.internals import all_layers
-from raybench.training.tensorflow.optim.kernels import (
+from raybench.training.tensorflow.internals import all_layers, take_exchanged
+from raybench.training.tensorflow.kernels import (
     Optimizer,
     Rates,
     States,
@@ -321,3 +326,66 @@ class Muon(Adam):
         update = tf.reshape(orthogonalised(tf.reshape(direction, shape)), variable.shape)
         rate = rates.learning_rate * (RMS * math.sqrt(max(shape)))
         variable.assign_sub(rate * update)
+
+
+OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "adam": Adam,
+    "radam": RAdam,
+    "lars": Lars,
+    "lamb": Lamb,
+    "sgd": Sgd,
+    "adamw": Adam,
+    "nadamw": NAdamW,
+    "lion": Lion,
+    "schedule_free_adamw": ScheduleFreeAdamW,
+    "muon": Muon,
+}
+
+
+def build_optimizer(
+    name: str,
+    model: keras.Model | None = None,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    **settings: float | None,
+) -> keras.optimizers.Optimizer:
+    """The optimizer of that name, to be built with `optimizer.build(model.trainable_variables)`.
+
+    Muon asks the model for its layers, a library's for its biases; the others take none.
+
+    `settings` are those of `raybench.training.optimizers.own_settings`, `options` those of a
+    library's class. Same names, defaults and updates as
+    `raybench.training.torch.optim.build_optimizer`. The rate is changed between steps through
+    `optimizer.learning_rate.assign`.
+    """
+    if is_librarys(name):
+        given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
+        return _of_library(name, model, **given)
+    own: dict[str, Any] = {**own_settings(name, **settings)}
+    if name == "muon":
+        own["model"] = model
+    return OPTIMIZERS[name](learning_rate=learning_rate, weight_decay=weight_decay, **own)
+
+
+def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.optimizers.Optimizer:
+    base = keras.optimizers.Optimizer
+    built: keras.optimizers.Optimizer = construct(name, "keras.optimizers", base, **given)
+    if not given["weight_decay"]:
+        built.weight_decay = None
+    elif model is not None:
+        biases = [one for one in model.trainable_variables if len(one.shape) <= 1]
+        built.exclude_from_weight_decay(var_list=biases)
+    take_exchanged(built)
+    return built
+
+
+def check_optimizer(spec: RunSpec) -> None:
+    """Take a step with a library's optimizer on a small model; UserError where that fails."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
+    variables = model.trainable_variables
+    with users_code(f"optimizer {spec.optimizer}: its first step failed"):
+        optimizer.build(variables)
+        optimizer.apply([tf.ones(one.shape) for one in variables], variables)

@@ -1,27 +1,40 @@
-"""LARS, LAMB, RAdam, NAdamW, Lion, Schedule-Free AdamW and Muon for torch: what it has not got, or
-not as in the papers, or slower. Mirrors tensorflow's.
+"""Optimizers for torch, torch's own where it has them as in the papers and as fast: LARS, LAMB,
+RAdam, NAdamW, Lion, Schedule-Free AdamW and Muon are ours. Mirrors tensorflow's.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from raybench.spec.optimizer import DEFAULTS
+from raybench.models.base import users_code
+from raybench.spec.errors import UserError
+from raybench.spec.optimizer import DEFAULTS, is_librarys
+from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
+    construct,
     newton_schulz,
+    own_settings,
+    settings_of,
 )
-from raybench.training.torch.internals import foreach, fused_adamw, fused_sgd
-from raybench.training.torch.optim.kernels import (
+from raybench.training.torch.internals import (
+    foreach,
+    fused_adamw,
+    fused_kernels_work,
+    fused_sgd,
+)
+from raybench.training.torch.kernels import (
     ADAM,
     Bucket,
     Optimizer,
@@ -179,27 +192,14 @@ class Lion(Optimizer):
     SETTINGS = DEFAULTS["lion"]
 
     def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        lr, beta1 = group["lr"], group["beta1"]
         params, grads, (exp_avgs,) = bucket.params, bucket.grads, bucket.states
-        if bucket.path == "foreach":
-            signs = foreach.lerp(exp_avgs, grads, 1 - beta1)
-            foreach.mul_(signs, LARGE)
-            foreach.clamp_max_(signs, 1.0)
-            foreach.clamp_min_(signs, -1.0)
-            foreach.mul_(params, 1 - lr * weight_decay)
-            foreach.add_(params, signs, alpha=-lr)
-        else:
-            scratch = self.scratch_for(bucket)
-            for param, grad, exp_avg in zip(params, grads, exp_avgs, strict=True):
-                sign = torch.lerp(exp_avg, grad, 1 - beta1, out=like(scratch, param))
-                sign.mul_(LARGE).clamp_(-1.0, 1.0)
-                fused_sgd([param], [sign], [], lr=lr, momentum=0.0, weight_decay=weight_decay)
+        signs = foreach.lerp(exp_avgs, grads, 1 - group["beta1"])
+        foreach.mul_(signs, LARGE)
+        foreach.clamp_max_(signs, 1.0)
+        foreach.clamp_min_(signs, -1.0)
+        foreach.mul_(params, 1 - group["lr"] * weight_decay)
+        foreach.add_(params, signs, alpha=-group["lr"])
         foreach.lerp_(exp_avgs, grads, 1 - group["beta2"])
-
-
-LARGEST_SHARE = 0.5
-"""Of a new point in the average, up to which the fused form keeps its digits: a long way beyond the
-first steps."""
 
 
 class ScheduleFreeAdamW(Optimizer):
@@ -218,25 +218,12 @@ class ScheduleFreeAdamW(Optimizer):
         lr, beta1 = settings["lr"], settings["beta1"]
         share = group["largest_rate"] ** 2 / total if total else 0.0
         params, grads, (aheads, exp_avg_sqs) = bucket.params, bucket.grads, bucket.states
-        if bucket.path == "foreach" or not lr or share > LARGEST_SHARE:
-            updates = foreach.div(grads, adam_denominators(grads, exp_avg_sqs, **settings))
-            foreach.add_(updates, params, alpha=weight_decay)
-            foreach.add_(params, aheads, alpha=share)
-            foreach.add_(params, updates, alpha=-lr * (1 - beta1 * (1 - share)))
-            foreach.add_(aheads, updates, alpha=-lr * beta1)
-            foreach.mul_(aheads, 1 - share)
-            return
-        if weight_decay:
-            foreach.add_(aheads, params, alpha=-lr * beta1 * weight_decay)
-        # y becomes the x of before; without momentum the kernel needs no buffer.
-        back = 1 / beta1 - 1
-        decay = lr * (1 - beta1) * weight_decay / back if back else 0.0
-        fused_sgd(params, aheads, [], lr=back, momentum=0.0, weight_decay=decay)
-        # With a beta1 of 0 the kernel's first moment is the gradient, written as it was read.
-        size = lr * beta1 * (1 - share)
-        settings |= {"lr": size, "beta1": 0.0}
-        fused_adamw(aheads, grads, grads, exp_avg_sqs, weight_decay=share / size, **settings)
-        foreach.add_(params, aheads, alpha=(back + share) / (1 - share))
+        updates = foreach.div(grads, adam_denominators(grads, exp_avg_sqs, **settings))
+        foreach.add_(updates, params, alpha=weight_decay)
+        foreach.add_(params, aheads, alpha=share)
+        foreach.add_(params, updates, alpha=-lr * (1 - beta1 * (1 - share)))
+        foreach.add_(aheads, updates, alpha=-lr * beta1)
+        foreach.mul_(aheads, 1 - share)
 
     @torch.no_grad()
     def evaluation_weights(self) -> list[tuple[Tensor, Tensor]]:
@@ -252,25 +239,23 @@ class ScheduleFreeAdamW(Optimizer):
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def hidden_matrices(model: nn.Module | Iterable[tuple[str, nn.Parameter]]) -> set[nn.Parameter]:
+def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
     """Return the weights between a model's inputs and its head: dense, attention, convolutions.
 
     Not the head, which is the last weight of two dimensions or more; nor embeddings, filters of one
     channel each, and what has one row or column once it is flattened to (outputs, others).
     """
-    left_out: set[nn.Parameter] = set()
-    if isinstance(model, nn.Module):
-        for module in model.modules():
-            is_depthwise = isinstance(module, CONVOLUTIONS) and (
-                1 < module.groups == module.in_channels
-            )
-            for name, parameter in module.named_parameters(recurse=False):
-                named = f"{type(module).__name__} {name}".lower()
-                if is_depthwise or "bias" in name or any(word in named for word in NO_MATRICES):
-                    left_out.add(parameter)
-        model = model.named_parameters(remove_duplicate=False)
-    weights = [parameter for _, parameter in model if parameter.ndim > 1]
-    left_out.update(weights[-1:])
+    named = model.named_parameters(remove_duplicate=False)
+    weights = [one for _, one in named if one.ndim > 1]
+    left_out = set(weights[-1:])
+    for module in model.modules():
+        is_depthwise = isinstance(module, CONVOLUTIONS) and (
+            1 < module.groups == module.in_channels
+        )
+        for name, parameter in module.named_parameters(recurse=False):
+            words = f"{type(module).__name__} {name}".lower()
+            if is_depthwise or "bias" in name or any(word in words for word in NO_MATRICES):
+                left_out.add(parameter)
     return {
         one for one in weights if one not in left_out and one.shape[0] > 1 and one[0].numel() > 1
     }
@@ -319,3 +304,132 @@ class Muon(Optimizer):
             param.mul_(1 - lr * weight_decay)
             update = orthogonalised(matrix).reshape(grad.shape)
             param.sub_(update, alpha=lr * RMS * math.sqrt(max(matrix.shape)))
+
+
+def build_optimizer(
+    name: str,
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    **settings: float | None,
+) -> torch.optim.Optimizer:
+    """The optimizer of that name over the model's trainable parameters.
+
+    `settings` are those of `raybench.training.optimizers.own_settings`, `options` those of a
+    library's class. Same names, defaults and updates as
+    `raybench.training.tensorflow.optim.build_optimizer`. The rate is changed between steps through
+    `param_group["lr"]`.
+    """
+    params: list[Any] = [one for one in model.parameters() if one.requires_grad]
+    if is_librarys(name):
+        given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
+        return _of_library(name, params, **given)
+    own = own_settings(name, **settings)
+    if name == "muon":
+        matrices = hidden_matrices(model)
+        params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
+    return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+
+
+def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
+    groups = _decayed(params, given["weight_decay"]) if given["weight_decay"] else params
+    base = torch.optim.Optimizer
+    built: torch.optim.Optimizer = construct(name, "torch.optim", base, groups, **given)
+    closure = inspect.signature(built.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise UserError(
+            f"optimizer {name}: its steps compute the gradient anew (closure), and here a step has "
+            "one gradient; take another optimizer."
+        )
+    return built
+
+
+def check_optimizer(spec: RunSpec) -> None:
+    """Take a step with a library's optimizer on a small model; UserError where that fails."""
+    model = nn.Linear(2, 2)
+    optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
+    with users_code(f"optimizer {spec.optimizer}: its first step failed"):
+        model(torch.ones(2, 2)).square().sum().backward()
+        optimizer.step()
+
+
+def _adam(
+    params: list[nn.Parameter],
+    *,
+    weight_decay: float,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        _decayed(params, weight_decay),
+        lr=learning_rate,
+        betas=(beta1, beta2),
+        eps=epsilon,
+        fused=_fused(params),
+    )
+
+
+def _sgd(
+    params: list[nn.Parameter],
+    *,
+    weight_decay: float,
+    learning_rate: float,
+    momentum: float,
+    nesterov: bool,
+) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        _decayed(params, weight_decay),
+        lr=learning_rate,
+        momentum=momentum,
+        nesterov=nesterov and momentum > 0,  # the same without momentum, and torch refuses it
+        fused=_fused(params),
+    )
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": _adam,
+    "radam": RAdam,
+    "lars": Lars,
+    "lamb": Lamb,
+    "sgd": _sgd,
+    "adamw": _adam,
+    "nadamw": NAdamW,
+    "lion": Lion,
+    "schedule_free_adamw": ScheduleFreeAdamW,
+    "muon": Muon,
+}
+
+
+def _decayed(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups, since torch's own optimizers know no other way to leave biases out."""
+    return _two_groups(params, lambda one: one.ndim > 1, "weight_decay", weight_decay, 0.0)
+
+
+def _two_groups(
+    params: list[nn.Parameter],
+    is_first: Callable[[nn.Parameter], bool],
+    key: str,
+    first: float,
+    second: float,
+) -> list[dict[str, Any]]:
+    """Return groups with either value of a key; without an empty one."""
+    groups = [
+        {"params": [one for one in params if is_first(one)], key: first},
+        {"params": [one for one in params if not is_first(one)], key: second},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _fused(params: list[nn.Parameter]) -> bool | None:
+    """True where the fused kernels work; None leaves the choice to torch."""
+    usable = all(
+        param.dtype == torch.float32
+        and param.device.type in ("cpu", "cuda")
+        and fused_kernels_work(param.device.type)
+        for param in params
+    )
+    return True if usable else None

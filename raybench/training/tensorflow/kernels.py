@@ -37,8 +37,8 @@ class Rates(NamedTuple):
 class Optimizer(keras.optimizers.Optimizer):
     """An optimizer whose update takes one variable with its states.
 
-    `exclude_1d` leaves biases and norm parameters (ndim <= 1) without weight decay and ratio.
-    Arguments that are not in `SETTINGS` are those of keras.optimizers.Optimizer.
+    Biases and norm parameters (ndim <= 1) get neither weight decay nor ratio. Arguments that are
+    not in `SETTINGS` are those of keras.optimizers.Optimizer.
     """
 
     STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
@@ -47,19 +47,13 @@ class Optimizer(keras.optimizers.Optimizer):
     """The settings of the method, each an attribute, with their defaults."""
 
     def __init__(
-        self,
-        learning_rate: float = 0.001,
-        *,
-        weight_decay: float = 0.0,
-        exclude_1d: bool = True,
-        **settings: Any,
+        self, learning_rate: float = 0.001, *, weight_decay: float = 0.0, **settings: Any
     ) -> None:
         own = {name: settings.pop(name, default) for name, default in self.SETTINGS.items()}
         # Keras must not see the weight decay: its own is decoupled, decays biases too (it leaves
         # out by name only), and would come on top.
         super().__init__(learning_rate=learning_rate, **settings)
         self.decay_rate = weight_decay
-        self.exclude_1d = exclude_1d
         for name, value in own.items():
             setattr(self, name, value)
 
@@ -72,7 +66,7 @@ class Optimizer(keras.optimizers.Optimizer):
             [self.add_variable_from_reference(variable, name) for name in self._states_of(variable)]
             for variable in variables
         ]
-        # `update_step` is given one worker's own copy, where a strategy keeps several.
+        # An update is given one worker's own copy, where a strategy keeps several.
         strategy = tf.distribute.get_strategy()
         self._positions = {
             copy.ref(): position
@@ -80,20 +74,19 @@ class Optimizer(keras.optimizers.Optimizer):
             for copy in strategy.experimental_local_results(variable.value)
         }
 
-    def apply_exchanged(self, gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
-        """`apply`, for gradients that are the same on all workers already, or of this one alone.
-
-        In replica context. Keras's own `apply` sums them over the workers, with no say in how.
-        """
+    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
+        """Take one step with gradients that are the same on all workers already, or of this one
+        alone; in replica context. Keras's own sums them over the workers, with no say in how."""
 
         def update(strategy: tf.distribute.Strategy, pairs: Any, shared: Any) -> None:
             for gradient, variable in pairs:
                 args = gradient, shared[variable.dtype.name]
                 strategy.extended.update(variable, self._update_one, args=args, group=False)
 
-        pairs = [(gradient, one.value) for gradient, one in zip(gradients, variables, strict=True)]
+        variables = trainable_variables or self._trainable_variables
+        pairs = [(gradient, one.value) for gradient, one in zip(grads, variables, strict=True)]
         kinds = {variable.dtype.name: variable.dtype for _, variable in pairs}
-        shared = {name: self._shared(kind, self.learning_rate) for name, kind in kinds.items()}
+        shared = {name: self._shared(kind) for name, kind in kinds.items()}
         tf.distribute.get_replica_context().merge_call(update, args=(pairs, shared))
         for variable in variables:
             if variable.constraint is not None:
@@ -101,20 +94,9 @@ class Optimizer(keras.optimizers.Optimizer):
         self._count()
         self.iterations.assign_add(1)
 
-    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
-        """Take one step with gradients that are summed over the workers here."""
-        super().apply(grads, trainable_variables)
-        self._count()
-
-    def update_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
-    ) -> None:
-        """Update one variable; called by Keras's `apply` for each."""
-        self._update_one(variable, gradient, self._shared(variable.dtype, learning_rate))
-
-    def _shared(self, kind: tf.DType, learning_rate: keras.Variable) -> tuple[tf.Tensor, ...]:
+    def _shared(self, kind: tf.DType) -> tuple[tf.Tensor, ...]:
         """Return the tensors of `Rates` for all variables of a type."""
-        rate, step = (ops.cast(one, "float64") for one in (learning_rate, self.iterations + 1))
+        rate, step = (ops.cast(one, "float64") for one in (self.learning_rate, self.iterations + 1))
         kept = 1 - rate * self.decay_rate
         return tf.cast(rate, kind), tf.cast(kept, kind), *self._scalars(kind, step, rate)
 
@@ -122,9 +104,9 @@ class Optimizer(keras.optimizers.Optimizer):
         self, variable: tf.Variable, gradient: tf.Tensor, shared: tuple[tf.Tensor, ...]
     ) -> None:
         rate, kept, *own = shared
-        excluded = self.exclude_1d and len(variable.shape) <= 1
+        excluded = len(variable.shape) <= 1
         rates = Rates(rate, kept, tuple(own), 0.0 if excluded else self.decay_rate, excluded)
-        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+        gradient = tf.cast(gradient, variable.dtype)
         states = self._states[self._positions[variable.ref()]]
         self._update(variable, gradient, [state.value for state in states], rates)
 

@@ -45,11 +45,8 @@ def layouts(group: dict[str, Any]) -> list[Any]:
     their gradients, which are other tensors at every step. Asking takes 0.06 ms of ResNet-50's 161
     parameters."""
     return [
-        (group["path"], group["exclude_1d"]),
-        *(
-            None if grad is None else (grad.dtype, grad.stride(), param.dtype, param.stride())
-            for param, grad in [(param, param.grad) for param in group["params"]]
-        ),
+        None if grad is None else (grad.dtype, grad.stride(), param.dtype, param.stride())
+        for param, grad in [(param, param.grad) for param in group["params"]]
     ]
 
 
@@ -62,8 +59,7 @@ def buckets(
 ) -> list[Bucket]:
     """The group's parameters that have a gradient, by device, dtype, path and exclusion.
 
-    Missing state is created as zeros. `group["path"]` forces a path, `group["exclude_1d"]` sets
-    biases and norm parameters apart.
+    Missing state is created as zeros.
     """
     found: dict[tuple[torch.device, torch.dtype, Path, bool], Bucket] = {}
     for param in group["params"]:
@@ -74,8 +70,7 @@ def buckets(
             for name in state_names:
                 state[name] = torch.zeros_like(param)
         tensors = [param.grad, *[state[name] for name in state_names]]
-        path = group["path"] or _best_path(param, tensors, cuda_path)
-        excluded = group["exclude_1d"] and param.ndim <= 1
+        path, excluded = best_path(param, tensors, cuda_path), param.ndim <= 1
         key = (param.device, param.dtype, path, excluded)
         if key not in found:
             found[key] = Bucket(path, excluded, states=tuple([] for _ in state_names))
@@ -86,7 +81,8 @@ def buckets(
     return list(found.values())
 
 
-def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
+def best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
+    """Return the fastest that a parameter, its gradient and its states can take."""
     kind = param.device.type
     if kind not in ("cpu", "cuda") or (kind == "cuda" and cuda_path == "foreach"):
         return "foreach"
@@ -161,8 +157,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
 class Optimizer(torch.optim.Optimizer):
     """An optimizer whose update takes a bucket of tensors at a time, on the fastest path.
 
-    `path` forces one of the paths; None picks the fastest for each tensor. `exclude_1d` leaves
-    biases and norm parameters (ndim <= 1) without weight decay and ratio. `step` of a parameter
+    Biases and norm parameters (ndim <= 1) get neither weight decay nor ratio. `step` of a parameter
     group counts its steps.
     """
 
@@ -180,17 +175,9 @@ class Optimizer(torch.optim.Optimizer):
         *,
         learning_rate: float,
         weight_decay: float = 0.0,
-        exclude_1d: bool = True,
-        path: Path | None = None,
         **settings: float,
     ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": learning_rate,
-            "weight_decay": weight_decay,
-            "exclude_1d": exclude_1d,
-            "path": path,
-            "step": 0,
-        }
+        defaults = {"lr": learning_rate, "weight_decay": weight_decay, "step": 0}
         super().__init__(params, defaults | self.SETTINGS | self.GROUP_KEYS | settings)
         self._forget()
 
