@@ -24,50 +24,38 @@ def test_a_run_that_never_trained_has_no_speed(tmp_path):
     assert (row["state"], row["failure"], row["worker_seconds"]) == ("failed", "oom", 0.0)
 
 
-def test_a_run_that_ran_again_counts_once_with_its_last_curve(tmp_path):
-    lines = [
-        *curve("0000", [0.1, 0.2, 0.3]),
-        run_line("0000", outer_stop="interrupted"),
-        *curve("0001", [0.6]),
-        run_line("0001", 9.0),
-        *curve("0000", [0.5, 0.9]),
-        run_line("0000", 2.0),
-    ]
+ONE, OTHER = curve("0000", [0.1, 0.2]), curve("0001", [0.6, 0.7])
+STOPPED = run_line("0000", outer_stop="interrupted")
+
+
+@pytest.mark.parametrize(
+    ("lines", "curves"),
+    [
+        ([*ONE, run_line("0001", 1.0)], {"0001": []}),  # without a finished run
+        (
+            [*ONE, STOPPED, run_line("0001", 9.0), *curve("0000", [0.5]), run_line("0000", 2.0)],
+            {"0001": [], "0000": [0.5]},  # in the order they finished in
+        ),
+        ([*ONE, STOPPED, run_line("0000", failure="oom")], {"0000": []}),
+        # A run that lost its workers repeats what came after its checkpoint, and all that followed.
+        (
+            [*curve("0000", [0.1, 0.2, 0.3, 0.4]), *curve("0000", [0, 0.25, 0.35])[1:], STOPPED],
+            {"0000": [0.1, 0.25, 0.35]},
+        ),
+        (
+            [ONE[0], *OTHER, ONE[1], run_line("0001", 9.0), run_line("0000", 8.0)],
+            {"0001": [0.6, 0.7], "0000": [0.1, 0.2]},
+        ),
+    ],
+)
+def test_a_run_counts_once_with_its_last_curve(tmp_path, lines, curves):
     results = results_folder(tmp_path, lines)
-    assert list(results.trials["trial"]) == ["0001", "0000"], "the order they finished in"
-    assert results.trials.set_index("trial").loc["0000", "time_to_target_s"] == 2.0
-    own = results.curves[results.curves["trial"] == "0000"]
-    assert list(own["accuracy"]) == [0.5, 0.9]
-    assert list(own["samples"]) == [100, 200]
-
-
-def test_evaluations_that_were_repeated_count_once_the_last_of_them(tmp_path):
-    """A run that lost its workers repeats what came after its checkpoint, and all that followed."""
-    first, again = curve("0000", [0.1, 0.2, 0.3, 0.4]), curve("0000", [0.1, 0.25, 0.35])
-    lines = [*first, *again[1:], run_line("0000", 2.0)]
-    curves = results_folder(tmp_path, lines).curves
-    assert list(curves["accuracy"]) == [0.1, 0.25, 0.35]
-
-
-def test_curves_of_runs_at_the_same_time_are_kept_apart(tmp_path):
-    one, other = curve("0000", [0.1, 0.2]), curve("0001", [0.6, 0.7])
-    lines = [one[0], other[0], other[1], one[1], run_line("0001", 9.0), run_line("0000", 8.0)]
-    curves = results_folder(tmp_path, lines).curves
-    assert list(curves[curves["trial"] == "0000"]["accuracy"]) == [0.1, 0.2]
-    assert list(curves[curves["trial"] == "0001"]["accuracy"]) == [0.6, 0.7]
-
-
-def test_a_curve_without_a_finished_run_is_left_out(tmp_path):
-    results = results_folder(
-        tmp_path, [*curve("0000", [0.1]), *curve("0001", [0.9]), run_line("0001", 1.0)]
-    )
-    assert set(results.curves["trial"]) == set(results.trials["trial"]) == {"0001"}
-
-
-def test_a_run_that_fails_on_its_second_attempt_has_not_the_curve_of_the_first(tmp_path):
-    lines = [*curve("0000", [0.1, 0.2]), run_line("0000", outer_stop="interrupted")]
-    results = results_folder(tmp_path, [*lines, run_line("0000", failure="oom")])
-    assert results.curves.empty
+    assert list(results.trials["trial"]) == list(results.runs) == list(curves)
+    last = {line["trial"]: line for line in lines if line["kind"] == "run"}
+    assert {name: run.line() for name, run in results.runs.items()} == last
+    for trial, values in curves.items():
+        assert list(results.curves["accuracy"][results.curves["trial"] == trial]) == values
+    assert len(results.curves) == sum(map(len, curves.values()))
 
 
 def test_what_is_written_is_read_back_whole(tmp_path):

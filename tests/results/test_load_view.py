@@ -228,17 +228,3 @@ def test_usual_lines_are_read_as_all_others(tmp_path):
     assert {name: one.runs[name] for name in fast.runs} == fast.runs
     assert one.curves["x"][1].ledger == {}
     assert one.curves["x"][1].best_value is None
-
-
-@pytest.mark.parametrize(
-    "change", [{"value": "0.5"}, {"samples": 1.5}, {"samples": 10**30}, {"train_s": True}]
-)
-def test_an_unusual_value_is_left_out_with_its_line(tmp_path, change):
-    results_folder(tmp_path, [])
-    lines = [*curve("0000", [0.5]), run_line("0000", 1.0)]
-    lines[0] |= change
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / RECORDS_FILE).write_text(text)
-    records = read_records(tmp_path)
-    assert f"line 1 ('{next(iter(change))}'" in records.left_out
-    assert list(records.runs) == ["0000"]

@@ -11,7 +11,6 @@ import pytest
 
 from raybench.results import lock
 from raybench.results.bucket import Bucket
-from raybench.results.lock import Lease
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -154,24 +153,6 @@ def test_expired_credentials_are_said_once_until_they_are_renewed(url, study, sa
     assert "the credentials have expired (" in sentence
     assert "); renew them; it is tried again, results are kept in" in sentence
     assert len(said) == 2
-
-
-def test_an_owner_that_was_taken_for_dead_stops_writing(url, study, said, monkeypatch):
-    place = open_storage(url, warn=said.append)
-    with Store(place.folder) as store:
-        store.write_text(STUDY_FILE, study)
-        store.append(run_line("00000", 1.0, learning_rate=0.01))
-        wait_for(lambda: uploaded(url) == 1)
-        monkeypatch.setattr(lock, "LEASE_STALE_S", 0.0)
-        Lease(Bucket(url), "another spool").take()
-        store.append(run_line("00001", 1.0, learning_rate=0.01))
-        wait_for(lambda: said)
-    with pytest.raises(StudyError, match="was taken over by"):
-        place.check()
-    with pytest.raises(StudyError, match=f"did not upload is in {place.folder}"):
-        place.close()
-    assert names(url) == wanted(1)
-    assert names(place.folder) == wanted(2)
 
 
 def test_what_another_driver_went_on_without_is_put_aside(url, study, said, monkeypatch, tmp_path):

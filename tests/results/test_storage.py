@@ -6,9 +6,7 @@ import time
 
 import pytest
 
-import raybench
 from raybench.report.study import load
-from raybench.results import storage
 from raybench.results.bucket import Bucket
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -17,17 +15,10 @@ from tests.below_url import names, on_another_machine, wait_for, wanted, write
 from tests.made_results import results_folder, run_line
 
 
-def test_a_study_is_below_its_url_when_it_ends(url, study, said):
-    folder = write(url, study, range(30), said)
-    assert names(url) == wanted(30)
-    assert list(raybench.load(url).trials["trial"]) == wanted(30)
-    (content,) = [Bucket(url).get(key) for key in Bucket(url).entries() if "records-" in key]
-    assert content == (folder / RECORDS_FILE).read_bytes()
-    assert said == []
-
-
 def test_another_machine_continues(url, study, said, monkeypatch, tmp_path):
-    write(url, study, range(10), said)
+    first = write(url, study, range(10), said)
+    (content,) = [Bucket(url).get(key) for key in Bucket(url).entries() if "records-" in key]
+    assert content == (first / RECORDS_FILE).read_bytes()
     on_another_machine(monkeypatch, tmp_path)
     folder = write(url, study, range(10, 20), said)
     assert str(folder).startswith(str(tmp_path / "another machine"))
@@ -78,20 +69,6 @@ def test_checkpoints_are_there_for_another_machine(url, study, said, monkeypatch
     assert not any("checkpoints" in key for key in Bucket(url).entries())
 
 
-def test_records_that_are_forgotten_are_forgotten_there(url, study, said):
-    with open_storage(url, warn=said.append) as place:
-        store = Store(place.folder, place.check, place.forget)
-        store.write_text(STUDY_FILE, study)
-        for number in range(500):
-            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-        wait_for(lambda: sum("records-" in key for key in Bucket(url).entries()) > 1)
-        store.clear()
-        store.append(run_line("00000", 2.0, learning_rate=0.01))
-        store.close()
-    assert names(url) == ["00000"]
-    assert sum("records-" in key for key in Bucket(url).entries()) == 1
-
-
 def test_a_url_that_was_emptied_begins_anew(url, study, said):
     folder = write(url, study, range(5), said)
     for key in Bucket(url).entries():
@@ -102,16 +79,6 @@ def test_a_url_that_was_emptied_begins_anew(url, study, said):
     aside = folder.with_name("study-not-uploaded-1")
     assert sentence.endswith(f"they are kept in {aside}.")
     assert names(aside) == wanted(5)
-
-
-def test_fresh_starts_beside_it(url, study, said):
-    write(url, study, range(3), said)
-    fresh = storage.unused_url(url)
-    assert fresh == f"{url}-2"
-    with open_storage(fresh, warn=said.append) as place, Store(place.folder) as store:
-        store.write_text(STUDY_FILE, study)
-    assert STUDY_FILE in Bucket(f"{url}-2").entries()
-    assert names(url) == wanted(3)
 
 
 def test_two_drivers_of_one_machine_are_one_too_many(url, said):

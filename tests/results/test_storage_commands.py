@@ -14,7 +14,7 @@ import raybench
 from raybench.commands import cli, report, train, tune
 from raybench.report.console import say
 from raybench.report.live.progress import Progress
-from raybench.results import lock, storage
+from raybench.results import lock
 from raybench.results.bucket import Bucket
 from raybench.results.lock import Lease, StudyLock
 from raybench.results.records import read_records
@@ -116,30 +116,6 @@ def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
     assert f"results: {url}" in capsys.readouterr().out
     assert train.main(["--out", url, "--dry-run"]) == cli.DONE
     assert Bucket(url).entries() == before
-
-
-@pytest.mark.slow
-@pytest.mark.all
-def test_a_store_that_is_away_in_the_end(url, search, server, capsys, monkeypatch):
-    """Tables are printed, what is missing is counted, the next same command uploads it."""
-    monkeypatch.setattr(storage, "CLOSE_S", 8.0)
-    search.append(lambda store: server.door.shut())
-    try:
-        assert tuned(url) == cli.FAILED
-    finally:
-        server.door.open()
-    printed = capsys.readouterr()
-    lines = printed.out.splitlines()
-    (results,) = [number for number, line in enumerate(lines) if line.startswith("results: s3://")]
-    assert any("cannot be reached" in line for line in lines[results + 1 :])
-    assert lines[-1].endswith("uploading what is left is tried for 8 s.")
-    (sentence,) = printed.err.splitlines()
-    assert "cannot be reached" in sentence
-    assert "Nothing is lost: " in sentence
-    assert sentence.endswith("and the same command on this machine uploads them.")
-    search.clear()
-    assert tuned(url) == cli.DONE
-    assert len(raybench.load(url).trials) == 6
 
 
 def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys, monkeypatch):

@@ -52,21 +52,18 @@ def test_a_torn_last_line_is_left_out_and_mended_on_reopening(tmp_path, torn):
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
-def test_every_place_of_a_tear_is_survived(tmp_path):
+def test_every_place_of_a_tear_is_survived_and_mended(tmp_path):
+    path = tmp_path / RECORDS_FILE
+    assert not mend_last_line(path)
     whole = written(tmp_path).read_bytes()
     for length in range(len(whole) + 1):
-        (tmp_path / RECORDS_FILE).write_bytes(whole[:length])
+        path.write_bytes(whole[:length])
         kept = read(tmp_path)
         assert kept == LINES[: len(kept)]
         assert len(kept) >= whole[:length].count(b"\n")
-
-
-def test_reopening_loses_no_record_that_could_be_read(tmp_path):
-    path = written(tmp_path)
-    path.write_bytes(path.read_bytes()[:-1])  # torn between the record and its newline
-    assert read(tmp_path) == LINES
-    written(tmp_path, [])
-    assert read(tmp_path) == LINES
+        assert mend_last_line(path) == (path.read_bytes() != whole[:length])
+        assert read(tmp_path) == kept
+        assert path.read_bytes().count(b"\n") == len(kept)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +74,11 @@ def test_a_run_that_cannot_have_been_is_left_out_and_said(tmp_path, change):
     study = results_folder(tmp_path, [run_line("0000", 1.0), run_line("0001", 2.0) | change])
     assert list(study.runs) == ["0000"]
     assert "records.jsonl: line 2" in study.study["notes"][0]
+    lines = [*curve("0000", [0.5, 5.0, 0.9]), run_line("0000", 3.0)]
+    results = results_folder(tmp_path / "evaluations", lines)
+    assert list(results.curves["accuracy"]) == [0.5, 0.9]
+    (note,) = results.study["notes"]
+    assert note.startswith("records.jsonl: 1 evaluation of a share outside 0 to 1 counted for noth")
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
@@ -180,6 +182,11 @@ def test_strings_are_cleaned_on_the_way_out(tmp_path):
         ('{"kind": "eval", "trial": 3}', "'trial' must be text"),
         ('{"kind": "run", "trial": "0000"}', "the key 'role' is missing"),
         ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
+        *(
+            (json.dumps(curve("0000", [0.5])[0] | {key: value}), f"'{key}'")
+            for key, value in (("value", "0.5"), ("samples", 1.5), ("samples", 10**30))
+        ),
+        (json.dumps(curve("0000", [0.5])[0] | {"train_s": True}), "'train_s'"),
     ],
 )
 def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
@@ -276,40 +283,6 @@ def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_
     assert not [sentence for sentence in refused if "\n" in sentence]
 
 
-@pytest.mark.parametrize("how", ["folder", "file", "moved", "replaced"])
-def test_what_is_deleted_in_mid_study_is_one_sentence(tmp_path, how):
-    folder = tmp_path / "study"
-    store = Store(folder)
-    store.append(LINES[0])
-    if how == "folder":
-        shutil.rmtree(folder)
-    elif how == "file":
-        (folder / RECORDS_FILE).unlink()
-    elif how == "moved":
-        folder.rename(tmp_path / "elsewhere")
-    else:
-        (folder / RECORDS_FILE).rename(folder / "old")
-        (folder / RECORDS_FILE).write_text("")
-    with pytest.raises(StudyError, match="was deleted or replaced while the study ran") as refusal:
-        store.append(LINES[1])
-    assert "\n" not in str(refusal.value)
-    store.close()
-
-
-def test_files_of_a_deleted_folder_are_one_sentence_too(tmp_path):
-    store = Store(tmp_path / "study")
-    shutil.rmtree(tmp_path / "study")
-    for write in (
-        lambda: store.write_text("a.csv", "x"),
-        lambda: store.write_bytes("m.bin", b"x"),
-        lambda: store.write_yaml("s.yaml", {"a": 1}),
-        lambda: store.write_error("0000", "x"),
-    ):
-        with pytest.raises(StudyError, match="was deleted or replaced"):
-            write()
-    assert not (tmp_path / "study").exists()
-
-
 def test_a_comment_with_line_ends_or_half_a_surrogate_stays_a_comment(tmp_path):
     Store(tmp_path).write_yaml("best.yaml", {"a": 1}, comment="x\udce9\x1b[1m\nepochs: 3")
     assert parse_yaml((tmp_path / "best.yaml").read_text(), "best.yaml") == {"a": 1}
@@ -345,32 +318,25 @@ def test_the_message_of_a_failure_names_the_file_of_its_traceback(tmp_path):
     assert (tmp_path / "errors" / "0003.txt").read_text() == "Traceback\n"
 
 
-def test_optunas_journal_is_mended_like_the_records(tmp_path):
-    path = tmp_path / "optuna.log"
-    assert not mend_last_line(path)
-    whole = b"".join(b'{"op_code": %d, "worker_id": "w"}\n' % n for n in range(3))
-    path.write_bytes(whole)
-    assert not mend_last_line(path)
-    for cut in range(1, len(whole)):
-        path.write_bytes(whole[:-cut])
-        mend_last_line(path)
-        mended = path.read_bytes()
-        assert whole.startswith(mended)
-        assert mended.endswith(b"\n") or not mended
-        assert len(mended.splitlines()) >= whole[:-cut].count(b"\n")
-
-
-def test_an_evaluation_that_cannot_have_been_is_left_out_and_said(tmp_path):
-    results = results_folder(tmp_path, [*curve("0000", [0.5, 5.0, 0.9]), run_line("0000", 3.0)])
-    assert list(results.curves["accuracy"]) == [0.5, 0.9]
-    (note,) = results.study["notes"]
-    assert note.startswith("records.jsonl: 1 evaluation of a share outside 0 to 1 counted for noth")
-
-
-def test_clear_forgets_and_goes_on(tmp_path):
-    written(tmp_path)
-    store = Store(tmp_path)
-    store.clear()
-    store.append(LINES[2])
+@pytest.mark.parametrize("how", ["folder", "file", "moved", "replaced"])
+def test_what_is_deleted_in_mid_study_is_one_sentence(tmp_path, how):
+    folder = tmp_path / "study"
+    store = Store(folder)
+    store.append(LINES[0])
+    writes = [lambda: store.append(LINES[1])]
+    if how == "folder":
+        shutil.rmtree(folder)
+        writes += [lambda: store.write_yaml("s.yaml", {}), lambda: store.write_error("0000", "x")]
+    elif how == "file":
+        (folder / RECORDS_FILE).unlink()
+    elif how == "moved":
+        folder.rename(tmp_path / "elsewhere")
+    else:
+        (folder / RECORDS_FILE).rename(folder / "old")
+        (folder / RECORDS_FILE).write_text("")
+    for write in writes:
+        with pytest.raises(StudyError, match="was deleted or replaced while the stu") as refusal:
+            write()
+        assert "\n" not in str(refusal.value)
+    assert folder.exists() == (how in ("file", "replaced"))
     store.close()
-    assert read(tmp_path) == [LINES[2]]
