@@ -78,10 +78,11 @@ def curve(trial, accuracies):
     ]
 
 
-def results_folder(folder, lines, *, objective=OBJECTIVE, **more):
-    """Write a study with these records, and `more` that its file holds, and load it."""
+def results_folder(folder, lines, *, objective=OBJECTIVE, study=None, **more):
+    """Write a study (`study`: its keys) with these records, and `more` that its file holds, and
+    load it."""
     store = Store(folder)
-    content = {"study": {"objective": objective.model_dump(mode="json")}, **more}
+    content = {"study": {"objective": objective.model_dump(mode="json"), **(study or {})}, **more}
     store.write_yaml(STUDY_FILE, content)
     for line in lines:
         store.append(line)

@@ -4,9 +4,8 @@ from test_loaded_columns import CURVE_COLUMNS, TRIAL_COLUMNS
 
 from raybench.commands.report import main
 from raybench.report.export import export
-from raybench.report.study import load
-from raybench.results.store import STUDY_FILE, Store
-from raybench.spec.documents import read_mapping, to_yaml, validate
+from raybench.results.store import Store
+from raybench.spec.documents import read_mapping, validate
 from raybench.spec.run import RunSpec
 from tests.made_results import curve, results_folder, run_line
 
@@ -108,11 +107,8 @@ def test_no_cell_is_a_formula_and_all_is_read_back(tmp_path, text):
         *curve("=1", [0.5]),
         run_line("=1", 2.0),
     ]
-    results_folder(tmp_path, lines)
-    content = read_mapping(tmp_path / STUDY_FILE)
-    content["study"]["space"] = {"weight_decay": {}, "schedule": ["constant", "cosine"]}
-    (tmp_path / STUDY_FILE).write_text(to_yaml(content))
-    results = load(tmp_path)
+    space = {"weight_decay": {}, "schedule": ["constant", "cosine"]}
+    results = results_folder(tmp_path, lines, study={"space": space})
     with Store(tmp_path) as store:
         export(results, store)
     plain = pd.read_csv(tmp_path / "trials.csv", dtype=str, keep_default_na=False)

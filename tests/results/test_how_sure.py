@@ -6,12 +6,10 @@ from statistics import fmean
 
 import pytest
 from test_repeated import COLD, raced
-from test_tables import write_space
 from test_verdict import at_budget, judged_at_budget
 
 from raybench.report.how_sure import how_sure
 from raybench.report.remarks import edge_lines
-from raybench.report.study import load
 from raybench.results.ranking import noise_of
 from raybench.results.verdict import judge
 from raybench.stats.replicates import Replicate
@@ -109,9 +107,7 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
     ],
 )
 def test_a_winner_at_the_end_of_a_range_is_said(tmp_path, space, spec, sentence):
-    results_folder(tmp_path, [run_line("0000", 2.0, **spec)])
-    write_space(tmp_path, space)
-    results = load(tmp_path)
+    results = results_folder(tmp_path, [run_line("0000", 2.0, **spec)], study={"space": space})
     lines = edge_lines(results, judge(results))
     assert len(lines) == (sentence is not None)
     assert sentence is None or sentence in lines[0]

@@ -14,9 +14,9 @@ from raybench.commands.train import parser
 from raybench.report.study import arguments_of, load
 from raybench.results.lock import OWNER_FILE
 from raybench.results.records import read_records
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import RECORDS_FILE
 from raybench.runs.train import read_spec
-from raybench.spec.documents import read_mapping, to_yaml
+from raybench.spec.documents import to_yaml
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -96,11 +96,7 @@ def odd_studies(folder):
     with (torn / RECORDS_FILE).open("a") as file:
         file.write('{"kind": "run", "tri')
     yield "torn", load(torn)
-    trained = results_folder(folder / "trained", reached).folder
-    content = read_mapping(trained / STUDY_FILE)
-    content["study"]["run"] = True
-    (trained / STUDY_FILE).write_text(to_yaml(content))
-    yield "trained", load(trained)
+    yield "trained", results_folder(folder / "trained", reached, study={"run": True})
 
 
 ANSWERS = {

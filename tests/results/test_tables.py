@@ -7,14 +7,11 @@ from rich.text import Text
 
 from raybench.report.console import make_console, say
 from raybench.report.show import show
-from raybench.report.study import load
 from raybench.report.tables import (
     failures,
     ledger_totals,
     ranked,
 )
-from raybench.results.store import STUDY_FILE
-from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.text import clean
 from tests.made_results import OBJECTIVE, results_folder, run_line
 
@@ -111,9 +108,7 @@ def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text, is_ter
         run_line(f"{text}", 3.0, **spec),
         run_line("0001-confirm0", 2.0, role="confirm", **spec),
     ]
-    results_folder(folder, lines)
-    write_space(folder, {"workload": {}})
-    results = load(folder)
+    results = results_folder(folder, lines, study={"space": {"workload": {}}})
     results.study["notes"] = [text]
     buffer = io.BytesIO()
     out = io.TextIOWrapper(buffer, encoding="utf-8")
@@ -152,15 +147,7 @@ def wide_study(tmp_path):
             for n in range(3)
         ),
     ]
-    results_folder(tmp_path, lines)
-    write_space(tmp_path, space)
-    return load(tmp_path)
-
-
-def write_space(folder, space):
-    content = read_mapping(folder / STUDY_FILE)
-    content["study"]["space"] = space
-    (folder / STUDY_FILE).write_text(to_yaml(content))
+    return results_folder(tmp_path, lines, study={"space": space})
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 250])

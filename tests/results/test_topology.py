@@ -3,17 +3,15 @@
 import pytest
 from test_tables import shown
 
-from raybench.report.study import load
 from raybench.report.tables import of_runs
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
-from raybench.results.store import STUDY_FILE, Store
 from raybench.results.trials import NOT_EXCHANGED
 from raybench.results.verdict import judge, judge_each, reached_target
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
-from tests.made_results import OBJECTIVE, results_folder, run_line
+from tests.made_results import results_folder, run_line
 
 SPREAD = {"placement_strategy": "spread"}
 
@@ -49,12 +47,8 @@ def test_over_several_hosts_is_ranked_where_no_run_of_its_size_was_on_fewer(tmp_
 
 @pytest.mark.parametrize("part", ["space", "fixed", None])
 def test_a_spread_run_wins_only_where_the_study_asked_for_it(tmp_path, part):
-    results_folder(tmp_path, [PACKED, SPREAD_OUT])
     asked = {} if part is None else {part: {"placement_strategy": ["pack", "spread"]}}
-    study = {"objective": OBJECTIVE.model_dump(mode="json"), **asked}
-    with Store(tmp_path) as store:
-        store.write_yaml(STUDY_FILE, {"study": study})
-    results = load(tmp_path)
+    results = results_folder(tmp_path, [PACKED, SPREAD_OUT], study=asked)
     assert judge(results).fastest == ("0002" if part else "0000")
     assert ("which the study did not ask for" in shown(results)) == (part is None)
 

@@ -39,6 +39,12 @@ def judged(folder, *groups):
     return results, judge(results)
 
 
+NO_MISSES = [
+    *({"outer_stop": stop, "train_s": 0.5} for stop in ("interrupted", "time_budget")),
+    *({"failure": fault} for fault in ("timeout", "worker_lost")),
+]
+
+
 @pytest.mark.parametrize(
     ("times", "median", "hits"),
     [
@@ -51,33 +57,47 @@ def judged(folder, *groups):
     ],
 )
 def test_a_miss_counts_as_infinite(tmp_path, times, median, hits):
-    results, _ = judged(tmp_path, again("0000", times))
-    row = results.confirmed.iloc[0]
-    assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
+    """What was not given its time, and what the machine broke, is no miss."""
+    for number, end in enumerate([{}, *NO_MISSES]):
+        more = [run_line("0000-confirm9", role="confirm", **end)] if end else []
+        results, verdict = judged(tmp_path / str(number), again("0000", times), more)
+        row = results.confirmed.iloc[0]
+        assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
+        assert not hits or verdict.is_confirmed
 
 
-@pytest.mark.parametrize("stop", ["interrupted", "time_budget"])
-def test_a_confirming_run_that_was_not_given_its_time_is_no_miss(tmp_path, stop):
-    cut = run_line("0000-confirm1", role="confirm", outer_stop=stop, train_s=0.5)
-    results, verdict = judged(tmp_path, again("0000", [4.0]), [cut])
-    row = results.confirmed.iloc[0]
-    assert (row["runs"], row["median_s"]) == (1, 4.0)
-    assert verdict.is_confirmed
+LUCKY = [run_line("0000", 0.5), *again("0000", [8.0, 9.0, 10.0])[1:]]
+WIDE = again("0000", [3.0] * 3, num_workers=2)
+AT_ONCE = again("0000", [0.5, None, 0.5, None], missed_s=0.02)
+MISSES = again("0000", [1.0, 1.2, None], missed_s=55.0)
+STEADY = again("0001", [4.0, 4.5, 5.0])
 
 
-def test_lucky_search_times_do_not_win(tmp_path):
-    lucky = again("0000", [8.0, 9.0, 10.0])
-    lucky[0] = run_line("0000", 0.5)
-    results, verdict = judged(tmp_path, lucky, again("0001", [4.0, 4.0, 4.0]))
-    assert verdict.fastest == "0001"
-    assert verdict.is_confirmed
-    assert list(results.confirmed["trial"]) == ["0001", "0000"]
-
-
-def test_equal_costs_go_to_fewer_workers(tmp_path):
-    wide = again("0000", [3.0, 3.0, 3.0], num_workers=2)
-    narrow = again("0001", [6.0, 6.0, 6.0], num_workers=1)
-    assert judged(tmp_path, wide, narrow)[1].cheapest == "0001"
+@pytest.mark.parametrize(
+    ("first", "second", "fastest", "cheapest"),
+    [
+        (LUCKY, again("0001", [4.0, 4.0, 4.0]), "0001", "0001"),
+        (WIDE, again("0001", [6.0] * 3), "0000", "0001"),  # of equal costs fewer workers
+        # A few cheap misses are better than slow hits; a faster median makes up for no dear one.
+        (
+            *(again("0000", [20.0] * 3), again("0001", [3.0, 3.0, None], missed_s=1.0)),
+            *("0001", "0001"),
+        ),
+        (MISSES, STEADY, "0001", "0001"),
+        # What diverges at once is charged 5 s of set-up and compilation in every other run.
+        (AT_ONCE, again("0001", [1.5] * 4), "0001", "0001"),
+        # Two of two are not behind three of three.
+        (again("0000", [1.0, 1.2]), STEADY, "0000", "0000"),
+        # A confirming run whose search run is lost is left out.
+        (again("0000", [5.0]), again("0001", [4.0, 4.0])[1:], "0000", "0000"),
+    ],
+)
+def test_who_wins(tmp_path, first, second, fastest, cheapest):
+    results, verdict = judged(tmp_path, first, second)
+    assert (verdict.fastest, verdict.cheapest, verdict.is_confirmed) == (fastest, cheapest, True)
+    assert results.confirmed["trial"].iloc[0] == fastest
+    assert len(results.confirmed) == 1 + (second[0]["role"] == "trial")
+    assert first is not MISSES or verdict.ties == ("0001", "0000"), "the other is tied"
 
 
 @pytest.mark.parametrize(
@@ -104,19 +124,6 @@ def test_the_tie_set_is_what_the_scatter_of_all_runs_allows(tmp_path, times, is_
     assert any("0001" in line or "ran once" in line for line in lines) == is_tie
 
 
-def test_a_few_cheap_misses_are_better_than_slow_hits(tmp_path):
-    hits = again("0000", [20.0, 20.0, 20.0])
-    _, verdict = judged(tmp_path, hits, again("0001", [3.0, 3.0, None], missed_s=1.0))
-    assert verdict.fastest == "0001"
-
-
-def test_what_diverges_at_once_is_charged_its_next_start(tmp_path):
-    """Set-up and compilation take 5 s here: every other run in vain costs them once more."""
-    at_once = again("0000", [0.5, None, 0.5, None], missed_s=0.02)
-    _, verdict = judged(tmp_path, at_once, again("0001", [1.5, 1.5, 1.5, 1.5]))
-    assert verdict.fastest == "0001"
-
-
 def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     """Of 14 s of start-up, set-up and compilation every worker's are billed."""
     alone, wide = again("0000", [20.0] * 3), again("0001", [9.0] * 3, num_workers=2)
@@ -129,41 +136,11 @@ def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     assert said(results).lines[1].startswith("The cheapest as billed is ")
 
 
-@pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
-def test_a_run_that_the_machine_broke_is_no_miss(tmp_path, fault):
-    broken = run_line("0000-confirm1", role="confirm", failure=fault)
-    results, verdict = judged(tmp_path, again("0000", [4.0]), [broken])
-    row = results.confirmed.iloc[0]
-    assert (row["runs"], row["hits"], row["median_s"]) == (1, 1, 4.0)
-    assert verdict.is_confirmed
-
-
 def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_path):
     broken = [run_line(f"0000-confirm{n}", role="confirm", failure="worker_lost") for n in range(3)]
     results, verdict = judged(tmp_path, [run_line("0000", 3.0)], broken)
     assert results.confirmed.empty
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
-
-
-def test_a_faster_median_does_not_make_up_for_a_miss(tmp_path):
-    results, verdict = judged(
-        tmp_path, again("0000", [1.0, 1.2, None], missed_s=55.0), again("0001", [4.0, 4.5, 5.0])
-    )
-    assert verdict.fastest == verdict.cheapest == "0001"
-    assert list(results.confirmed["trial"]) == ["0001", "0000"]
-    assert verdict.ties == ("0001", "0000"), "the other is tied"
-
-
-def test_two_of_two_are_not_behind_three_of_three(tmp_path):
-    verdict = judged(tmp_path, again("0000", [1.0, 1.2]), again("0001", [4.0, 4.5, 5.0]))[1]
-    assert verdict.fastest == "0000"
-
-
-def test_a_confirming_run_whose_search_run_is_lost_is_left_out(tmp_path):
-    lines = again("0001", [4.0, 4.0])[1:]
-    results, verdict = judged(tmp_path, again("0000", [5.0]), lines)
-    assert list(results.confirmed["trial"]) == ["0000"]
-    assert verdict.fastest == "0000"
 
 
 BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
