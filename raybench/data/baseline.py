@@ -24,10 +24,8 @@ from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_ALL, Baseline, Objective, share_error
 
 Floats = npt.NDArray[np.float64]
-ROWS = 2**16
-"""Samples whose labels are looked at together: a text set's are as large as its inputs."""
-DIGITS = 6
-"""Digits kept, the same on every machine: sums differ in the last ones."""
+ROWS = 2**16  # samples whose labels are looked at together: a text set's are as large as its inputs
+DIGITS = 6  # digits kept, the same on every machine: sums differ in the last ones
 
 
 def label_baseline(metric: Metric, dataset: Dataset) -> float | None:

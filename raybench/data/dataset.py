@@ -29,8 +29,7 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))
-"""Labels are classes or tokens, or numbers."""
+LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))  # labels are classes or tokens, or numbers
 IGNORED = -100
 """Label of a token that counts neither in the loss nor in a metric (language modelling)."""
 

@@ -19,8 +19,7 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-CHUNK = 2**22
-"""Pixels scaled at a time: bounds the float32 copies to some 16 MB."""
+CHUNK = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
 NPZ = "mnist.npz"
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -32,8 +31,7 @@ IDX_FILES = (
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
 EXPECTED = f"{NPZ}, or the four files {', '.join(IDX_FILES)} (each may end in .gz)"
-NUM_TEST = 180
-"""Of scikit-learn's digits; MNIST's test split is the official one."""
+NUM_TEST = 180  # of scikit-learn's digits; MNIST's test split is the official one
 NUM_VALIDATION = {"mnist": 5000, "digits": 360}
 
 

@@ -12,8 +12,7 @@ import pyarrow.parquet
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.spec.errors import UserError, did_you_mean
 
-FOLDER = "raybench-data"
-"""Of what is written, beside the results."""
+FOLDER = "raybench-data"  # of what is written, beside the results
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
 PARTS = {"train": "train", "validation": "val", "test": "test"}
 """Splits, and how their arrays' names end."""

@@ -28,8 +28,7 @@ Whole = npt.NDArray[np.int64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-MOST_DRAWS = 64
-"""Random numbers of a sample that one augmentation may ask for."""
+MOST_DRAWS = 64  # random numbers of a sample that one augmentation may ask for
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,7 @@ def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
     return images
 
 
-TRIES = 10
-"""How often a part is drawn that reaches over the edge, before the largest one is taken."""
+TRIES = 10  # how often a part is drawn that reaches over the edge, before the largest one is taken
 ONE = 256
 """Weights of pixels and shares of mixup are in whole 1/256, so that of bytes every sum is a whole
 number of 16 bits, the loss has the very same share, and all is the same on any machine."""

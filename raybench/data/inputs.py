@@ -11,8 +11,7 @@ from raybench.data.memory import is_beyond_memory
 from raybench.spec.errors import UserError
 
 Array = npt.NDArray[Any]
-Rows = npt.NDArray[np.int64]
-"""Positions of samples in a split."""
+Rows = npt.NDArray[np.int64]  # positions of samples in a split
 KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
 """What inputs may be of."""
 
@@ -136,8 +135,7 @@ def _check_one(inputs: Array | OnDemand) -> None:
 
 One = Array | OnDemand
 Inputs = One | dict[str, Array | OnDemand]
-Batch = Array | dict[str, Array]
-"""Inputs of some samples, in memory."""
+Batch = Array | dict[str, Array]  # inputs of some samples, in memory
 
 InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
 """Of one sample; of inputs by name each its own."""

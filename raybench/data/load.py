@@ -1,7 +1,6 @@
 """From a `DatasetSpec` to arrays: the loader of each name, its limit, repeats and weights."""
 
 import dataclasses
-import difflib
 import importlib
 import math
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import numpy as np
 from raybench.data.dataset import Dataset, Split, num_of
 from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
 LABEL_BYTES = 8
@@ -86,11 +85,10 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
             names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
             for name, weight in asked.items():
                 if name not in names:
-                    close = difflib.get_close_matches(name, names, n=1)
-                    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-                    hint = f"did you mean '{close[0]}'?" if close else f"there are {listed}."
+                    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else ".")
                     raise UserError(
-                        f"dataset.class_weights: {dataset.name} has no class '{name}'; {hint}"
+                        f"dataset.class_weights: {dataset.name} has no class '{name}'; "
+                        f"{did_you_mean(name, names, f'there are {listed}')}"
                     )
                 of_class[names.index(name)] = weight
         weights *= of_class[train.labels]
@@ -104,8 +102,7 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     return dataclasses.replace(dataset, train=dataclasses.replace(train, weights=scaled))
 
 
-ORDER_BYTES = 16
-"""Of each sample of an epoch in memory: its place in the order, and in the arrays."""
+ORDER_BYTES = 16  # of each sample of an epoch in memory: its place in the order, and in the arrays
 LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,

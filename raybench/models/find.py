@@ -313,8 +313,7 @@ def _function_of(name: str) -> Callable[[Any], object]:
 
 _modules: dict[Path, ModuleType] = {}
 """Files that were imported: two of one name, in different folders, are two modules."""
-_folders: list[Path] = []
-"""What was in reach of them."""
+_folders: list[Path] = []  # what was in reach of them
 
 
 def _module_of(path: Path, name: str) -> ModuleType:

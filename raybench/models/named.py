@@ -47,8 +47,7 @@ class NamedWorkload(Workload):
         return users_code(what) if self.settings else nullcontext()
 
 
-TORCH_URL = "https://download.pytorch.org/models/"
-"""Where torchvision's files come from."""
+TORCH_URL = "https://download.pytorch.org/models/"  # where torchvision's files come from
 
 
 def torch_folder() -> Path:
@@ -81,8 +80,7 @@ def missing(workload: str, what: str) -> UserError:
 
 SMALL_IMAGE = 64
 """Pixels a side below which networks that halve images five times have next to nothing left."""
-MADE_FOR = 224
-"""Pixels a side that these networks were made for, most of them."""
+MADE_FOR = 224  # pixels a side that these networks were made for, most of them
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 Activation = Literal["relu", "relu6"]
-Arrays = dict[str, npt.NDArray[np.float32]]
-"""Weights by torchvision's names, in torch's layout."""
+Arrays = dict[str, npt.NDArray[np.float32]]  # weights by torchvision's names, in torch's layout
 
-EPSILON = 1e-5
-"""Of batch normalisation."""
+EPSILON = 1e-5  # of batch normalisation
 MOMENTUM = 0.1
 """Share of a batch's statistics in the running ones, which hold the unbiased variance."""
 MEAN = (0.485, 0.456, 0.406)

@@ -15,8 +15,7 @@ from raybench.models.layers import Shape
 from raybench.models.shipped import cnn7, mnist_large_dense, mnist_small
 from raybench.spec.run import DatasetSpec
 
-STORED_PIXELS = 224
-"""Of a picture as it is stored, height and width."""
+STORED_PIXELS = 224  # of a picture as it is stored, height and width
 
 
 class Decoded:

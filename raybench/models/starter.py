@@ -16,13 +16,11 @@ from raybench.spec.text import clean, command_line
 
 LIBRARIES = {"torch": "torch", "tensorflow": "tensorflow"}
 """Frameworks, and the library that each needs."""
-SMALL_PIXELS = 96
-"""Height up to which the shipped networks for pictures are meant."""
+SMALL_PIXELS = 96  # height up to which the shipped networks for pictures are meant
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Texts that YAML may take without quotes, if it takes them for themselves."""
 MOST_WORKERS = 8
-BATCHES_PER_EPOCH = 16
-"""A batch is at most so small a part of the training samples."""
+BATCHES_PER_EPOCH = 16  # a batch is at most so small a part of the training samples
 MOST_BATCH = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
 
 

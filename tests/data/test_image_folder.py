@@ -184,7 +184,7 @@ BROKEN = {
     ),
     "no such column": (
         b"file_nam,label\n1.png,a\n",
-        r"metadata.csv has no column 'file_name'; its .*; did you mean 'file_nam'\?",
+        r"metadata.csv has no column 'file_name', its .*; did you mean 'file_nam'\?",
     ),
     "which column": (
         b"file_name,kind,age\n1.png,a,3\n",

@@ -159,7 +159,7 @@ LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array(
 BROKEN = {
     "damaged": (None, {}, "no whole .npz file"),
     "objects": ({"x": OBJECTS, "y": Y}, {}, "holds Python objects"),
-    "names": ({"x_trian": X, "y_train": Y}, {}, "no array x_train, but x_trian; did you mean x_"),
+    "names": ({"x_trian": X, "y_train": Y}, {}, "no array x_train, but x_trian; did you mean 'x_"),
     "unequal": ({"x": X[1:], "y": Y}, {}, "train split: x has 5 samples and y 6"),
     "one class": ({"x": X, "y": Y * 0}, {}, r"train split: .* is '0' in every row; there is noth"),
     "one hot": ({"x": X, "y": np.eye(6, dtype=int)}, {}, r"save y.argmax\(axis=1\)"),
@@ -168,7 +168,7 @@ BROKEN = {
     "NaN label": (
         {"x": X, "y": np.array([1.5, 2, np.nan, 1, 2, 3])},
         {},
-        "train split: the label of sample 2 is NaN",
+        "sample 2 of .*, train split: .* is empty there, or not a number",
     ),
     "size of a table": (
         {"x": X, "y": Y},

@@ -20,8 +20,7 @@ from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 
 Kind = Literal["pictures", "table", "texts", "running text", "other"]
-MOST_CLASSES = 12
-"""Classes that are listed; of more the most and the least frequent ones."""
+MOST_CLASSES = 12  # classes that are listed; of more the most and the least frequent ones
 
 
 @dataclass(frozen=True, kw_only=True)

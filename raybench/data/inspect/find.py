@@ -194,12 +194,9 @@ def _see_images(
 
 TYPICAL_LABELS = ("label", "labels", "class", "target", "y")
 TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
-LONG = 40
-"""Characters of a text, on average, that is more than a name."""
-FEW = 50
-"""Different texts of a column that may be classes."""
-SEEN_ROWS = 2000
-"""First rows that say what a column may be."""
+LONG = 40  # characters of a text, on average, that is more than a name
+FEW = 50  # different texts of a column that may be classes
+SEEN_ROWS = 2000  # first rows that say what a column may be
 
 
 def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
@@ -279,8 +276,7 @@ def _some(table: Table, name: str) -> Any:
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files of a folder that `save_to_disk` has written."""
-LENGTH = 128
-"""Tokens of a window of running text."""
+LENGTH = 128  # tokens of a window of running text
 
 
 def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Seen:

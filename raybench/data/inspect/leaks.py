@@ -15,19 +15,15 @@ from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import parts
 from raybench.data.sources.encode import encoder_of, number_as_text
 
-ROWS = 20_000
-"""Samples by which a column is judged."""
-MOST_HASHED = 1_000_000
-"""Samples of a split that duplicates are sought among."""
-KEY_BYTES = 512
-"""Bytes from the middle of a large sample that are compared first."""
+ROWS = 20_000  # samples by which a column is judged
+MOST_HASHED = 1_000_000  # samples of a split that duplicates are sought among
+KEY_BYTES = 512  # bytes from the middle of a large sample that are compared first
 BINS = 256
 MOST_FEATURES = 2_000
 DECIDES = 0.998
 """Share of the labels, or of their variance, that one column predicts in samples that it was not
 fitted to, from which on it is reported to decide them."""
-ONE_ROW = 0.5
-"""Part of a column's variance that one row has, from which on it flattens the others."""
+ONE_ROW = 0.5  # part of a column's variance that one row has, from which on it flattens the others
 REPEATED = 50
 """Training samples to different ones from which on equal rows are as common as few values are."""
 Codes = npt.NDArray[np.int64]

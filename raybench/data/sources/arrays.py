@@ -1,9 +1,8 @@
 """Datasets that come as arrays, of a library or an `.npz` file: checked, mixed, stored."""
 
-import difflib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,20 +18,18 @@ from raybench.data.memory import require_memory
 from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
-from raybench.data.sources.label_columns import Labels, read_labels
-from raybench.data.sources.table import BATCH_ROWS, Table
+from raybench.data.sources.label_columns import Labels, read_labels, read_weights
+from raybench.data.sources.table import MemoryTable, require_columns
 from raybench.data.store.build import Source, Writer, file_at, stored
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
 CHANNELS = (1, 3)
-CHUNK = 2**26
-"""Bytes copied at a time."""
+CHUNK = 2**26  # bytes copied at a time
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
-INPUTS, LABELS = "x", "y"
-"""What arrays are called, where `columns` and `label` do not say."""
+INPUTS, LABELS = "x", "y"  # what arrays are called, where `columns` and `label` do not say
 LABEL = "label"
 
 
@@ -59,21 +56,21 @@ class RawSet:
     """Whether columns of the inputs are scaled to mean 0 and deviation 1 over training."""
 
 
-class LabelTable(Table):
-    """Labels of an array as a table of one column, which is read as those of tables are."""
+class ArrayTable(MemoryTable):
+    """Labels or weights of an array as a table, so that they are read as those of tables are."""
 
     is_written = False
 
-    def __init__(self, labels: Array, class_names: Sequence[str], source: str) -> None:
-        """`labels`: (N,); `class_names`: by number, where they are known."""
-        labels = labels.astype(str) if labels.dtype.kind == "S" else labels
-        self.source, self._table = source, pa.table({LABEL: labels})
-        self.schema, self.num_rows = self._table.schema, len(labels)
-        self.class_names = {LABEL: class_names} if class_names else {}
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+    def __init__(
+        self, array: Array, name: str, source: str, class_names: Sequence[str] = ()
+    ) -> None:
+        """`array`: (N,), or (N, columns); `class_names`: by number, where they are known."""
+        array = array.astype(str) if array.dtype.kind == "S" else array
+        columns = {name: array}
+        if array.ndim > 1:
+            columns = {f"{name}[:, {place}]": one for place, one in enumerate(array.T)}
+        super().__init__(pa.table(columns), source)
+        self.class_names = {name: class_names} if class_names else {}
 
     def place(self, row: int) -> str:
         """See `Table`."""
@@ -110,12 +107,10 @@ def _write_inputs(
     form = _form(inputs, spec)
     shape = inputs.shape[1:] if form is None else form.shape
     target = writer.array(name, (len(inputs), *shape), inputs.dtype)
-    rows = max(1, CHUNK // max(1, int(np.prod(shape)) * inputs.dtype.itemsize))
+    rows = max(1, CHUNK // max(1, target[:1].nbytes))
     for start in range(0, len(order), rows):
         chunk = inputs[order[start : start + rows]]
-        if form is not None:
-            chunk = np.stack([fit(image, form) for image in chunk])
-        target[start : start + rows] = chunk
+        target[start : start + rows] = chunk if form is None else [fit(one, form) for one in chunk]
 
 
 def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
@@ -139,7 +134,8 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
     texts are classes. UserError for what can be no labels."""
     places = {split: f"{where}, {split} split" for split in raw.splits}
     found = {split: _flat(one.labels, asked, places[split]) for split, one in raw.splits.items()}
-    task = asked or ("regression" if found["train"].dtype.kind == "f" else "classification")
+    train = found["train"]
+    task = asked or ("regression" if train.dtype.kind == "f" else "classification")
     if task == "language_modelling":
         return Labels(task, found), 1 + max(int(one.max()) for one in found.values())
     for split, one in found.items():
@@ -149,22 +145,18 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
                 "of rows with a 1 for the class save y.argmax(axis=1), or set dataset.task: "
                 "regression."
             )
-        if task == "regression" and one.dtype.kind not in "fiub":
+        if one.shape[1:] != train.shape[1:]:
             raise UserError(
-                f"{places[split]}: labels of type {one.dtype} are no numbers, and the task is "
-                "regression; set dataset.task: classification."
+                f"{places[split]}: labels of shape {one.shape}, and {train.shape} to train on; "
+                "make them alike."
             )
-        if task == "regression" and not np.isfinite(one).all():
-            first = int(np.argmin(np.isfinite(one).reshape(len(one), -1).all(axis=1)))
-            raise UserError(
-                f"{places[split]}: the label of sample {first} is NaN or infinite; mend it."
-            )
-    if task == "regression":
-        return Labels(task, {split: one.astype(np.float32) for split, one in found.items()}), None
     tables = {
-        split: LabelTable(one, raw.class_names, places[split]) for split, one in found.items()
+        split: ArrayTable(one, LABEL, places[split], raw.class_names)
+        for split, one in found.items()
     }
-    labels = read_labels(tables, [LABEL], task, are_pictures=True)
+    labels = read_labels(tables, tables["train"].schema.names, task, are_pictures=True)
+    if task == "regression":
+        return labels, None
     number = len(labels.class_names)
     if labels.class_names == tuple(map(str, range(number))):
         labels = replace(labels, class_names=())  # they are their numbers
@@ -202,9 +194,9 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
             inputs: Any = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
             labels = found.values[part]
             classes = labels if found.task == "classification" else None
+            labels = labels.astype(np.float32) if found.task == "regression" else labels
             order = mixed_order(classes, len(labels), seed=spec.split_seed)
-            weights = None if one.weights is None else one.weights.astype(np.float32)
-            for name, array in named_arrays(Split(inputs, labels, weights), part).items():
+            for name, array in named_arrays(Split(inputs, labels, one.weights), part).items():
                 assert isinstance(array, np.ndarray)
                 if name.startswith(f"{part}-input"):
                     _write_inputs(writer, name, array, order, spec)
@@ -276,38 +268,28 @@ def _split(
     arrays: dict[str, Array], spec: DatasetSpec, label: str, end: str, path: Path, part: str
 ) -> RawSplit:
     columns = spec.columns or [INPUTS]
-    weight = f"{spec.weight}{end}" if spec.weight is not None and part == "train" else None
-    wanted = [*(f"{name}{end}" for name in (*columns, label)), *([weight] if weight else [])]
+    weight = [spec.weight] if spec.weight is not None and part == "train" else []
+    wanted = [f"{name}{end}" for name in (*columns, label, *weight)]
     for name in wanted:
         if name not in arrays:
             others = {one: arrays[one] for one in arrays if one not in wanted}
             raise _missing(name, others or arrays, path)
-    inputs, labels = {name: arrays[f"{name}{end}"] for name in columns}, arrays[f"{label}{end}"]
-    for name in wanted:
-        if len(np.atleast_1d(arrays[name])) != len(np.atleast_1d(labels)):
+    found = {name: np.atleast_1d(arrays[name]) for name in wanted}
+    inputs, labels = {name: found[f"{name}{end}"] for name in columns}, found[f"{label}{end}"]
+    for name, one in found.items():
+        if len(one) != len(labels):
             raise UserError(
-                f"{path}, {part} split: {name} has {len(np.atleast_1d(arrays[name])):,} samples "
-                f"and {label}{end} {len(np.atleast_1d(labels)):,}; give one label for each."
+                f"{path}, {part} split: {name} has {len(one):,} samples and {label}{end} "
+                f"{len(labels):,}; give one label for each."
             )
     weights = None
     if weight:
-        weights = arrays[weight]
-        if weights.dtype.kind not in "fiub" or weights.ndim != 1:
-            raise UserError(
-                f"{path}: the weights {weight} are {weights.dtype} of shape {weights.shape}; save "
-                "a number from 0 for each training sample."
-            )
-        wrong = ~(np.isfinite(weights) & (weights >= 0))
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            raise UserError(
-                f"{path}: the weight {weight}[{first}] is {weights[first]:g} "
-                f"({int(wrong.sum()):,} such weights); weights are finite numbers from 0."
-            )
+        table = ArrayTable(found[wanted[-1]], wanted[-1], str(path))
+        require_columns(table, wanted[-1:], "weight")  # an array of several is other columns
+        weights = read_weights(table, wanted[-1])
     return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
 
 
 def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
-    close = difflib.get_close_matches(name, arrays, n=1)
-    hint = f"did you mean {close[0]}?" if close else "name yours by dataset.columns and label."
+    hint = did_you_mean(name, arrays, "name yours by dataset.columns and label.")
     return UserError(f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}")

@@ -7,14 +7,12 @@ other sizes of splits need no other file.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
 from raybench.data.store.build import Stored
-from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -38,44 +36,11 @@ def standardised(labels: Sequence[Array], source: str) -> tuple[list[Array], Flo
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
 
-def dataset_of_parts(
-    name: str,
-    parts: Sequence[Split],
-    source: str,
-    *,
-    task: Task,
-    class_names: Sequence[str],
-    num_classes: int | None = None,
-    vocabulary: Sequence[str] = (),
-    **known: Any,
-) -> Dataset:
-    """Return the dataset of its three splits; labels of a regression are standardised, where no
-    `label_scale` is among the other fields that are `known`.
-    """
-    if task == "regression" and "label_scale" not in known:
-        labels, known["label_scale"], known["label_offset"] = standardised(
-            [part.labels for part in parts], source
-        )
-        parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
-    train, validation, test = parts
-    return Dataset(
-        name,
-        num_classes or len(class_names) or None,
-        train,
-        validation,
-        test,
-        task=task,
-        class_names=tuple(class_names),
-        vocabulary=tuple(vocabulary),
-        **known,
-    )
-
-
 def dataset_of_stored(found: Stored, spec: DatasetSpec, source: Path) -> Dataset:
-    """Return samples that were stored in a mixed order, cut into their splits.
+    """Return samples that were stored in a mixed order, cut into their splits; labels of a
+    regression are standardised.
 
-    With `standardise_inputs` in what is known of them, columns of the inputs are scaled to mean 0
-    and deviation 1 over training.
+    With `standardise_inputs` in what is known of them, so are the columns of the inputs.
     """
     splits = {
         split: split_of_arrays(found.arrays, split)
@@ -83,19 +48,27 @@ def dataset_of_stored(found: Stored, spec: DatasetSpec, source: Path) -> Dataset
         if f"{split}-labels" in found.arrays
     }
     parts, known = cut(splits, spec, source=str(source)), dict(found.about)
+    for key in ("class_names", "vocabulary"):
+        known[key] = tuple(known.get(key, ()))
     if known.pop("standardise_inputs", False):
-        train = parts[0].array.astype(np.float64)
-        mean, deviation = train.mean(axis=0), train.std(axis=0)
+        inputs = parts[0].array.astype(np.float64)
+        mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
         scale = np.where(deviation > 0, deviation, 1.0)  # a constant column becomes 0
         known["encoding"] = {"offset": mean.tolist(), "scale": scale.tolist()}
         parts = [
             replace(one, inputs=((one.array - mean) / scale).astype(np.float32)) for one in parts
         ]
-    return dataset_of_parts(spec.name, parts, str(source), **known)
+    if known["task"] == "regression":
+        labels, known["label_scale"], known["label_offset"] = standardised(
+            [part.labels for part in parts], str(source)
+        )
+        parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
+    num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
+    train, validation, test = parts
+    return Dataset(spec.name, num_classes, train, validation, test, **known)
 
 
-TYPICAL_SHARE = 0.1
-"""Of all samples, for validation where nothing is said; for the test as many."""
+TYPICAL_SHARE = 0.1  # of all samples, for validation where nothing is said; for the test as many
 
 
 def mixed_order(

@@ -20,19 +20,15 @@ from raybench.data.dataset import Array
 from raybench.data.sources.table import as_numbers, as_texts, is_number, is_number_type
 from raybench.spec.errors import UserError
 
-MAX_LEVELS = 128
-"""Names of a column that get a feature each, the most frequent ones."""
+MAX_LEVELS = 128  # names of a column that get a feature each, the most frequent ones
 MAX_COUNTED = 1_000_000
 """Different names of a column that are counted; beyond, others are as names that are unseen."""
-ID_SHARE = 0.5
-"""Different names to rows beyond which a column says who, not what."""
+ID_SHARE = 0.5  # different names to rows beyond which a column says who, not what
 NUMBER_SHARE = 0.9
 """Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
 NUMBER_AS_TEXT = re.compile(r"[-+(]?\s*[$€£¥]?\s*\d[\d,. ]*\s*[%$€£¥)]*$")
-MAX_SHAPES = 20_000
-"""Names of a column that are looked at for numbers."""
-SHOWN = 40
-"""Characters of a text that a sentence shows."""
+MAX_SHAPES = 20_000  # names of a column that are looked at for numbers
+SHOWN = 40  # characters of a text that a sentence shows
 
 
 @dataclass(frozen=True, kw_only=True)

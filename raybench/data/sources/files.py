@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from raybench.data.memory import require_memory
-from raybench.data.sources.table import BATCH_ROWS, Table, Tables, is_number
+from raybench.data.sources.table import BATCH_ROWS, MemoryTable, Table, Tables, is_number
 from raybench.data.store.build import list_files
 from raybench.spec.errors import UserError
 
@@ -98,12 +98,9 @@ def require_once(names: Sequence[str], source: str) -> None:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""What bytes are decoded to that are not UTF-8."""
-SHOWN = 20
-"""Bytes before and after one that is not UTF-8 that a sentence shows."""
-HEAD_BYTES = 2**20
-"""What is read of a file to tell how it is written."""
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # what bytes are decoded to that are not UTF-8
+SHOWN = 20  # bytes before and after one that is not UTF-8 that a sentence shows
+HEAD_BYTES = 2**20  # what is read of a file to tell how it is written
 MEMORY_FACTOR = 3
 """Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
 BLANKS = tuple(" " * number for number in range(9))
@@ -113,7 +110,7 @@ DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
 DECIMAL_POINT = re.compile(DECIMAL_COMMA.pattern.replace(",\\d", r"\.\d"))
 
 
-class CsvTable(Table):
+class CsvTable(MemoryTable):
     """A CSV file, whole in memory: its first line names the columns.
 
     Columns may be parted by comma, semicolon, tab or `|`; UTF-8; `.gz` is read too.
@@ -121,7 +118,7 @@ class CsvTable(Table):
 
     def __init__(self, path: Path) -> None:
         """UserError, with its line, for what is no table."""
-        self.source, self.folder, self._path = str(path), str(path.parent), path
+        self.folder, self._path = str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         try:
             with pa.input_stream(str(path)) as stream:
@@ -137,16 +134,11 @@ class CsvTable(Table):
             DELIMITERS, key=lambda one: len(next(csv.reader([line], delimiter=one)))
         )
         names = _names(path, head, self._delimiter)
-        self._table = self._read(head).rename_columns(names)
-        self.schema, self.num_rows = self._table.schema, self._table.num_rows
+        super().__init__(self._read(head).rename_columns(names), str(path))
         if not self.num_rows:
             raise UserError(f"{path} has a line of names and no rows; give it rows.")
         if any(map(pa.types.is_binary, self.schema.types)):
             raise not_utf8(path)
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
 
     def place(self, row: int) -> str:
         """Return the line in which a row ends; reads the file up to there."""

@@ -24,8 +24,7 @@ METADATA = "metadata.csv"
 FILE_NAME = "file_name"
 LABEL = "label"
 TEXT_ENDINGS = (".txt", ".text", ".md")
-FILES_AT_ONCE = BATCH_ROWS // 64
-"""Texts that are read together: a file is longer than a cell."""
+FILES_AT_ONCE = BATCH_ROWS // 64  # texts that are read together: a file is longer than a cell
 
 
 class FolderTable(Table):

@@ -30,8 +30,7 @@ SUFFIXES = frozenset(
 )
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I")
 """Modes of PIL with one channel of brightness; all others have colours."""
-ORIENTATION = 0x0112
-"""Tag of EXIF."""
+ORIENTATION = 0x0112  # tag of EXIF
 ADVICE = {
     "broken": "mend or remove it",
     "huge": "scale it down or remove it",
@@ -39,12 +38,9 @@ ADVICE = {
     "size": "set dataset.image_size, such as 64, to scale all of them",
 }
 """The end of a sentence about an image that cannot be used, by what is wrong with it."""
-PROBES = 16
-"""Images that form and duration are judged by."""
-AT_ONCE = 64
-"""Images per thread whose bytes are held in memory."""
-MOST_PROBLEMS = 100
-"""Decoding ends after so many problems."""
+PROBES = 16  # images that form and duration are judged by
+AT_ONCE = 64  # images per thread whose bytes are held in memory
+MOST_PROBLEMS = 100  # decoding ends after so many problems
 
 
 class ImageError(Exception):

@@ -25,18 +25,14 @@ from raybench.data.sources.table import (
     require_sizes,
 )
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 
-MAX_CLASS_SHARE = 0.5
-"""Share of rows with a class of their own beyond which labels are no classes."""
+MAX_CLASS_SHARE = 0.5  # share of rows with a class of their own beyond which labels are no classes
 CLOSE = 0.8
 """How much alike two names are of which the rare one is a slip of the pen (difflib's ratio)."""
-RARE = 2
-"""Rows of a class that can be a slip of the pen."""
-MAX_NUMBERED_CLASSES = 20
-"""Different whole numbers that are taken for classes; more are quantities."""
-MAX_NUMBERED_PICTURES = 1000
-"""The same of labels of pictures and texts."""
+RARE = 2  # rows of a class that can be a slip of the pen
+MAX_NUMBERED_CLASSES = 20  # different whole numbers that are taken for classes; more are quantities
+MAX_NUMBERED_PICTURES = 1000  # the same of labels of pictures and texts
 
 
 @dataclass(frozen=True)
@@ -183,8 +179,7 @@ def _classes(
         unknown = sorted(set(pc.unique(texts[split]).to_pylist()) - set(names))
         if unknown:
             rows = np.flatnonzero(np.asarray(pc.equal(texts[split], unknown[0])))
-            close = difflib.get_close_matches(unknown[0], names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else "add rows of it, or remove these."
+            hint = did_you_mean(unknown[0], names, "add rows of it, or remove these.")
             raise UserError(
                 f"{table.place(int(rows[0]))}: the class '{unknown[0]}' ({_rows(len(rows))}) is "
                 f"not in column '{column}' of {train.source}; {hint}"

@@ -1,6 +1,5 @@
 """Sets that torchvision or Keras has downloaded, read from their files without the libraries."""
 
-import difflib
 import io
 import json
 import os
@@ -21,7 +20,7 @@ from raybench.data.digits import IDX_FILES, find_files, read_idx_files
 from raybench.data.sources.arrays import OPTIONS, RawSet, RawSplit, load_arrays
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
 from raybench.data.store.build import Source, file_at
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
@@ -70,11 +69,9 @@ def _load(
     assert spec.set is not None
     known = sets.get(spec.set)
     if known is None:
-        close = difflib.get_close_matches(spec.set, sets, n=1, cutoff=0.4)
-        hint = f"; did you mean {close[0]}?" if close else "."
         raise UserError(
-            f"dataset.set: {spec.set} is none of the sets of {spec.name} that are read here: "
-            f"{', '.join(sets)}{hint}"
+            f"dataset.set: {spec.set} is none of the sets of {spec.name} that are read here; "
+            f"{did_you_mean(spec.set, sets)}"
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
     for folder in looked:

@@ -1,6 +1,5 @@
 """A table that a user has: columns by name and type, read in batches of rows, and their uses."""
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
@@ -24,8 +23,8 @@ LARGEST = 1e100
 def is_number_type(kind: Any) -> bool:
     """Whether values of a type of pyarrow are numbers, or as good as: dates, yes and no."""
     types = pa.types
-    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-    return any(test(kind) for test in (*tests, types.is_temporal, types.is_null))
+    tests = (types.is_integer, types.is_floating, types.is_decimal)
+    return any(test(kind) for test in (*tests, types.is_boolean, types.is_temporal, types.is_null))
 
 
 def as_numbers(values: Any) -> Numbers:
@@ -94,14 +93,11 @@ def is_no_number(values: Any) -> npt.NDArray[np.bool_]:
     return np.array([text is not None and not is_number(text) for text in texts], np.bool_)
 
 
-BATCH_ROWS = 65_536
-"""Rows that are read together: of a table larger than memory no more are held."""
-MAX_SHOWN = 20
-"""Names of columns that a sentence lists."""
+BATCH_ROWS = 65_536  # rows that are read together: of a table larger than memory no more are held
+MAX_SHOWN = 20  # names of columns that a sentence lists
 
 
-Say = Callable[[str], None]
-"""Takes a sentence on what was found, for the user."""
+Say = Callable[[str], None]  # takes a sentence on what was found, for the user
 
 
 class Table:
@@ -128,6 +124,19 @@ class Table:
         raise NotImplementedError
 
 
+class MemoryTable(Table):
+    """A table that is in memory as a whole."""
+
+    def __init__(self, table: Any, source: str) -> None:
+        """`table`: a `pyarrow.Table`."""
+        self.source, self._table = source, table
+        self.schema, self.num_rows = table.schema, table.num_rows
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """See `Table`."""
+        yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+
+
 Tables = Mapping[str, Table]
 """The tables of a dataset by its splits, `train` first; what is not there is cut from that."""
 
@@ -136,15 +145,13 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
     """Raise UserError for a column that is not there; `key` of the dataset names it."""
     names = table.schema.names
     for column in columns:
-        if column in names:
-            continue
-        lower = {name.lower(): name for name in names}
-        close = difflib.get_close_matches(column.lower(), lower, n=1)
-        shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
-        hint = f"; did you mean '{lower[close[0]]}'?" if close else "."
-        raise UserError(
-            f"dataset.{key}: {table.source} has no column '{column}'; its columns are {shown}{hint}"
-        )
+        if column not in names:
+            shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
+            hint = did_you_mean(column, names, "name one of them.")
+            raise UserError(
+                f"dataset.{key}: {table.source} has no column '{column}', its columns are {shown}; "
+                f"{hint}"
+            )
 
 
 def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:

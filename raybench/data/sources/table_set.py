@@ -12,13 +12,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources import encode, texts
-from raybench.data.sources.cut import (
-    cut,
-    dataset_of_parts,
-    held_out_line,
-    mixed_order,
-    standardised,
-)
+from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardised
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     Roles,
@@ -71,18 +65,16 @@ class Features:
             say(sentence)
         together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
         for start in range(0, len(roles.inputs), together):
-            names = roles.inputs[start : start + together]
-            seen = _read_columns(spec, names, train)
-            for name in names:
+            seen = _read_columns(spec, roles.inputs[start : start + together], train)
+            for name in list(seen):
                 try:
-                    self.encoders.append(_learn(spec, name, train, seen))
+                    self.encoders.append(_learn(spec, name, train, seen.pop(name)))
                 except encode.NotUsed as reason:
                     say(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
             raise UserError(
-                f"{train.table.source}: none of the columns {', '.join(roles.inputs)} says "
-                "anything of a row (all are constant, empty or numbers of rows); name others in "
-                "dataset.columns."
+                f"{train.table.source}: the columns {', '.join(roles.inputs)} are all constant, "
+                "empty or numbers of rows; name others in dataset.columns."
             )
         self.columns = [one.name for one in self.encoders]
         self.encoding = {"columns": [asdict(one) for one in self.encoders]}
@@ -94,42 +86,33 @@ class Features:
         """Return the inputs of any rows of a table."""
         found = []
         for encoder in self.encoders:
-            values = batch.column(encoder.name)
+            name, values = encoder.name, batch.column(encoder.name)
             if isinstance(encoder, encode.NumberEncoder):
                 if not is_number_type(values.type):
-                    values = _no_texts(table, encoder.name, values)
-                require_sizes(table, encoder.name, values)
+                    values = _numbers_of_texts(table, name, values)
+                require_sizes(table, name, values)
             found.append(encoder.encode(values))
         return np.hstack(found)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What the training rows hold, of some of the columns."""
-
-    numbers: dict[str, list[npt.NDArray[np.float64]]]
-    """By the name of a column, its parts."""
-    counts: dict[str, Counter[str | None]]
-    """By the name of another column, how often each text stands in it."""
+Seen = list[npt.NDArray[np.float64]] | Counter[str | None]
+"""What the training rows hold of a column: its numbers, in parts, or how often each text stands in
+it."""
 
 
-def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> Seen:
+def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dict[str, Seen]:
     """Read columns of the training rows together, in one pass."""
-    kinds = {name: train.table.schema.field(name).type for name in names}
-    categories = spec.categories or []
-    are_numbers = {
-        name: is_number_type(kind) and name not in categories for name, kind in kinds.items()
-    }
-    seen = Seen(
-        {name: [] for name in names if are_numbers[name]},
-        {name: Counter() for name in names if not are_numbers[name]},
-    )
+    seen: dict[str, Seen] = {}
+    for name in names:
+        is_number = is_number_type(train.table.schema.field(name).type)
+        seen[name] = [] if is_number and name not in (spec.categories or []) else Counter()
     for batch in train.batches(names):
-        for name, parts in seen.numbers.items():
-            require_sizes(train.table, name, batch.column(name))
-            parts.append(as_numbers(batch.column(name)))
-        for name, counts in seen.counts.items():
-            encode.count_names(batch.column(name), counts)
+        for name, found in seen.items():
+            if isinstance(found, Counter):
+                encode.count_names(batch.column(name), found)
+            else:
+                require_sizes(train.table, name, batch.column(name))
+                found.append(as_numbers(batch.column(name)))
     return seen
 
 
@@ -137,14 +120,12 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.En
     """Return the encoder of a column; NotUsed for one that says nothing."""
     table, kind = train.table, train.table.schema.field(name).type
     is_asked = spec.columns is not None
-    if name in seen.numbers:
+    if isinstance(seen, list):
         # Only of whole numbers: dates that go up are worth learning from.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
-        is_flag = pa.types.is_boolean(kind)
-        numbers = np.concatenate(seen.numbers.pop(name))
+        is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
         return encode.learn_numbers(name, numbers, is_flag=is_flag, counted_rows=counted_rows)
-    counts = seen.counts[name]
-    if number := encode.num_not_numbers(counts):
+    if number := encode.num_not_numbers(seen):
         place, value = first_place(table, name, is_no_number)
         raise UserError(
             f"{place}: column '{name}' holds numbers, and '{value}' there ({number:,} such rows); "
@@ -152,11 +133,10 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.En
             "dataset.categories if its values are names."
         )
     is_asked = is_asked or name in (spec.categories or [])
-    return encode.learn_names(name, counts, len(train.rows), is_asked=is_asked)
+    return encode.learn_names(name, seen, len(train.rows), is_asked=is_asked)
 
 
-def _no_texts(table: Table, column: str, values: Any) -> Any:
-    """Return numbers that another file holds as text; UserError where they are none."""
+def _numbers_of_texts(table: Table, column: str, values: Any) -> Any:
     if is_no_number(values).any():
         place, value = first_place(table, column, is_no_number)
         raise UserError(
@@ -188,9 +168,7 @@ def table_dataset(
     labels, members, inputs = prepare(spec, tables, say)
     arrays = _write_inputs(inputs, members, make, advance)
     train = tables["train"]
-    weights = None
-    if spec.weight is not None:
-        weights = read_weights(train, spec.weight)[members[0].rows]
+    weights = read_weights(train, spec.weight)[members[0].rows] if spec.weight else None
     values = [
         labels.values["train" if member.table is train else member.split][member.rows]
         for member in members
@@ -198,14 +176,14 @@ def table_dataset(
     known: dict[str, Any] = {}
     if labels.task == "regression":
         values, known["label_scale"], known["label_offset"] = standardised(values, train.source)
-    parts = [
-        Split(arrays[member.split], one, weights if member.split == "train" else None)
+    splits: dict[str, Any] = {
+        member.split: Split(arrays[member.split], one, weights if member.split == "train" else None)
         for member, one in zip(members, values, strict=True)
-    ]
-    return dataset_of_parts(
+    }
+    return Dataset(
         name,
-        parts,
-        train.source,
+        len(labels.class_names) or None,
+        **splits,
         task=labels.task,
         class_names=labels.class_names,
         vocabulary=inputs.vocabulary,
@@ -235,15 +213,13 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
     """Return the rows of `train`, `validation` and `test`, in that order."""
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None
+    train = tables["train"]
     rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
-    rows["train"] = mixed_order(classes, len(rows["train"]), seed=spec.split_seed)
-    parts = cut(
-        {split: Split(one, one) for split, one in rows.items()},  # samples are their numbers
-        spec,
-        source=tables["train"].source,
-    )
+    rows["train"] = mixed_order(classes, train.num_rows, seed=spec.split_seed)
+    numbers = {split: Split(one, one) for split, one in rows.items()}  # samples are their numbers
+    parts = cut(numbers, spec, source=train.source)
     return [
-        Member(split, tables.get(split, tables["train"]), part.array)
+        Member(split, tables.get(split, train), part.array)
         for split, part in zip(SPLITS, parts, strict=True)
     ]
 

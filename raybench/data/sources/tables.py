@@ -42,8 +42,7 @@ from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
-MISSING_LABEL = -1
-"""Label of a split whose labels are kept secret, as of a contest."""
+MISSING_LABEL = -1  # label of a split whose labels are kept secret, as of a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of the dataset that no stored array depends on."""
 IMAGE_OPTIONS = (

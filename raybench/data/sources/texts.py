@@ -22,14 +22,12 @@ from raybench.spec.errors import UserError
 Pieces = npt.NDArray[Any] | list[str]
 """A text cut up: its words, or an array of its characters' code points, or of its bytes."""
 Ids = npt.NDArray[np.int32]
-Kind = Literal["words", "characters", "bytes"]
-"""What a text is cut into."""
+Kind = Literal["words", "characters", "bytes"]  # what a text is cut into
 
 PADDING, UNKNOWN = 0, 1
 """Ids of what fills up a short text, and of what no training text has (or too few have)."""
 SPECIAL = ("<padding>", "<unknown>")
-WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
-"""A word, or a mark between words; lower case."""
+WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")  # a word, or a mark between words; lower case
 _NUM_CODES = 0x110000
 
 
@@ -84,8 +82,7 @@ class Tokenizer:
         return pieces.astype(np.int32) + len(SPECIAL)
 
 
-MANY = 0.25
-"""Share of texts beyond which it is said that they are cut."""
+MANY = 0.25  # share of texts beyond which it is said that they are cut
 
 
 def require_text(table: Table, column: str) -> None:

@@ -36,12 +36,9 @@ from raybench.data.memory import map_array
 from raybench.data.store import entries
 from raybench.spec.errors import UserError
 
-LAYOUT = 4
-"""Version of how datasets are stored; another one is another key."""
-MOST_READ = 64
-"""Files, evenly chosen, of whose content some is read for the key."""
-READ_BYTES = 2**15
-"""Of each of three places."""
+LAYOUT = 4  # version of how datasets are stored; another one is another key
+MOST_READ = 64  # files, evenly chosen, of whose content some is read for the key
+READ_BYTES = 2**15  # of each of three places
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +250,7 @@ def _in_words(seconds: float) -> str:
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-POLL_S = 0.05
-"""How often is looked whether another has built an entry."""
+POLL_S = 0.05  # how often is looked whether another has built an entry
 _in_use: dict[Path, entries.EntryLock] = {}
 """By its folder, the lock of every dataset that this process has opened: it ends with it."""
 

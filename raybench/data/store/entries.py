@@ -19,8 +19,7 @@ from raybench.spec.errors import UserError
 
 VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LEFT_FREE = 64 * 2**20
-"""Bytes of the disk that are left to others."""
+LEFT_FREE = 64 * 2**20  # bytes of the disk that are left to others
 
 
 def store_folder() -> Path:
