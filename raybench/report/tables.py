@@ -54,6 +54,10 @@ BATCH_STATISTICS = (
 )
 
 
+OF_THE_TRIAL = ("trial", "time_to_target_s")
+"""Columns of predictions that are no keys of a run spec."""
+
+
 def predictions(results: Study) -> pd.DataFrame:
     """Return the fastest splits that no run has measured, by the step-time model.
 
@@ -66,7 +70,7 @@ def predictions(results: Study) -> pd.DataFrame:
         if row["trial"] not in results.specs:
             continue  # its run was lost
         seconds = float(row["time_to_target_s"])
-        split = {key: row[key] for key in ("framework", "num_workers", "batch_size_per_worker")}
+        split = {str(key): one for key, one in row.items() if key not in OF_THE_TRIAL}
         label = results.label(results.specs[row["trial"]].model_copy(update=split))
         if label not in run:
             rows.append((row["trial"], label, seconds, seconds * row["num_workers"]))

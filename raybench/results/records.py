@@ -174,8 +174,8 @@ def _read(path: Path) -> Records:
             elif isinstance(found, RunRecord):
                 impossible += _end(records, pending, found)
             else:
-                split = name, found.framework, found.num_workers, found.batch_size_per_worker
-                predictions[split] = found
+                split = {**vars(found), "time_to_target_s": None}
+                predictions[tuple(split.values())] = found
         except ValueError as wrong:
             bad.append((number, str(wrong)))
     if bad and not (records.runs or pending or predictions):

@@ -201,6 +201,8 @@ PREDICTION_TYPES = {
     "num_workers": COUNT,
     "batch_size_per_worker": COUNT,
     "time_to_target_s": NUMBER,
+    "accelerator_type": TEXT,
+    "compile": TEXT,
 }
 PREDICTION_COLUMNS = tuple(PREDICTION_TYPES)
 SPEC_COLUMNS = ["framework", "workload", "num_workers", "batch_size_per_worker"]

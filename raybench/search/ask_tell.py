@@ -152,8 +152,7 @@ class Search:
         self._observe(record.trial, spec, record.samples, _own_s(record))
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
             self._early.learn(replace(record, trial=self._run_of(record.trial)))
-        if self.placer is not None:
-            self.placer.forget(record.trial)
+        self._end(record.trial, record)
         if record.reruns < self._reruns[record.trial]:  # its rerun was cut off: what was before it
             self._feedback.forget(trial)
         self._feedback.add(trial, record, is_early=self._is_early)
@@ -182,12 +181,18 @@ class Search:
         if self.placer is not None:
             self.placer.observe(self._run_of(name), spec, samples=samples, train_s=train_s)
 
+    def _end(self, name: str, record: RunRecord) -> None:
+        if self.placer is not None:
+            compile_s = record.ledger["compile"]
+            self.placer.ended(name, record.spec, samples=record.samples, compile_s=compile_s)
+
     def _learn_recorded(
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
     ) -> None:
         for name, record in runs.items():
             # Not under its own name: what was interrupted runs again from the start, under it.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
+            self._end(f"{name}{RECORDED}", record)
         for name, record in runs.items():
             # The rerun of an interrupted one passes the rungs anew. A placement check is a trial's
             # configuration again: an uninterrupted search does not know of it either.

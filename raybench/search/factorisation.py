@@ -1,29 +1,44 @@
 """The space taken apart: what decides the learning curve is sampled, what decides speed is not.
 
 Accuracy depends on optimizer, rate and *global* batch; the same curve is trained by any number
-of workers, and by either framework where the workload is the same network in both. So the
-sampler proposes a global batch, and a trial runs on one of the placements that make it up.
+of workers, on any GPU, compiled or not, and by either framework where the workload is the same
+network in both. So the sampler proposes a global batch, and a trial runs on one of the placements
+that make it up.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RESOURCES, Placement, RunSpec, is_open
-from raybench.spec.space import Cases, Choices, Powers, Space, possible_values, values_of
+from raybench.spec.space import (
+    Cases,
+    Choices,
+    Powers,
+    Space,
+    combinations,
+    possible_values,
+    values_of,
+)
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
 """What is sampled in place of workers and batch per worker: their product."""
-SPEED_KEYS = ("framework", "num_workers", "batch_size_per_worker")
+SPEED_KEYS = (
+    "framework",
+    "num_workers",
+    "batch_size_per_worker",
+    "accelerator_type",
+    "compile",
+)
 NOT_WITH = (
     "accumulate",
     "bucket_mb",
-    "compile",
     "gradient_compression",
-    *RESOURCES,
+    *(key for key in RESOURCES if key not in SPEED_KEYS),
     "precision",
     "prefetch",
     "strategy",
@@ -85,12 +100,12 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     reason = next(_obstacles(study, space, keys), None)
     if reason is not None:
         return reason
-    each = [values_of(key, space, study.fixed)[0] for key in RESOURCES]
+    wanted = (*SPEED_KEYS, *(key for key in RESOURCES if key not in SPEED_KEYS))
     placements = [
-        Placement(framework, workers, size, *each)
-        for framework in values_of("framework", space, study.fixed)
-        for workers in values_of("num_workers", space, study.fixed)
-        for size in values_of("batch_size_per_worker", space, study.fixed)
+        replace(
+            Placement(*(one[key] for key in (*SPEED_KEYS[:3], *RESOURCES))), compile=one["compile"]
+        )
+        for one in combinations(space, study.fixed, wanted)
     ]
     products = sorted({one.num_workers * one.batch_size_per_worker for one in placements})
     sampled: Space = {}
@@ -124,10 +139,13 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     if study.objective.kind != TIME:
         yield "what a budget of seconds reaches depends on speed"
     searched = [key for key in keys if key in space and len(possible_values(space[key])) > 1]
-    if not set(searched) & {"framework", "num_workers"}:
+    if not {*searched} - {"batch_size_per_worker"}:
         yield "neither workers nor frameworks of the same network are searched"
     for key in keys:
-        if key in space and not isinstance(space[key], Choices | Powers):
+        dimension = space.get(key, Choices(()))
+        if isinstance(dimension, Cases) and dimension.keys() <= {*keys} and key == "compile":
+            continue  # each framework has its own
+        if not isinstance(dimension, Choices | Powers):
             yield f"space.{key} is neither a list nor a range with log2: true"
     for key in space:
         # Numbers of an optimizer cost as much as others; a switch may choose other kernels.
@@ -141,7 +159,7 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     if values_of("strategy", space, study.fixed) != ["distributed"]:
         yield "the step-time model knows workers that are processes, not strategy single_process"
     for key, dimension in space.items():
-        if isinstance(dimension, Cases):
+        if isinstance(dimension, Cases) and key not in keys:
             for case in dimension.cases:
                 depends = [name for name, _ in case.when if name in keys]
                 if depends:

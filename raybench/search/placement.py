@@ -1,9 +1,9 @@
 """How fast configurations run, learnt from the trials themselves; where the next one should.
 
-Speed depends on framework, workers, batch and optimizer, not on the learning rate; so a few
-measured steps tell what a training would take elsewhere. The form is that of Pollux without
-overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass costs a constant and a part
-per sample; more workers add communication.
+Speed depends on framework, GPU, compilation, workers, batch and optimizer, not on the learning
+rate; so a few measured steps tell what a training would take elsewhere. The form is that of Pollux
+without overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass costs a constant and a
+part per sample; more workers add communication.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,27 +22,37 @@ PULL = 0.05
 
 Setup = tuple[Placement, str]
 """What a step's time depends on: where it runs, and the optimizer."""
+Lane = tuple[str, str | None, str]
+"""Framework, model of GPU and compilation: step times of two of them have nothing in common."""
 Row = Callable[[Setup], np.ndarray]
+
+
+def _lane(placement: Placement) -> Lane:
+    return placement.framework, placement.accelerator_type, placement.compile
+
+
+def _workers(placement: Placement) -> tuple[Lane, int]:
+    return _lane(placement), placement.num_workers
 
 
 class StepTime:
     """Seconds of one optimizer step, by a linear model with coefficients of at least zero.
 
-    For `n` samples per worker, `k` workers, framework f and optimizer o:
+    For `n` samples per worker, `k` workers, lane f and optimizer o:
 
         T = a(f) + b(f) n + [a'(f, k) + b'(f, k) n  where k is not the fewest measured] + c(f, o)
 
     fitted to relative errors. b' is left at zero until a group was measured at two batch
     sizes: what more workers cost is first of all communication, which is the same for every
-    batch. An optimizer that was not measured in a framework costs what the others do there.
+    batch. An optimizer that was not measured in a lane costs what the others do there.
     """
 
     def __init__(self) -> None:
-        self._totals: dict[str, dict[Setup, list[float]]] = {}
-        """Steps and seconds measured, by framework."""
-        self._batches: dict[Placement, set[int]] = {}
-        self._fits: dict[str, Callable[[Setup], float]] = {}
-        self._designs: dict[str, tuple[Row, np.ndarray, int]] = {}
+        self._totals: dict[Lane, dict[Setup, list[float]]] = {}
+        """Steps and seconds measured."""
+        self._batches: dict[tuple[Lane, int], set[int]] = {}
+        self._fits: dict[Lane, Callable[[Setup], float]] = {}
+        self._designs: dict[Lane, tuple[Row, np.ndarray, int]] = {}
 
     def observe(
         self, placement: Placement, optimizer: str, *, steps: float, seconds: float
@@ -50,25 +60,26 @@ class StepTime:
         """Add measured seconds of training and the optimizer steps done in them."""
         if steps <= 0 or not seconds > 0:
             return
-        totals = self._totals.setdefault(placement.framework, {})
+        lane = _lane(placement)
+        totals = self._totals.setdefault(lane, {})
         total = totals.setdefault((placement, optimizer), [0.0, 0.0])
-        self._batches.setdefault(placement.group, set()).add(placement.batch_size_per_worker)
+        self._batches.setdefault(_workers(placement), set()).add(placement.batch_size_per_worker)
         total[0] += steps
         total[1] += seconds
-        self._fits.pop(placement.framework, None)
+        self._fits.pop(lane, None)
 
-    def batches(self, group: Placement) -> set[int]:
-        """Return the batch sizes per worker at which a kind of worker group was measured."""
-        return self._batches.get(group.group, set())
+    def batches(self, placement: Placement) -> set[int]:
+        """Return the batch sizes at which so many workers of its lane were measured."""
+        return self._batches.get(_workers(placement), set())
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds of a step; None where such a group was never measured."""
-        framework = placement.framework
         if not self.batches(placement):
             return None
-        if framework not in self._fits:
-            self._fits[framework] = self._fit(framework)
-        return self._fits[framework]((placement, optimizer))
+        lane = _lane(placement)
+        if lane not in self._fits:
+            self._fits[lane] = self._fit(lane)
+        return self._fits[lane]((placement, optimizer))
 
     def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
         """Return what makes a row of a setup, the rows of those measured, and the optimizers.
@@ -96,11 +107,11 @@ class StepTime:
 
         return row, np.array([row(setup) for setup in measured]), len(optimizers)
 
-    def _fit(self, framework: str) -> Callable[[Setup], float]:
-        totals = self._totals[framework]
-        if framework not in self._designs or len(self._designs[framework][1]) != len(totals):
-            self._designs[framework] = self._design(list(totals))
-        row, design, num_optimizers = self._designs[framework]
+    def _fit(self, lane: Lane) -> Callable[[Setup], float]:
+        totals = self._totals[lane]
+        if lane not in self._designs or len(self._designs[lane][1]) != len(totals):
+            self._designs[lane] = self._design(list(totals))
+        row, design, num_optimizers = self._designs[lane]
         done, spent = np.array(list(totals.values())).T
         seconds = spent / done
         # Long measurements weigh more, but a single one never decides alone.
@@ -146,9 +157,10 @@ class Placer:
         self._model = StepTime()
         self._seen: dict[str, tuple[int, float]] = {}
         self._probing: dict[str, Placement] = {}
-        every = factors.all_placements
-        self._groups = {one.group for one in every}
-        self._counts = {one.num_workers for one in every}
+        self._num_samples: list[float] = []
+        self._compile_s: dict[Lane, list[float]] = {}
+        self._every = factors.all_placements
+        self._counts = {one.num_workers for one in self._every}
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
         """Take a trial's totals so far; taking the same twice changes nothing."""
@@ -183,11 +195,20 @@ class Placer:
             for option, seconds in timed.items()
             if cost / (option.num_workers * seconds) >= self._efficient
         }
-        return min(paying, key=lambda option: paying[option])
+        return min(paying, key=lambda option: self._trial_s(option, paying[option]))
 
-    def forget(self, trial: str) -> None:
+    def _trial_s(self, option: Placement, step_s: float) -> float:
+        """Return the seconds of a typical trial: compilation is not on the training clock, and
+        repays in long ones alone."""
+        samples = np.median(self._num_samples) if self._num_samples else 0.0
+        steps = max(float(samples) / (option.num_workers * option.batch_size_per_worker), 1.0)
+        return steps * step_s + float(np.median(self._compile_s.get(_lane(option), [0.0])))
+
+    def ended(self, trial: str, spec: RunSpec, *, samples: int, compile_s: float) -> None:
         """Note that a trial ended; what it was to measure may be unmeasured still."""
         self._probing.pop(trial, None)
+        self._num_samples.append(samples / spec.accumulate)
+        self._compile_s.setdefault(_lane(spec.placement), []).append(compile_s)
 
     def is_known(self, spec: RunSpec) -> bool:
         """Whether the fastest placement of a run spec's global batch can be told."""
@@ -231,15 +252,15 @@ class Placer:
         self, option: Placement, optimizer: str, options: Sequence[Placement]
     ) -> bool:
         """Whether a run there would measure what has to be measured next, and no trial does."""
-        if any(one.group == option.group for one in self._probing.values()):
+        if any(_workers(one) == _workers(option) for one in self._probing.values()):
             return False
         narrower = [one for one in options if _is_narrower(one, option)]
         if any(self._is_open(one, optimizer, options) for one in narrower):
             return False  # these come first: they may make this one pointless
         if self._is_open(option, optimizer, options):
             return True
-        # A framework's second batch size tells what a sample costs, and what a step does.
-        known = self._batches(option.framework)
+        # A lane's second batch size tells what a sample costs, and what a step does.
+        known = self._batches(_lane(option))
         return len(known) == 1 and option.batch_size_per_worker not in known
 
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
@@ -263,14 +284,11 @@ class Placer:
         timed = self._timed(optimizer, options)
         return at_best is None or not timed or at_best < min(timed.values())
 
-    def _batches(self, framework: str) -> set[int]:
-        """Return the batch sizes per worker at which a framework was or is being measured."""
+    def _batches(self, lane: Lane) -> set[int]:
+        """Return the batch sizes per worker at which a lane was or is being measured."""
         running = self._probing.values()
-        known = {one.batch_size_per_worker for one in running if one.framework == framework}
-        for group in self._groups:
-            if group.framework == framework:
-                known |= self._model.batches(group)
-        return known
+        known = {one.batch_size_per_worker for one in running if _lane(one) == lane}
+        return known.union(*(self._model.batches(one) for one in self._every if _lane(one) == lane))
 
     def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
         found = {option: self._model.step_s(option, optimizer) for option in options}
@@ -278,4 +296,4 @@ class Placer:
 
 
 def _is_narrower(one: Placement, other: Placement) -> bool:
-    return one.framework == other.framework and one.num_workers < other.num_workers
+    return _lane(one) == _lane(other) and one.num_workers < other.num_workers

@@ -54,7 +54,7 @@ from raybench.runs.preflight import (
     without_too_wide,
 )
 from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
-from raybench.search.factorisation import SPEED_KEYS, Factors, study_factors
+from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials
@@ -213,7 +213,12 @@ def _reference(study: StudySpec) -> list[str]:
 def _sampling(factors: Factors | str) -> str:
     if isinstance(factors, str):
         return f"every key is sampled ({factors})"
-    predicted = [key for key in SPEED_KEYS if key not in factors.sampled]
+    every = [speed_values(one) for one in factors.all_placements]
+    predicted = [
+        key
+        for key in SPEED_KEYS
+        if key not in factors.sampled and len({one[key] for one in every}) > 1
+    ]
     return (
         f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} decide speed alone: "
         "measured in the first trials, predicted then, run again where they would win"

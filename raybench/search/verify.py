@@ -10,7 +10,7 @@ from raybench.results.ranking import kind_of, kinds, ranked
 from raybench.results.study import Study, load
 from raybench.runs.single_run import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.factorisation import Factors, placed, speed_values
+from raybench.search.factorisation import SPEED_KEYS, Factors, placed, speed_values
 from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Prediction
@@ -47,9 +47,11 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Name of its run: that of the trial, with framework and workers."""
+        """Name of its run: the trial's, with framework, workers and what else is no default."""
         short = self.spec.framework.replace("tensorflow", "tf")
-        return f"{self.prediction.trial}.{short}{self.spec.num_workers}"
+        more = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
+        where = f"{self.prediction.trial}.{short}{self.spec.num_workers}"
+        return ".".join([where, *filter(None, more)])
 
 
 def ways(results: Study, placer: Placer) -> list[Way]:
@@ -60,8 +62,8 @@ def ways(results: Study, placer: Placer) -> list[Way]:
     continued has the placement checks it had. Of several models of GPU, that of the best trial.
     """
     known = {
-        (trial, *split): seconds
-        for trial, *split, seconds in results.predictions.itertuples(index=False)
+        (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
+        for row in results.predictions.to_dict("records")
     }
     runs = ranked(results.trials)
     runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times are of one model
@@ -82,7 +84,8 @@ def ways(results: Study, placer: Placer) -> list[Way]:
 
 def choose(every: list[Way]) -> list[Way]:
     """Return the placements to run: the fastest of the fastest configurations, the cheapest of
-    all, and the fastest of each framework; without those that the search has run."""
+    all, and the fastest of each framework and model of GPU; without those that the search has run.
+    """
     fastest: dict[str, Way] = {}
     for way in every:
         fastest.setdefault(way.prediction.trial, way)
@@ -90,8 +93,8 @@ def choose(every: list[Way]) -> list[Way]:
     # Of equal worker-seconds those on fewer workers.
     costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
     chosen += [every[costs.index(min(costs))]] if every else []
-    for framework in sorted({way.spec.framework for way in every}):
-        chosen += [way for way in every if way.spec.framework == framework][:1]
+    machines = [(way.spec.framework, way.spec.accelerator_type) for way in every]
+    chosen += [every[machines.index(one)] for one in sorted(set(machines), key=str)]
     return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
 
 
@@ -99,7 +102,8 @@ def num_placement_checks(factors: Factors | str) -> int:
     """Return how many placements are run at most; none of a space that is not taken apart."""
     if isinstance(factors, str):
         return 0
-    return NUM_FASTEST + 1 + len({one.framework for one in factors.all_placements})
+    machines = {(one.framework, one.accelerator_type) for one in factors.all_placements}
+    return NUM_FASTEST + 1 + len(machines)
 
 
 def run_placement_checks(results: Study, placer: Placer, single_run: SingleRun) -> None:

@@ -49,6 +49,8 @@ class Placement:
     replicas_per_process: int = 1
     """Replicas of the model in each process; several where one process has them all, which is then
     the group's one worker and has what all of them need."""
+    compile: str = "none"
+    """How a pass is compiled, which any group does."""
 
     @property
     def in_one_process(self) -> "Placement":
@@ -59,7 +61,7 @@ class Placement:
     @property
     def group(self) -> "Placement":
         """The worker group it needs: groups with equal ones are interchangeable."""
-        return replace(self, batch_size_per_worker=0)
+        return replace(self, batch_size_per_worker=0, compile="none")
 
     @property
     def cpus(self) -> int:
@@ -293,6 +295,7 @@ class RunSpec(Document):
             self.gpus_per_worker,
             self.placement_strategy,
             self.accelerator_type,
+            compile=self.compile,
         )
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 

@@ -75,7 +75,8 @@ class SearchSpec(Document):
     """Try each optimizer's typical learning rate among the first trials."""
     factorise: bool = True
     """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
-    speed alone (workers, and the framework of equal networks); false samples all alike."""
+    speed alone (workers, model of GPU, compilation, and the framework of equal networks); false
+    samples all alike."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
     """Stop trials whose next evaluation comes after this many times the third-best time to target
     so far (the best may have been luck), a grid's after as many times the best; none never does."""

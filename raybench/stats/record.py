@@ -171,6 +171,8 @@ class Prediction:
     num_workers: Annotated[Whole, Field(gt=0)]
     batch_size_per_worker: Annotated[Whole, Field(gt=0)]
     time_to_target_s: Finite
+    accelerator_type: str | None = None
+    compile: str = "none"
 
     @property
     def worker_seconds(self) -> float:

@@ -16,6 +16,7 @@ SPACE: dict[str, Any] = {
     "optimizer": ["adam", "lars"],
     "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
 }
+BATCH = {GLOBAL_BATCH: 64}
 OBJECTIVE = {"target": 0.9, "max_train_seconds": 10}
 
 
@@ -72,6 +73,25 @@ def test_placements_have_the_cores_and_gpus_that_are_fixed() -> None:
     assert {(one.cpus_per_worker, one.gpus_per_worker) for one in found} == {(2, 1)}
 
 
+def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
+    by_framework = [
+        {"when": {"framework": "torch"}, "values": ["none", "default"]},
+        {"when": {"framework": "tensorflow"}, "values": ["none", "xla"]},
+    ]
+    changes = {"num_workers": None, "compile": by_framework, "accelerator_type": ["A100", "H100"]}
+    found = factors(changes, gpus_per_worker=1)
+    assert set(found.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
+    ways = [(one.framework, one.compile, one.accelerator_type) for one in found.of_values(BATCH)]
+    torch, tensorflow = ("torch", ("none", "default")), ("tensorflow", ("none", "xla"))
+    assert sorted(ways) == sorted(
+        (framework, way, gpu)
+        for framework, ways_of in (torch, tensorflow)
+        for way in ways_of
+        for gpu in ("A100", "H100")
+    )
+    assert len({one.group for one in found.of_values(BATCH)}) == 4, "any group compiles"
+
+
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:
     found = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
     assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
@@ -98,7 +118,16 @@ def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
         ({"num_workers": [2], "framework": ["torch"]}, {}, "neither workers nor frameworks"),
         ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
         ({"precision": ["fp32", "bf16"]}, {}, "space.precision"),
-        ({"framework": ["torch"], "compile": ["none", "default"]}, {}, "space.compile"),
+        (
+            {
+                "compile": [
+                    {"when": {"optimizer": "adam"}, "values": ["none"]},
+                    {"when": {"optimizer": "lars"}, "values": ["none"]},
+                ]
+            },
+            {},
+            "space.compile",
+        ),
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "not strategy single_proc"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
         ({"learning_rate_scaling": ["none", "sqrt"]}, {}, "learning_rate_scaling"),

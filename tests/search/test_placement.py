@@ -1,6 +1,7 @@
 """Where trials run: first what was not measured, then the fastest placement that is efficient."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_what_failed_is_measured_again() -> None:
     assert placer.choose("d", "adam", options(64, placer)).group != group("tensorflow", 2)
     measure(placer, "b", Placement("torch", 1, 64))
     assert placer.choose("e", "adam", options(64, placer)).group != first.group
-    placer.forget("a")
+    placer.ended("a", spec(first), samples=0, compile_s=0.0)
     assert placer.choose("c", "adam", options(64, placer)).group == first.group
 
 
@@ -217,3 +218,35 @@ def test_more_measurements_of_one_setup_are_averaged_and_no_steps_say_nothing() 
     model.observe(*setup, steps=10, seconds=1.0)
     model.observe(*setup, steps=30, seconds=5.0)
     assert model.step_s(*setup) == pytest.approx(6 / 40)
+
+
+def lanes(places: list[Placement], times: dict[Placement, float]) -> tuple[Placer, list[Placement]]:
+    """Return a placer after six trials, and where they ran."""
+    placer, ran = Placer(Factors({}, places)), []
+    for number in range(6):
+        place = placer.choose(str(number), "adam", options(64, placer))
+        placer.observe(str(number), spec(place), samples=6400, train_s=100 * times[place])
+        compile_s = 10.0 if place.compile != "none" else 0.0
+        placer.ended(str(number), spec(place), samples=6400, compile_s=compile_s)
+        ran.append(place)
+    return placer, ran
+
+
+def test_the_faster_model_of_gpu_is_found_by_one_trial_on_each() -> None:
+    kinds = ("A100", "H100")
+    places = [replace(Placement("torch", 1, 64), accelerator_type=one) for one in kinds]
+    placer, ran = lanes(places, dict(zip(places, (2e-3, 1e-3), strict=True)))
+    assert {one.accelerator_type for one in ran[:2]} == set(kinds)
+    assert ran[2:] == [places[1]] * 4
+    assert placer.ratios(spec(places[0])) == {places[0]: 1.0, places[1]: pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize(("step_s", "is_taken"), [(0.01, False), (0.3, True)])
+def test_compilation_is_taken_where_a_trial_repays_it(step_s: float, is_taken: bool) -> None:
+    """It saves half of 100 steps' time and costs 10 s, which is on no training clock."""
+    plain = Placement("torch", 1, 64)
+    compiled = replace(plain, compile="default")
+    placer, ran = lanes([plain, compiled], {plain: 2 * step_s, compiled: step_s})
+    assert {one.compile for one in ran[:2]} == {"none", "default"}
+    assert {one.compile for one in ran[2:]} == {"default" if is_taken else "none"}
+    assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
