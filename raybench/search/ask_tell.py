@@ -4,6 +4,7 @@ In a study Ray Tune drives it (`ray_tune.py`, by way of `live_trials.py`), in `b
 simulated clock; the other methods are for a session's beginning and end.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,7 +45,8 @@ class Search:
     """Proposes runs until the study has its number of trials, and learns from them.
 
     `factors` is the space taken apart, or None where it is not. `runs` and `curves` are what
-    earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`.
+    earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`. `left_s`:
+    seconds until no trial may start any more.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Search:
         policy: SearchPolicy = DEFAULT,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
         is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
+        left_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
         self._infeasible = infeasible = Infeasible(
@@ -73,7 +76,8 @@ class Search:
                 is_feasible=infeasible.is_feasible,
                 num_failed=lambda: infeasible.num_failed,
             )
-        self._study, self._policy = study, policy
+        self._study, self._policy, self._left_s = study, policy, left_s
+        self._num_told, self._left_at_first_s = 0, math.inf
         self._sampled = space if factors is None else factors.sampled
         self.num_trials = num_trials(study, self._sampled)
         """Trials of the whole study."""
@@ -118,10 +122,10 @@ class Search:
     def _second_look(self) -> Proposal | None:
         """Return a trial that was stopped, to be run with another seed; None before the last trials
         of the study, and where none is worth it."""
-        left = self.num_trials - self._proposer.tried.num_ran
         if self._early is None or self._early.again is None:
             return None
-        if left > min(self.num_trials * self._policy.second_looks, MOST_LOOKS):
+        done, left = self._proposer.tried.num_ran, self._num_left()
+        if left > min((done + left) * self._policy.second_looks, MOST_LOOKS):
             return None
         seed = (self._study.search.seed + SECOND_SEED) % 2**32
         for spec in self._early.again.due(self._policy.num_compared):
@@ -131,6 +135,16 @@ class Search:
             if (proposal := self._proposer.again(there)) is not None:
                 return proposal
         return None
+
+    def _num_left(self) -> float:
+        """Return how many more trials will run: what the study has left, or those for which there
+        is time at the pace of this session."""
+        left, left_s = self.num_trials - self._proposer.tried.num_ran, self._left_s()
+        if self._left_at_first_s == math.inf:
+            self._left_at_first_s = left_s
+        if not self._num_told or left_s == math.inf:
+            return left
+        return min(left, left_s * self._num_told / max(self._left_at_first_s - left_s, 1e-9))
 
     def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
         """Take an evaluation after which a trial would go on; return why it must not."""
@@ -149,6 +163,7 @@ class Search:
         trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
+        self._num_told += 1
         self._observe(record.trial, spec, record.samples, _own_s(record))
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
             self._early.learn(replace(record, trial=self._run_of(record.trial)))

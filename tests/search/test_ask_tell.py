@@ -251,9 +251,13 @@ def _asked(search: Search) -> tuple[str, RunSpec]:
     return asked
 
 
-def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(tmp_path: Path) -> None:
-    """With another seed, once, of an earlier session's too; what stood badly does not."""
-    content = RATES | {"search": {"trials": 20, "priors": False}}
+@pytest.mark.parametrize("by_time", [False, True])
+def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(
+    tmp_path: Path, *, by_time: bool
+) -> None:
+    """With another seed, once, of an earlier session's too; what stood badly does not. The last
+    trials are also those before the time is up."""
+    content = RATES | {"search": {"trials": 200 if by_time else 20, "priors": False}}
     one, runs, specs, curves = make_search(tmp_path, content), {}, {}, {}
     values = {0: 0.8, 1: 0.85, 2: 0.3}  # the first reaches the target, the others are stopped
     for number in range(18):
@@ -268,7 +272,12 @@ def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(tmp_path: P
         end = {"seconds": 2.0} if number == 0 else {"seconds": 3.0, "stop": None, "value": value}
         runs[name] = record(name, specs[number], **end)
         one.tell(runs[name])
-    later = make_search(tmp_path, content, runs=runs, curves=curves)
+    left_s = iter([40.0, 30.0, 2.0, 1.0] if by_time else [math.inf] * 4)
+    later = make_search(tmp_path, content, runs=runs, curves=curves, left_s=lambda: next(left_s))
+    for _ in range(2 if by_time else 0):  # two trials in 38 s: no third in 2 s
+        name, spec = _asked(later)
+        assert spec.seed == specs[1].seed
+        later.tell(record(name, spec, 3.0, stop=None, value=0.2))
     name, spec = _asked(later)
     assert spec.seed == specs[1].seed + 5000
     assert spec.model_copy(update={"seed": specs[1].seed}) == specs[1]
