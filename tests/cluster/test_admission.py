@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from raybench.cluster.admission import Admission, Capacity
-from raybench.cluster.layout import Node, lay_out, num_nodes, workers_per_node
+from raybench.cluster.layout import Node, Reservation, lay_out, num_nodes, workers_per_node
 from raybench.cluster.queue import missing
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
@@ -320,28 +320,12 @@ def test_every_run_of_a_placement_has_as_many_nodes(
     assert lay_out(place(2, strategy=strategy), nodes_of(*free), empty) == nodes
 
 
-def test_the_type_of_the_gpus_is_chosen() -> None:
-    a100, h100 = (
-        replace(node, accelerator=model)
-        for node, model in zip(nodes_of((4, 2), (4, 2)), ("A100", "H100"), strict=True)
-    )
-    wanted = Placement("torch", 2, gpus_per_worker=1, accelerator_type="H100")
-    assert lay_out(wanted, (a100, h100)) == (1, 1)
-    assert lay_out(wanted, (a100,)) is None
-    with pytest.raises(UserError, match=r"^accelerator_type: the cluster has no H100, it has A100"):
-        Capacity((a100,), 0.0).refuse_infeasible(wanted)
-
-
 def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
     admission = Admission(nodes_of((16, 1)))
     for number in range(11):
         admission.submit(str(number), place(1, gpus_per_worker=0.1))
     assert len(admission.admit()) == 10, "ten tenths are one GPU"
-    two = place(2, gpus_per_worker=0.5)
-    assert not admission.fits(two)
-    for capacity in (Capacity(nodes_of((4, 1)), 0.0), Capacity((), 0.0, knows_gpus=False)):
-        with pytest.raises(UserError, match="NCCL refuses two on one"):
-            capacity.refuse_infeasible(two)
+    assert not admission.fits(HALVES)
 
 
 @pytest.mark.parametrize(
@@ -360,58 +344,93 @@ def test_a_part_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) 
         assert bool(node.room(place(1, gpus_per_worker=part))) == fits, part
 
 
-def test_parts_that_do_not_add_up_are_not_called_free() -> None:
-    admission = Admission(nodes_of((8, 2)))
-    for number in range(2):
-        admission.submit(str(number), place(1, gpus_per_worker=0.6))
-    admission.submit("2", place(1, gpus_per_worker=1))
-    assert len(admission.admit()) == 2
-    assert missing(admission) == {"2": "1 GPU: 0 free on host a"}
+HEAD = "3 CPUs: 0 free on host a, 1 on host b"
 
 
-def test_what_fits_no_layout_is_refused_with_what_each_host_has() -> None:
-    capacity = Capacity(nodes_of((1, 0), (2, 0)), 0.0)
-    with pytest.raises(UserError, match=r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer"):
-        capacity.refuse_infeasible(place(1, cpus_per_worker=3))
-    capacity.refuse_infeasible(place(3))
+@pytest.mark.parametrize(
+    ("nodes", "limits", "asked", "said"),
+    [
+        (
+            nodes_of((8, 2), (8, 2)),
+            {"taken": [(0, 1), (0, 1)]},
+            [place(2, gpus_per_worker=1)],
+            {
+                "0": "2 GPUs: 1 free on host a, 1 on host b; placement_strategy pack wants them on "
+                "1 host"
+            },
+        ),
+        (
+            nodes_of((2, 0), (1, 0)),
+            {"taken": [(2, 0), (0, 0)]},
+            [place(3), place(1)],
+            {"0": HEAD, "1": f"its turn, after trial 0, which waits for {HEAD}"},
+        ),
+        (  # CPUs, where GPUs are not what is short
+            nodes_of((2, 2), (4, 0)),
+            {"taken": [(1, 0), (0, 0)]},
+            [place(1, cpus_per_worker=2, gpus_per_worker=1)],
+            {"0": "2 CPUs: 1 free on host a"},
+        ),
+        (  # parts that do not add up are not called free
+            nodes_of((8, 2)),
+            {},
+            [place(1, gpus_per_worker=part) for part in (0.6, 0.6, 1)],
+            {"2": "1 GPU: 0 free on host a"},
+        ),
+        (
+            nodes_of((8, 0)),
+            {"max_workers": 2},
+            [place(2), place(1)],
+            {"1": "memory for 1 more worker processes: 2 of at most 2 are at work"},
+        ),
+    ],
+)
+def test_what_a_group_waits_for(nodes, limits, asked, said) -> None:
+    admission = Admission(nodes, **limits)
+    for number, placement in enumerate(asked):
+        admission.submit(str(number), placement)
+    assert len(admission.admit()) == len(asked) - len(said)
+    assert missing(admission) == said
 
 
-class TestMissing:
-    """What a group waits for, from the admission's state alone."""
+A100, H100 = (replace(nodes_of((4, 2))[0], accelerator=model) for model in ("A100", "H100"))
+ON_H100 = place(2, gpus_per_worker=1, accelerator_type="H100")
+HALVES = place(2, gpus_per_worker=0.5)
 
-    def test_gpus_that_are_free_on_two_hosts(self) -> None:
-        admission = Admission(nodes_of((8, 2), (8, 2)), taken=[(0, 1), (0, 1)])
-        admission.submit("0007", place(2, gpus_per_worker=1))
-        assert admission.admit() == []
-        (sentence,) = missing(admission).values()
-        assert sentence == (
-            "2 GPUs: 1 free on host a, 1 on host b; placement_strategy pack wants them on 1 host"
-        )
 
-    def test_cpus_that_others_hold_and_who_waits_behind(self) -> None:
-        admission = Admission(nodes_of((2, 0), (1, 0)), taken=[(2, 0), (0, 0)])
-        admission.submit("0", place(3))
-        admission.submit("1", place(1))
-        assert admission.admit() == []
-        head = "3 CPUs: 0 free on host a, 1 on host b"
-        assert missing(admission) == {
-            "0": head,
-            "1": f"its turn, after trial 0, which waits for {head}",
-        }
-        admission.taken = []
-        assert [grant.nodes for grant in admission.admit()] == [(0, 0, 1)]
-        assert set(missing(admission)) == {"1"}
+def test_the_type_of_the_gpus_is_chosen() -> None:
+    assert lay_out(ON_H100, (A100, H100)) == (1, 1)
+    assert lay_out(ON_H100, (A100,)) is None
 
-    def test_cpus_are_named_where_gpus_are_not_what_is_short(self) -> None:
-        admission = Admission(nodes_of((2, 2), (4, 0)), taken=[(1, 0), (0, 0)])
-        admission.submit("0", place(1, cpus_per_worker=2, gpus_per_worker=1))
-        assert admission.admit() == []
-        assert missing(admission) == {"0": "2 CPUs: 1 free on host a"}
 
-    def test_memory_for_processes(self) -> None:
-        admission = Admission(nodes_of((8, 0)), max_workers=2)
-        admission.submit("0", place(2))
-        admission.admit()
-        admission.submit("1", place(1))
-        assert admission.admit() == []
-        assert "memory for 1 more worker processes: 2 of at most 2" in missing(admission)["1"]
+@pytest.mark.parametrize(
+    ("capacity", "placement", "words"),
+    [
+        (Capacity((A100,), 0.0), ON_H100, "^accelerator_type: .* has no H100, it has A100; leave"),
+        (Capacity(nodes_of((4, 1)), 0.0), HALVES, "NCCL refuses two on one"),
+        (Capacity(nodes_of((4, 1)), 0.0, knows_gpus=False), HALVES, "NCCL refuses two on one"),
+        (Capacity(nodes_of((2, 0), (2, 0)), 0.0, grows=True), HALVES, "NCCL refuses two on one"),
+        (
+            Capacity(nodes_of((1, 0), (2, 0)), 0.0),
+            place(1, cpus_per_worker=3),
+            r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer",
+        ),
+        (
+            Capacity(nodes_of((2, 0)), 0.0, left_out=("b",)),
+            place(5),
+            r"room for 2 \(2 CPUs, 0 GPUs on 1 host, without b \(--hosts strict\)",
+        ),
+        (
+            Capacity(nodes_of((1, 0)), 0.0, driver=Reservation("id-b", 1, host="b")),
+            place(2),
+            "room for 1 .*without 1 CPU that the search itself holds on host b",
+        ),
+    ],
+)
+def test_what_no_cluster_of_now_holds_is_refused_with_what_there_is(
+    capacity: Capacity, placement: Placement, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        capacity.refuse_infeasible(placement)
+    capacity.refuse_infeasible(place(1))
+    replace(capacity, grows=True).refuse_infeasible(place(5))  # it may have others by then

@@ -166,47 +166,37 @@ def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch
     assert any("json is broken (it did not" in one for one in problems_of(found))
 
 
+SPREAD = Placement("torch", 2, strategy="spread")
+OF_GPUS = Placement("torch", 2, gpus_per_worker=1, strategy="spread")
+
+
 @pytest.mark.parametrize(
-    ("hosts", "expected"),
+    ("hosts", "between", "inside"),
     [
-        ([(1, 0)], None),
-        ([(8, 0)], Placement("torch", 2)),
-        ([(8, 1)], Placement("torch", 2)),
-        ([(8, 4)], Placement("torch", 4, gpus_per_worker=1)),
-        ([(8, 0), (8, 0)], Placement("torch", 2, strategy="spread")),
-        ([(8, 0), (0, 0), (8, 0)], Placement("torch", 2, strategy="spread")),
-        ([(0, 0), (8, 0)], Placement("torch", 2)),
-        ([(0, 0)], None),
-        ([(8, 8), (8, 8)], Placement("torch", 2, gpus_per_worker=1, strategy="spread")),
+        ([(1, 0)], None, None),
+        ([(0, 0)], None, None),
+        ([(8, 0)], Placement("torch", 2), None),
+        ([(8, 1)], Placement("torch", 2), None),
+        ([(8, 4)], Placement("torch", 4, gpus_per_worker=1), None),
+        ([(0, 0), (8, 0)], Placement("torch", 2), None),
+        ([(1, 0), (1, 0)], SPREAD, None),
+        ([(8, 0), (8, 0)], SPREAD, Placement("torch", 2)),
+        ([(8, 0), (0, 0), (8, 0)], SPREAD, Placement("torch", 2)),
+        # Inside a host those of one GPU each would be measured on cores: nothing to compare.
+        ([(8, 1), (8, 1)], OF_GPUS, None),
+        ([(8, 8), (8, 8)], OF_GPUS, Placement("torch", 8, gpus_per_worker=1)),
     ],
 )
-def test_the_network_is_measured_between_hosts_or_workers(
-    hosts: list[tuple[int, int]], expected: Placement | None
+def test_the_network_is_measured_between_hosts_or_workers_and_inside_one(
+    hosts: list[tuple[int, int]], between: Placement | None, inside: Placement | None
 ) -> None:
     found = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
-    assert doctor.measured_by(found) == expected
+    assert doctor.measured_by(found) == between
+    assert doctor.inside_of(found, between) == inside
     for one in found:
         one["gpus"]["torch"]["problem"] = "broken"
     measured = doctor.measured_by(found)
     assert measured is None or measured.framework == "tensorflow"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "expected"),
-    [
-        ([(8, 0)], None),
-        ([(8, 0), (8, 0)], Placement("torch", 2)),
-        ([(8, 8), (8, 8)], Placement("torch", 8, gpus_per_worker=1)),
-        ([(8, 1), (8, 1)], None),
-        ([(1, 0), (1, 0)], None),
-    ],
-)
-def test_between_hosts_and_inside_one_alike_workers_are_measured(
-    hosts: list[tuple[int, int]], expected: Placement | None
-) -> None:
-    """Those of one GPU each would be measured on cores inside a host: nothing to compare."""
-    found = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
-    assert doctor.inside_of(found, doctor.measured_by(found)) == expected
 
 
 THERE = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from raybench.cluster import queue as module
-from raybench.cluster.admission import Admission, Capacity
+from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, Reservation, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import Queue, Scaling, missing
 from raybench.cluster.ray_internals.nodes import available, bundles_of, taken_by_others
 from raybench.cluster.worker_group import PoolOptions
-from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
 
 ENTRIES = [
@@ -278,9 +277,6 @@ async def test_a_host_that_is_left_out_stays_and_takes_no_group() -> None:
     grant, _ = await waiting.wait("0", ONE)
     assert pool.nodes[grant.nodes[0]].name == "b"
     assert not await waiting.any_leaves(["id-a"]), "what runs there need not be saved"
-    words = r"room for 2 \(2 CPUs, 0 GPUs on 1 host, without a \(--hosts strict\)"
-    with pytest.raises(UserError, match=words):
-        Capacity((B,), 0.0, left_out=("a",)).refuse_infeasible(WIDE)
 
 
 @pytest.mark.parametrize("hangs", [True, False])
@@ -303,19 +299,16 @@ async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: boo
         assert not isinstance(failed.value, HostLeaves)
 
 
-def test_without_an_autoscaler_nothing_is_asked() -> None:
+@pytest.mark.parametrize(("is_on", "requests"), [(True, [[]]), (False, [])])
+async def test_what_a_killed_driver_has_asked_for_is_taken_back_once(
+    is_on: bool, requests: list[Any]
+) -> None:
+    """Without an autoscaler nothing is asked."""
     asked, pool = Asked(), admission(A)
-    pool.submit("wide", WIDE)
-    asyncio.run(Scaling(is_on=False, send=asked).ask(pool))
-    assert asked.requests == []
-
-
-async def test_what_a_killed_driver_has_asked_for_is_taken_back_once() -> None:
-    asked, pool = Asked(), admission(A)
-    scaling = Scaling(is_on=True, send=asked)
+    scaling = Scaling(is_on=is_on, send=asked)
     for _ in range(3):
         await scaling.ask(pool)
-    assert asked.requests == [[]]
+    assert asked.requests == requests
 
 
 async def test_a_request_that_is_not_taken_is_sent_again() -> None:
@@ -346,18 +339,7 @@ def test_a_request_names_every_worker_and_what_others_hold() -> None:
     ]
 
 
-def test_what_could_be_had_by_scaling_is_not_refused() -> None:
-    with pytest.raises(UserError, match="do not fit"):
-        Capacity((A, B), 0.0).refuse_infeasible(WIDE)
-    growing = Capacity((A, B), 0.0, grows=True)
-    growing.refuse_infeasible(WIDE)
-    with pytest.raises(UserError, match="NCCL refuses"):
-        growing.refuse_infeasible(Placement("torch", 2, gpus_per_worker=0.5))
-
-
 def test_what_the_driver_holds_is_no_worker_s() -> None:
     driver = Reservation("id-a", 1, host="a")
     nodes = as_nodes(listed(Node(1, 0, "id-a", "a"), Node(1, 0, "id-b", "b")), driver)
     assert [node.name for node in nodes] == ["b"]
-    with pytest.raises(UserError, match=r"room for 1 .*without 1 CPU that the search itself holds"):
-        Capacity(nodes, 0.0, driver=driver).refuse_infeasible(TWO)

@@ -1,7 +1,6 @@
 """A run seen by the driver: what it took, what becomes of it, and what it goes on from where it
 loses its workers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,21 +125,14 @@ def test_a_run_ended_from_outside_gets_no_workers_any_more() -> None:
     assert pool.heard == [("a", {"keep": False, "for_good": True})]
 
 
-def once(
-    pool: FakePool, seen: list[Any], *, stopped_by: Callable[[], Any] = lambda: None
-) -> tuple[Any, bytes | None]:
-    return run_once(
-        pool,
-        SPEC,
-        "a",
-        role="confirm",
-        source="0001",
-        on_evaluation=lambda name, evaluation: seen.append((name, evaluation.index)),
-        stopped_by=stopped_by,
-        on_error=lambda name, message, traceback: f"{name}: {message} [{traceback}]",
-        save=True,
-        test=True,
-    )
+def once(pool: FakePool, seen: list[Any], **given: Any) -> tuple[Any, bytes | None]:
+    usual: dict[str, Any] = {
+        "on_evaluation": lambda name, evaluation: seen.append((name, evaluation.index)),
+        "stopped_by": lambda: None,
+        "on_error": lambda name, message, traceback: f"{name}: {message} [{traceback}]",
+    }
+    usual |= {"role": "confirm", "source": "0001", "save": True, "test": True}
+    return run_once(pool, SPEC, "a", **usual | given)
 
 
 def test_run_once_trains_to_the_end_and_returns_record_and_weights() -> None:
@@ -183,7 +175,7 @@ def test_run_once_gives_the_workers_back_whatever_happens() -> None:
 
     pool = FakePool()
     with pytest.raises(OSError, match="no space"):
-        run_once(pool, SPEC, "a", role="trial", on_evaluation=full_disk, stopped_by=lambda: None)
+        once(pool, [], on_evaluation=full_disk)
     assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
 
 
@@ -191,34 +183,16 @@ def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
     first = RunClient(FakePool(), "a", SPEC)
     earlier = RunState.after(SPEC, [first.step().evaluation])  # type: ignore[list-item]
     seen: list[Any] = []
-    record, _ = run_once(
-        FakePool(last=1, faults={1: [REFUSAL]}, resume=earlier),
-        SPEC,
-        "a",
-        role="trial",
-        on_evaluation=lambda name, evaluation: seen.append(evaluation.index),
-        on_refused=lambda *told: seen.append(told),
-        stopped_by=lambda: None,
-    )
-    assert seen == [("a", REFUSAL.message), 0, 1]
+    pool = FakePool(last=1, faults={1: [REFUSAL]}, resume=earlier)
+    record, _ = once(pool, seen, on_refused=lambda *told: seen.append(told))
+    assert seen == [("a", REFUSAL.message), ("a", 0), ("a", 1)]
     assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)
 
 
 def test_run_once_tells_of_lost_workers_where_the_run_goes_on() -> None:
     told: list[Any] = []
     pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Allocation: [LOST] * 9})]
-    records = [
-        run_once(
-            pool,
-            SPEC,
-            name,
-            role="race",
-            on_evaluation=lambda name, evaluation: None,
-            on_restart=lambda *given: told.append(given),
-            stopped_by=lambda: None,
-        )[0]
-        for name, pool in zip("ab", pools, strict=True)
-    ]
+    records = [once(one, [], on_restart=lambda *given: told.append(given))[0] for one in pools]
     assert told == [("a", LOST.message)], "the other one was lost for good"
     assert [one.failure for one in records] == [None, "worker_lost"]
 

@@ -63,18 +63,24 @@ def test_time_to_target_is_the_first_of_those_that_hold(accuracies, hold, second
 def test_the_score_of_a_hit_is_the_log_of_its_seconds():
     assert score(20.0, 0.93) == pytest.approx(math.log(20.0))
     assert score(BUDGET, 0.9) == pytest.approx(math.log(BUDGET))
+    assert score(BUDGET + 1e-6, 0.95) == score(None, 0.95), "after the budget it is a miss"
 
 
-def test_a_hit_after_the_budget_is_a_miss():
-    assert score(BUDGET + 1e-6, 0.95) == score(None, 0.95)
+LOW = Objective(metric="rmse", direction="min", target=0.5, baseline_value=2.0)
 
 
-def test_every_run_that_reached_beats_every_one_that_missed():
+@pytest.mark.parametrize(
+    ("objective", "reached", "missed"),
+    # A miss can have touched the target without holding it.
+    [(OBJECTIVE, (0.9, 1.0), (0.0, 1.0)), (LOW, (0.0, 0.5), (0.0, 5.0))],
+)
+def test_every_run_that_reached_beats_every_one_that_missed(objective, reached, missed):
     draw = random.Random(0)
-    hits = [score(draw.uniform(0.0, BUDGET * 0.999), draw.uniform(0.9, 1.0)) for _ in range(2000)]
-    # A miss can have touched the target without holding it: best_accuracy above it.
-    misses = [score(None, draw.uniform(0.0, 1.0)) for _ in range(2000)]
-    misses += [score(None, None), worst_score(OBJECTIVE)]
+    hits, misses = [], [worst_score(objective), scored(objective, None, None, 0.1)]
+    for _ in range(2000):
+        seconds = draw.uniform(0.0, BUDGET * 0.999)
+        hits.append(scored(objective, seconds, draw.uniform(*reached), 0.1))
+        misses.append(scored(objective, None, draw.uniform(*missed), 0.1))
     assert max(hits) < min(misses)
 
 
@@ -85,11 +91,15 @@ def test_misses_have_a_slope_towards_the_target():
     # lambda is about 2: a run at chance stands 2 above the budget's log, half way 1.
     assert scores[0] - math.log(BUDGET) == pytest.approx(2.0)
     assert score(None, 0.5) - math.log(BUDGET) == pytest.approx(1.0)
+    slope = [scored(LOW, None, value) for value in (0.6, 1.0, 1.9)]
+    assert slope == sorted(set(slope))
 
 
 @pytest.mark.parametrize("best", [0.0, 0.05, 0.1])
 def test_below_chance_is_as_bad_as_chance(best):
     assert score(None, best) == score(None, None) == worst_score(OBJECTIVE)
+    assert scored(LOW, None, 2.0) == scored(LOW, None, 900.0) == worst_score(LOW)
+    assert scored(LOW, None, None) == scored(LOW, None, math.nan) == worst_score(LOW)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-3])
@@ -159,7 +169,6 @@ def test_what_is_reached_after_the_budget_does_not_count():
 
 RMSE, R2, LOSS = METRICS["rmse"], METRICS["r2"], METRICS["loss"]
 OWN = Metric(name="dice", direction="max")
-LOW = Objective(metric="rmse", direction="min", target=0.5, baseline_value=2.0)
 
 
 def test_a_task_has_a_usual_metric_and_a_workload_its_own():
@@ -195,17 +204,6 @@ def test_direction_decides_what_is_reached_and_best():
     assert time_to_target(*curve, target=0.5, hold=2, metric=RMSE) == 4
     shown = RMSE.shown(0.12345), METRICS["accuracy"].shown(0.973), LOSS.shown(None)
     assert shown == ("0.1235", "97.3 %", "none")
-
-
-def test_every_run_that_reached_a_low_target_beats_every_one_that_missed():
-    draw = random.Random(0)
-    hits = [scored(LOW, draw.uniform(0, 60), draw.uniform(0, 0.5)) for _ in range(500)]
-    misses = [scored(LOW, None, draw.uniform(0, 5)) for _ in range(500)]
-    assert max(hits) <= min(misses)
-    slope = [scored(LOW, None, value) for value in (0.6, 1.0, 1.9)]
-    assert slope == sorted(set(slope))
-    assert scored(LOW, None, 2.0) == scored(LOW, None, 900.0) == worst_score(LOW)
-    assert scored(LOW, None, None) == scored(LOW, None, math.nan) == worst_score(LOW)
 
 
 def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():

@@ -255,19 +255,11 @@ def test_one_process_has_what_all_its_replicas_need() -> None:
     assert placement.group != of_replicas(**given, strategy="distributed").placement.group
     wide = Placement("tensorflow", 1, cpus_per_worker=8, gpus_per_worker=4)
     assert placement.group != wide, "a group of one worker with as much has no such devices"
-
-
-def test_batches_are_those_of_as_many_workers() -> None:
+    alone = of_replicas(num_workers=1)
+    assert alone.placement == of_replicas(num_workers=1, strategy="distributed").placement
     one, two = of_replicas(), of_replicas(strategy="distributed")
     assert one.global_batch_size == two.global_batch_size == 128
     assert (one.replicas_per_process, two.replicas_per_process) == (2, 1)
-
-
-def test_with_one_worker_strategies_are_the_same() -> None:
-    assert (
-        of_replicas(num_workers=1).placement
-        == of_replicas(num_workers=1, strategy="distributed").placement
-    )
 
 
 def test_parts_of_a_gpu_are_for_one_worker_and_a_type_is_of_gpus() -> None:

@@ -51,38 +51,34 @@ def seconds(
     return None if found is None else (round(found.seconds, 3), found.is_interpolated)
 
 
+HELD = SHARE.model_copy(update={"hold": 2})
+UNKNOWN = SHARE.model_copy(update={"baseline_value": None})
+BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
+
+
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("objective", "values", "expected"),
     [
-        ([0.5, 0.8, 1.0], (2.5, True)),  # a period of a third of it
-        ([0.5, 0.6, 0.7, 1.0], (4.0, False)),  # of a quarter: as recorded
-        ([0.5, 0.9], (2.0, True)),  # exactly at the target
-        ([1.0], (0.889, True)),  # from the baseline at 0 s
-        ([0.5, math.nan, 1.0], (3.0, False)),
-        ([0.5, 0.8], None),
+        (SHARE, [0.5, 0.8, 1.0], (2.5, True)),  # a period of a third of it
+        (SHARE, [0.5, 0.6, 0.7, 1.0], (4.0, False)),  # of a quarter: as recorded
+        (SHARE, [0.5, 0.9], (2.0, True)),  # exactly at the target
+        (SHARE, [1.0], (0.889, True)),  # from the baseline at 0 s
+        (SHARE, [0.5, math.nan, 1.0], (3.0, False)),
+        (SHARE, [0.5, 0.8], None),
+        (RMSE, [0.7, 0.4], (1.667, True)),
+        (RMSE, [0.4], (0.938, True)),
+        (RMSE, [math.inf, 0.4], (2.0, False)),
+        (HELD, [0.95, 0.8, 1.0, 0.95], (2.5, True)),  # before the first that held
+        (UNKNOWN, [1.0], (1.0, False)),
+        (BUDGET, [0.5, 1.0], (2.0, False)),
     ],
 )
-def test_the_time_of_a_metric_that_rises(
-    values: list[float], expected: tuple[float, bool] | None
+def test_the_time_between_two_evaluations(
+    objective: Objective, values: list[float], expected: tuple[float, bool] | None
 ) -> None:
-    assert seconds(values) == expected
-
-
-def test_of_a_metric_that_falls() -> None:
-    assert seconds([0.7, 0.4], objective=RMSE) == (1.667, True)
-    assert seconds([0.4], objective=RMSE) == (0.938, True)
-    assert seconds([math.inf, 0.4], objective=RMSE) == (2.0, False)
-
-
-def test_with_hold_before_the_first_that_held() -> None:
-    held = SHARE.model_copy(update={"hold": 2})
-    assert seconds([0.95, 0.8, 1.0, 0.95], objective=held) == (2.5, True)
-
-
-def test_a_first_evaluation_without_a_known_baseline_stays_as_recorded() -> None:
-    unknown = SHARE.model_copy(update={"baseline_value": None})
-    assert seconds([1.0], objective=unknown) == (1.0, False)
-    assert seconds([1.0], objective=unknown, baseline_value=0.5) == (0.8, True)
+    assert seconds(values, objective=objective) == expected
+    if objective is UNKNOWN:
+        assert seconds(values, objective=objective, baseline_value=0.5) == (0.8, True)
 
 
 def test_what_a_lost_part_of_a_curve_does_not_tell_stays_as_recorded() -> None:
@@ -91,11 +87,6 @@ def test_what_a_lost_part_of_a_curve_does_not_tell_stays_as_recorded() -> None:
     assert interpolated_time(made, points[2:]) == raw, "continued: what came before is lost"
     assert interpolated_time(made, [points[0], points[2]]) == raw
     assert interpolated_time(made, []) == raw
-
-
-def test_at_a_budget_nothing_is_interpolated() -> None:
-    budget = SHARE.model_copy(update={"kind": "best_at_budget"})
-    assert seconds([0.5, 1.0], objective=budget) == (2.0, False)
 
 
 @pytest.mark.parametrize(

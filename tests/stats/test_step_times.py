@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -38,21 +38,12 @@ def test_quantiles_are_those_of_the_numbers() -> None:
     assert TypeAdapter(StepTimes).validate_python(asdict(found)) == found
 
 
-def test_a_short_step_counts_for_its_stall_alone() -> None:
-    calm, stalled = StepTimes.of([0.2, 0.4], [0.1]), StepTimes.of([0.2, 0.4], [math.nan, 9.0])
-    assert calm == StepTimes.of([0.2, 0.4])
-    assert stalled
-    assert stalled.max_s == 9
-    assert stalled.num == 2
-    assert StepTimes.of([], [0.1]) is None
-
-
-def test_steps_of_unknown_time_are_left_out() -> None:
-    found = StepTimes.of([math.nan, 0.2, 0.4])
-    assert found
-    assert (found.num, found.first_s, found.median_s) == (2, 0.2, pytest.approx(0.3))
-    assert StepTimes.of([math.nan]) is None
-    assert StepTimes.of([]) is None
+def test_steps_that_are_short_or_of_unknown_time_count_for_their_stall_alone() -> None:
+    whole = StepTimes.of([0.2, 0.4])
+    assert whole
+    assert whole == StepTimes.of([0.2, 0.4], [0.1]) == StepTimes.of([math.nan, 0.2, 0.4])
+    assert StepTimes.of([0.2, 0.4], [math.nan, 9.0]) == replace(whole, max_s=9.0)
+    assert [StepTimes.of(*one) for one in ([[], [0.1]], [[math.nan]], [[]])] == [None] * 3
 
 
 SAMPLES = np.random.default_rng(0).standard_normal((24, 5)) + 1.0
