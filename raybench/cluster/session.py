@@ -47,6 +47,11 @@ ASK_HEAD_S, REFUSED_S, SILENT_S = 2.0, 10.0, 45.0
 nothing listens any more, that is told sooner than where the network may be at fault."""
 ANSWER_S = 10.0
 """The pool's event loop waits for nothing: an answer that takes longer is no news."""
+QUIET: dict[str, Any] = {
+    "log_to_driver": False,
+    "logging_level": "ERROR",
+    "configure_logging": True,
+}
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 """Workers of one host talk over its own address."""
 
@@ -54,7 +59,7 @@ LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else
 class Session:
     """A Ray connection with a worker pool; closes what it started."""
 
-    def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
+    def __init__(self, *, address: str | None = None) -> None:
         if ray.is_initialized():
             raise UserError("Ray runs in this process already; end it first: ray.shutdown().")
         self._last = contextlib.ExitStack()
@@ -69,9 +74,9 @@ class Session:
                     self._last.enter_context(local_ray.own_token())
                     # Ray's own processes read these too, so they are set before it starts.
                     self._last.enter_context(local_ray.meanwhile(WORKER_ENVIRONMENT))
-                    _start_local(log_level)
+                    _start_local()
                 else:
-                    _connect(address, log_level)
+                    _connect(address)
             self._started = True
             self.capacity = _capacity(is_local=self.is_local)
             self.pool = start_pool(self.capacity, scratch=str(self.scratch), is_local=self.is_local)
@@ -238,19 +243,17 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     return pool
 
 
-def _start_local(log_level: str) -> None:
+def _start_local() -> None:
     with local_ray.on_loopback(), local_ray.own_niceness(), local_ray.meanwhile(LOCAL_ENVIRONMENT):
         ray.init(
             address="local",
             num_cpus=num_local_cores(),
             include_dashboard=False,
-            log_to_driver=False,
-            logging_level=log_level,
-            configure_logging=True,
+            **QUIET,
         )
 
 
-def _connect(address: str, log_level: str) -> None:
+def _connect(address: str) -> None:
     # What the job's own --runtime-env sets, for this process and the workers alike, stays; Ray
     # refuses to be told the same name twice.
     own = local_ray.job_environment()
@@ -259,9 +262,7 @@ def _connect(address: str, log_level: str) -> None:
     try:
         ray.init(
             address=address,
-            log_to_driver=False,
-            logging_level=log_level,
-            configure_logging=True,
+            **QUIET,
             runtime_env={"env_vars": environment},
         )
     except ConnectionError as error:

@@ -23,7 +23,7 @@ from raybench.cluster.protocol import STOPPED, Allocation, Command, Finish, Repl
 from raybench.cluster.queue import Queue, Waiting
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.spec.run import Placement
-from raybench.stats.checkpoint import Checkpoint, RunState
+from raybench.stats.checkpoint import Checkpoint
 
 URGENT_S = 10.0
 """Seconds between two checkpoints of a run that is about to lose a node."""
@@ -49,11 +49,6 @@ class KeptCheckpoints:
     def forget(self, trial: str) -> None:
         """Drop what is kept of a run."""
         self._newest.pop(trial, None)
-
-    def state(self, trial: str) -> RunState | None:
-        """Return where a run would be continued; None from its beginning."""
-        found = self.get(trial)
-        return found.state if found else None
 
     def take(self, trial: str, replies: list[Reply]) -> list[Reply]:
         """Keep what rank 0 has saved; return the replies without it."""
@@ -221,7 +216,7 @@ class WorkerPool:
             workers_per_node=workers_per_node(group.nodes()),
             accelerators=self._groups.accelerators(grant.group),
             waited_for=waited_for,
-            resume=self._kept.state(trial),
+            resume=kept.state if (kept := self._kept.get(trial)) else None,
             slowest_start_s=self._slowest_start_s,
         )
 

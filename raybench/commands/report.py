@@ -20,7 +20,7 @@ from raybench.report.show import show
 from raybench.results.place import is_url
 from raybench.results.storage import publish
 from raybench.results.store import WINNERS, StudyFiles
-from raybench.results.study import Study, load
+from raybench.results.study import load
 from raybench.spec.documents import read_mapping, validate
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.run import RunSpec
@@ -90,20 +90,28 @@ def report(
     only read there gets them in the local folder.
     """
     check_loggers(tools)
-    results = load(place)
-    if results.is_scaling:
-        _report_scaling(place, results, verbose=verbose, png=png)
-        return _log(tools, results)
+    results, console = load(place), make_console(sys.stdout)
     # Not a Store: the study may be running, and its records are not ours.
-    console = make_console(sys.stdout)
-    tables = export(results, StudyFiles(results.folder))
-    plots = write_plots(results, results.folder) if png else []
-    pages = try_page(results, results.folder, partial(say, console))
-    show(console, results, plots=plots, verbose=verbose)
-    written = [*tables, *plots, *pages]
+    files, warn = StudyFiles(results.folder), partial(say, console)
+    if results.is_scaling:
+        from raybench.report.scaling_report import ScalingReport, try_scaling_page
+
+        report = ScalingReport.of(results)
+        written = report.write(files)
+        written += write_plots(results, results.folder) if png else []
+        written += try_scaling_page(report, results.folder, warn)
+        report.show(console, written=written, verbose=verbose)
+    else:
+        written = export(results, files)
+        written += (plots := write_plots(results, results.folder) if png else [])
+        written += try_page(results, results.folder, warn)
+        show(console, results, plots=plots, verbose=verbose)
     if is_url(place) and (why := publish(str(place), results.folder, written)):
         say(console, why)
-    return _log(tools, results)
+    with Loggers(tools, results.folder, place=results.place, say=warn, close_s=None) as loggers:
+        loggers.start()
+        loggers.end()
+    return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
 
 
 def print_code(path: Path, kind: Kind) -> Ended:
@@ -121,26 +129,3 @@ def compare(places: Sequence[str], file: Path) -> Ended:
     page = write_comparison([load(place) for place in places], file)
     say(make_console(sys.stdout), f"page: {page}")
     return Ended(cli.DONE, details={"page": page})
-
-
-def _log(tools: Sequence[str], results: Study) -> Ended:
-    """Bring to other tools what they do not have of a study; return the exit code."""
-    say_it = partial(say, make_console(sys.stdout))
-    with Loggers(tools, results.folder, place=results.place, say=say_it, close_s=None) as loggers:
-        loggers.start()
-        loggers.end()
-    return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
-
-
-def _report_scaling(place: str | Path, results: Study, *, verbose: bool, png: bool) -> None:
-    """Do the same for a scaling study."""
-    from raybench.report.scaling_report import ScalingReport, try_scaling_page
-
-    console = make_console(sys.stdout)
-    report = ScalingReport.of(results)
-    written = report.write(StudyFiles(results.folder))
-    written += write_plots(results, results.folder) if png else []
-    pages = try_scaling_page(report, results.folder, partial(say, console))
-    report.show(console, written=[*written, *pages], verbose=verbose)
-    if is_url(place) and (why := publish(str(place), results.folder, [*written, *pages])):
-        say(console, why)

@@ -194,16 +194,30 @@ def _read(path: Path) -> Records:
 
 def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
     """Return a run's name and what a line says of it, its strings cleaned before (`plain`);
-    ValueError where it is no record."""
-    kind, name = _kind_and_trial(line)
-    assert isinstance(line, dict)
-    if kind == "eval":
+    ValueError where it is no record, or says what no run can have measured."""
+    if not isinstance(line, dict):
+        raise ValueError("it holds no keys and values")
+    if line.get("kind") not in KINDS:
+        raise ValueError(f"its kind is none of {', '.join(KINDS)}")
+    if "trial" not in line:
+        raise ValueError("the key 'trial' is missing")
+    if not isinstance(line["trial"], str):
+        raise ValueError("'trial' must be text")
+    name = clean(line["trial"])
+    if line["kind"] == "eval":
         return name, _built(EVALUATION, line)
-    if kind == "prediction":
+    if line["kind"] == "prediction":
         return name, _built(PREDICTION, line)
-    run = _built(RUN, _whole(line))
-    if problem := _impossible(run):
-        raise ValueError(problem)
+    for part, keys in NEEDED.items():
+        for key in keys if isinstance(line.get(part), dict) else ():
+            if key not in line[part]:
+                raise ValueError(f"the key '{part}.{key}' is missing")
+    run = _built(RUN, line)
+    metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
+    if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
+        raise ValueError(f"{metric.words} lies between 0 and 1")
+    if run.ledger["train"] < 0:
+        raise ValueError("training took less than 0 s")
     return name, run
 
 
@@ -215,14 +229,6 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     if "role" not in line:
         return None
     return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
-
-
-def _impossible(run: RunRecord) -> str | None:
-    """Return what no run can have measured; None where all may be."""
-    metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
-    if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
-        return f"{metric.words} lies between 0 and 1"
-    return "training took less than 0 s" if run.ledger["train"] < 0 else None
 
 
 def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> int:
@@ -287,28 +293,6 @@ def read_study(path: Path) -> dict[str, Any]:
     except ValueError as wrong:
         raise UserError(f"{path}: is no study of ours ({wrong}); restore the file.") from None
     return content
-
-
-def _kind_and_trial(line: object) -> tuple[str, str]:
-    """Return what a line is of, and of which run; ValueError where it is no record."""
-    if not isinstance(line, dict):
-        raise ValueError("it holds no keys and values")
-    if line.get("kind") not in KINDS:
-        raise ValueError(f"its kind is none of {', '.join(KINDS)}")
-    if "trial" not in line:
-        raise ValueError("the key 'trial' is missing")
-    if not isinstance(line["trial"], str):
-        raise ValueError("'trial' must be text")
-    return line["kind"], clean(line["trial"])
-
-
-def _whole(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's line; ValueError where a key is missing that its types do not ask for."""
-    for part, keys in NEEDED.items():
-        for key in keys if isinstance(line.get(part), dict) else ():
-            if key not in line[part]:
-                raise ValueError(f"the key '{part}.{key}' is missing")
-    return line
 
 
 def _built(kind: TypeAdapter[Kind], content: object) -> Kind:

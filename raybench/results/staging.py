@@ -58,10 +58,6 @@ class LogUpload:
         """Return the length of the log, 0 where there is none."""
         return self._path.stat().st_size if self._path.is_file() else 0
 
-    def num_left(self) -> int:
-        """Return how many whole lines are not uploaded."""
-        return self._read(self.size())[len(self._last) :].count(b"\n")
-
     def upload(self, size: int, may_write: Callable[[], None]) -> None:
         """Upload the whole lines of the first `size` bytes; `may_write` raises if it may not.
 
@@ -189,12 +185,6 @@ class Upload:
                 self._bucket.delete(key_of(name))
                 del self._files[name]
 
-    def left(self) -> tuple[int, int]:
-        """Return how many records and how many files are not uploaded."""
-        names = names_of(self.folder)
-        num_files = sum(stamp_of(self.folder / name) != self._files.get(name) for name in names)
-        return self._logs[0].num_left(), num_files
-
     def _file(self, name: str) -> None:
         stamp = stamp_of(self.folder / name)
         if stamp is None or self._files.get(name) == stamp:
@@ -301,14 +291,6 @@ class CheckpointUpload:
         for name in sorted({*here, *self._there}):
             if here.get(name) != self._there.get(name):
                 self._change(name, here.get(name, {}))
-
-    def num_left(self) -> int:
-        """Return how many files are not uploaded."""
-        return sum(
-            self._there.get(name, {}).get(file) != stamp
-            for name, files in _found(self.folder).items()
-            for file, stamp in files.items()
-        )
 
     def _change(self, name: str, wanted: Files) -> None:
         there = self._there.setdefault(name, {})

@@ -34,7 +34,6 @@ from raybench.results.staging import (
 )
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
 from raybench.spec.errors import StudyError, UserError
-from raybench.spec.text import counted
 
 
 def study_file(place: str) -> Path | None:
@@ -200,18 +199,13 @@ class Sync:
             except BucketError as error:
                 if time.monotonic() > deadline:
                     raise StudyError(
-                        f"{error} Nothing is lost: {self._left()} in {self.folder} alone, and the "
-                        "same command on this machine uploads them."
+                        f"{error} Nothing is lost: what is not uploaded is in {self.folder}, and "
+                        "the same command on this machine uploads it."
                     ) from None
                 if not has_said:
                     self._warn(f"{_begin(error)}; {waiting}")
                 has_said = True
                 time.sleep(min(RETRY_S, CLOSE_S / 3))
-
-    def _left(self) -> str:
-        num_records, num_files = self._upload.left()
-        num_files += self._checkpoints.num_left()
-        return f"{counted(num_records, 'record')} and {counted(num_files, 'file')} are"
 
     def _until_end(self, name: str, work: Callable[[], None], pause: float) -> None:
         try:

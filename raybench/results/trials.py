@@ -248,12 +248,15 @@ def trial_table(
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
     more = [key for key in space if is_key(key) and key not in types]
     typical, label = typical_of(runs, space, fixed), label_keys(space)
-    rows = [
-        _trial_row(run, more, label, metric)
-        | {"unranked": typical.objection(layout_of(run))}
-        | _crossed(run, curves.get(run.trial, ()), baseline_value)
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        row = _trial_row(run, more, label, metric)
+        row["unranked"] = typical.objection(layout_of(run))
+        points = curves.get(run.trial, ())
+        found = interpolated_time(run, points, baseline_value=baseline_value)
+        row["crossed_s"] = None if found is None else found.seconds
+        row["is_interpolated"] = None if found is None else found.is_interpolated
+        rows.append(row)
     table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
     table["finished_at"] = pd.to_datetime(
         table["finished_at"], utc=True, format="ISO8601", errors="coerce"
@@ -296,7 +299,9 @@ def _trial_row(
     reached = run.time_to_target_s
     row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
-    row |= {key: _cell(value_of(spec, key)) for key in (*SPEC_COLUMNS, *more)}
+    for key in (*SPEC_COLUMNS, *more):
+        value = value_of(spec, key)
+        row[key] = short(value) if isinstance(value, list) else value
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
     row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}
     row["is_disturbed"] = run.is_disturbed if CPU_NAMES[-1] in run.ledger else None
@@ -309,17 +314,3 @@ def _trial_row(
     row["num_nodes"] = run.num_nodes or None
     row["accelerators"] = accelerators_of(run)
     return row
-
-
-def _cell(value: Any) -> Any:
-    """Return what a table holds of a key: of a list (`augment`, `step_at`) its short text."""
-    return short(value) if isinstance(value, list) else value
-
-
-def _crossed(
-    run: RunRecord, points: Sequence[Evaluation], baseline_value: float | None
-) -> dict[str, float | bool | None]:
-    found = interpolated_time(run, points, baseline_value=baseline_value)
-    if found is None:
-        return {"crossed_s": None, "is_interpolated": None}
-    return {"crossed_s": found.seconds, "is_interpolated": found.is_interpolated}

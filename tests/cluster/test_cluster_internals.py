@@ -196,7 +196,7 @@ def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(local_ray.CONFIG, json.dumps({"runtime_env": own}))
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **arguments: given.append(arguments))
-    session._connect("auto", "ERROR")
+    session._connect("auto")
     told = given[0]["runtime_env"]["env_vars"]
     assert set(told) == set(session.WORKER_ENVIRONMENT) - {"TF_CPP_MIN_LOG_LEVEL"}
     assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"

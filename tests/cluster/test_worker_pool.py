@@ -326,7 +326,6 @@ def test_a_reply_keeps_the_index_alone() -> None:
     assert first == replace(replies[0], checkpoint=None, saved=2)  # type: ignore[type-var]
     assert other == replies[1]
     assert kept.get("a") == checkpoint(2)
-    assert kept.state("a") == checkpoint(2).state
     assert kept.take("a", [progress(2)]) == [progress(2)]
     assert kept.get("a") == checkpoint(2), "the newest one stays"
     kept.take("a", [Finished(ledger={})])

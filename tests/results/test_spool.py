@@ -204,18 +204,6 @@ def test_what_stays_on_this_machine(tmp_path):
     assert sorted(bucket.objects) == ["errors/0001.txt", "study.yaml"], "the study names nobody"
 
 
-def test_what_is_left_is_counted(tmp_path):
-    bucket = FakeBucket()
-    append(tmp_path, RECORDS, range(9))
-    (tmp_path / "best.yaml").write_text("a: 1")
-    one = upload(tmp_path, bucket)
-    assert one.left() == (9, 1)
-    one.run()
-    assert one.left() == (0, 0)
-    append(tmp_path, RECORDS, range(9, 30))
-    assert one.left() == (21, 0)
-
-
 def test_names_come_back_and_bad_keys_do_not(tmp_path):
     for name in ("trials.csv", "errors/a=b.txt", "errors/ä ü%.txt", "records-1.jsonl"):
         assert "=" not in key_of(name)
