@@ -1,7 +1,5 @@
 """`python -m raybench.doctor` is `raybench doctor`."""
 
-from raybench.commands.cli import leave
-from raybench.commands.doctor import main
+from raybench.commands.cli import run_module
 
-if __name__ == "__main__":
-    leave(main())
+run_module(__name__, "doctor")

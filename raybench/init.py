@@ -1,7 +1,5 @@
 """`python -m raybench.init` is `raybench init`."""
 
-from raybench.commands.cli import leave
-from raybench.commands.init import main
+from raybench.commands.cli import run_module
 
-if __name__ == "__main__":
-    leave(main())
+run_module(__name__, "init")

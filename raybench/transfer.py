@@ -1,7 +1,5 @@
 """`python -m raybench.transfer` is `raybench transfer`."""
 
-from raybench.commands.cli import leave
-from raybench.commands.transfer import main
+from raybench.commands.cli import run_module
 
-if __name__ == "__main__":
-    leave(main())
+run_module(__name__, "transfer")

@@ -1,7 +1,5 @@
 """`python -m raybench.watch` is `raybench watch`."""
 
-from raybench.commands.cli import leave
-from raybench.commands.watch import main
+from raybench.commands.cli import run_module
 
-if __name__ == "__main__":
-    leave(main())
+run_module(__name__, "watch")

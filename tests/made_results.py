@@ -68,6 +68,24 @@ def run_line(
     return run.line()
 
 
+def raced(trial, own, times, alone=(), *, missed_s=20.0, **spec):
+    """A trial, its runs in the race (None misses, stopped by its cap), and those alone."""
+    lines = [run_line(trial, own, **spec)]
+    for number, time in enumerate(times):
+        given = {"role": "race", "train_s": time or missed_s, "concurrent": 1} | spec
+        lines.append(run_line(f"{trial}-race{number}", time, outer_stop="cap", **given))
+    for number, time in enumerate(alone):
+        given = {"role": "confirm", "seed": 1000 + number, "test_value": 0.9 + 0.01 * number} | spec
+        given |= {"stop": None if time else "max_train_seconds", "train_s": time or missed_s}
+        lines.append(run_line(f"{trial}-confirm{number}", time, **given))
+    return lines
+
+
+def again(trial, times, *, missed_s=60.0, **spec):
+    """A trial of the search and its confirming runs; None misses the target after `missed_s`."""
+    return raced(trial, 3.0, (), times, missed_s=missed_s, **spec)
+
+
 def curve(trial, accuracies):
     """The evaluations of a run, one second and 100 samples apart."""
     return [

@@ -105,7 +105,8 @@ def test_a_run_spec_is_a_file_its_content_or_a_spec(tmp_path: Path) -> None:
 
 
 def test_the_commands_and_python_share_their_defaults() -> None:
-    from raybench.commands import compare, diagnose, scale, train, tune
+    from raybench.commands import scale
+    from raybench.commands.cli import compare, diagnose, train, tune
 
     for command in (tune, train, scale, diagnose, compare):
         parser = command.parser()

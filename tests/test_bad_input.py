@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raybench.commands import cli, init, train, tune
+from raybench.commands import cli, init
+from raybench.commands.cli import train, tune
 from raybench.models import find
 
 from .bad_inputs import ENDLESS, FILES, FLAGS, USERS, Bad

@@ -11,7 +11,8 @@ import pytest
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.commands import cli, tune
+from raybench.commands import cli
+from raybench.commands.cli import tune
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.search.factorisation import factorise

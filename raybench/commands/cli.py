@@ -220,9 +220,24 @@ def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
     return ended
 
 
-def run_options(parser: Callable[[], Parser], arguments: Sequence[str] | None = None) -> int:
-    """Run a command of HOMES with the options that the arguments make; return its exit code."""
-    return run_interruptible(parser, arguments, run_asked)
+class OptionsCommand:
+    """A command whose arguments are a class of `raybench.runs.options`."""
+
+    def __init__(self, name: str, about: str | None = None) -> None:
+        self.name = name
+        self.about = about or f"`python -m raybench.{name}`: {COMMANDS[name]}"
+
+    def parser(self) -> Parser:
+        """Return the command's arguments."""
+        return parser_of(self.name, self.about)
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the command and return its exit code."""
+        return run_interruptible(self.parser, arguments, run_asked)
+
+
+OF_OPTIONS = {name: OptionsCommand(name) for name in ("tune", "train", "diagnose", "compare")}
+tune, train, diagnose, compare = OF_OPTIONS.values()
 
 
 def leave(code: int) -> NoReturn:
@@ -264,6 +279,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
             _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
         return WRONG_INPUT
-    module = importlib.import_module(f"raybench.commands.{given[0]}")
-    code: int = module.main(given[1:])
+    module = f"raybench.commands.{given[0]}"
+    command = OF_OPTIONS.get(given[0]) or importlib.import_module(module)
+    code: int = command.main(given[1:])
     return code
+
+
+def run_module(name: str, command: str) -> None:
+    """Be `python -m raybench.COMMAND` where the calling module's `name` says so.
+
+    Imported, a module that is named like a function of the package becomes that function.
+    """
+    if name == "__main__":
+        leave(main([command, *sys.argv[1:]]))
+    from raybench import api
+
+    if name == f"raybench.{command}" and hasattr(api, command):
+        sys.modules[name] = getattr(api, command)

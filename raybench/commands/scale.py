@@ -1,6 +1,5 @@
 """`python -m raybench.scale`: measure how a training scales, or predict it from measurements."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
     from raybench.runs.options import ScaleOptions
 
 
-parser = partial(cli.parser_of, "scale", __doc__)
-main = partial(cli.run_options, parser)
+command = cli.OptionsCommand("scale", __doc__)
+parser, main = command.parser, command.main
 OF_A_STUDY = (
     *("study", "quick", "dry_run", "settings", "address", "workload", "train", "command", "log"),
     *("until", "time_budget"),

@@ -12,7 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from raybench.commands import tune
+from raybench.commands.cli import tune
 from raybench.results.place import check_place, refuse_other_study
 from raybench.results.storage import study_file
 from raybench.results.store import STUDY_FILE

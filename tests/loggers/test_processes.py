@@ -11,7 +11,8 @@ import psutil
 import pytest
 from read_back import tensorboard_scalars
 
-from raybench.commands import cli, report, tune
+from raybench.commands import cli, report
+from raybench.commands.cli import tune
 from raybench.loggers.processes import LOGGERS, Loggers
 from raybench.results.store import Store
 from tests.made_results import results_folder, run_line

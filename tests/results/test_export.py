@@ -7,28 +7,19 @@ from raybench.report.export import export
 from raybench.results.store import Store
 from raybench.spec.documents import read_mapping, validate
 from raybench.spec.run import RunSpec
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import again, curve, results_folder, run_line
 
 WIDE = {"num_workers": 4, "optimizer": "lamb", "learning_rate": 1e-4, "framework": "tensorflow"}
 NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
-
-
-def confirming(trial, time, **spec):
-    return [
-        run_line(f"{trial}-confirm{n}", time, role="confirm", seed=1000 + n, **spec)
-        for n in range(3)
-    ]
 
 
 @pytest.fixture
 def exported(tmp_path):
     lines = [
         *curve("0000", [0.5, 0.9]),
-        run_line("0000", 3.0, **WIDE),
+        *again("0000", [3.0] * 3, **WIDE),
         *curve("0001", [0.9]),
-        run_line("0001", 6.0, **NARROW),
-        *confirming("0000", 3.0, **WIDE),
-        *confirming("0001", 6.0, **NARROW),
+        *again("0001", [6.0] * 3, **NARROW),
     ]
     return write(tmp_path, lines)
 

@@ -5,7 +5,7 @@ import random
 from statistics import fmean
 
 import pytest
-from test_repeated import COLD, raced
+from test_repeated import COLD
 from test_verdict import at_budget, judged_at_budget
 
 from raybench.report.how_sure import how_sure
@@ -14,7 +14,7 @@ from raybench.results.ranking import noise_of
 from raybench.results.verdict import judge
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, more
-from tests.made_results import results_folder, run_line
+from tests.made_results import raced, results_folder, run_line
 
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from time import process_time
 
 import pytest
@@ -11,9 +10,7 @@ import raybench
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
 from raybench.spec.errors import UserError
-from raybench.stats.record import Evaluation
-from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
-from tests.made_results import POINT, curve, results_folder, run_line
+from tests.made_results import again, curve, results_folder, run_line
 
 
 def test_a_run_that_never_trained_has_no_speed(tmp_path):
@@ -91,19 +88,12 @@ def test_another_folder_is_refused(tmp_path, missing):
 
 def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
     lines = [
-        run_line("0000", 5.0),
-        run_line("0001", 4.0),
+        *again("0000", [6.0, 7.0, 8.0]),
+        *again("0001", [3.0, 3.5, None], missed_s=30.0),
         run_line("0002", 1.0, num_workers=2),  # the luckiest single run
         run_line("0003"),
         run_line("0004", failure="oom"),
     ]
-    for trial, times in (("0000", [6.0, 7.0, 8.0]), ("0001", [3.0, 3.5, None])):
-        for n, time in enumerate(times):
-            stop = None if time else "max_train_seconds"
-            spent = time or 30.0
-            lines.append(
-                run_line(f"{trial}-confirm{n}", time, role="confirm", stop=stop, train_s=spent)
-            )
     table = results_folder(tmp_path, lines).configurations
     assert list(table["trial"]) == ["0000", "0001", "0002", "0003"]
     assert list(table["is_confirmed"]) == [True, True, False, False]
@@ -116,17 +106,3 @@ def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
     assert list(table["worker_seconds_to_target"])[:3] == [7.0, 41.5 / 2, 2.0]
     assert math.isnan(table["time_to_target_s"][3])
     assert {"config", "framework", "num_workers", "learning_rate"} <= set(table.columns)
-
-
-def test_what_was_recorded_of_steps_is_read_back(tmp_path):
-    measured = {
-        "steps": StepTimes.of([0.25, 0.5, 2.0]),
-        "evenness": 0.5,
-        "memory_peak_bytes": 2**30,
-        "bytes_exchanged_per_step": 0,
-        "noise_scale": NoiseSums.of([NoiseTerms(1.0, -10.0)]),
-    }
-    plain = [Evaluation(**POINT, index=i, samples=9, train_s=1.0, value=0.5) for i in (0, 1)]
-    points = [plain[0], replace(plain[1], **measured)]
-    results_folder(tmp_path, [*(point.line("x") for point in points), run_line("x", 2.0)])
-    assert read_records(tmp_path).curves["x"] == points

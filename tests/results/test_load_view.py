@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.commands.train import parser
+from raybench.commands.cli import train
 from raybench.report.study import arguments_of, load
 from raybench.results.lock import OWNER_FILE
 from raybench.results.records import read_records
@@ -160,7 +160,7 @@ def test_the_command_makes_the_spec_again(tmp_path, changes):
     content = RunSpec(objective=Objective(target=0.9, hold=2)).document() | changes
     spec = RunSpec.model_validate(content)
     given = shlex.split(shlex.join(arguments_of(spec)))
-    assert read_spec(parser().options(parser().parse_args(given))) == spec
+    assert read_spec(train.parser().options(train.parser().parse_args(given))) == spec
 
 
 def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):

@@ -4,13 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 from raybench.results import lock
-from raybench.results.bucket import Bucket
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -124,35 +122,6 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
     with open_storage(url, warn=said.append):
         pass
     assert names(url) == wanted(20)
-
-
-def test_expired_credentials_are_said_once_until_they_are_renewed(url, study, said, monkeypatch):
-    connected, is_expired = Bucket._connected, threading.Event()
-
-    class Expired:
-        def __getattr__(self, name):
-            raise OSError(
-                "When completing multiple part upload: AWS Error UNKNOWN (HTTP status 400) during "
-                "PutObject operation: Unable to parse ExceptionName: ExpiredToken Message: The "
-                "provided token has expired."
-            )
-
-    monkeypatch.setattr(
-        Bucket, "_connected", lambda self: Expired() if is_expired.is_set() else connected(self)
-    )
-    with open_storage(url, warn=said.append) as place, Store(place.folder, place.check) as store:
-        store.write_text(STUDY_FILE, study)
-        is_expired.set()
-        for number in range(20):
-            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-            time.sleep(0.1)
-        (sentence,) = said
-        is_expired.clear()
-        wait_for(lambda: "everything is uploaded" in said[-1])
-        assert uploaded(url) == 20
-    assert "the credentials have expired (" in sentence
-    assert "); renew them; it is tried again, results are kept in" in sentence
-    assert len(said) == 2
 
 
 def test_what_another_driver_went_on_without_is_put_aside(url, study, said, monkeypatch, tmp_path):

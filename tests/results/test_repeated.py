@@ -11,23 +11,10 @@ from raybench.results.ranking import noise_of
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import curve, raced, results_folder, run_line
 
 COLD = [run_line("0000", 30.0)]
 """The study's first trial."""
-
-
-def raced(trial, own, times, alone=(), *, missed_s=20.0, **spec):
-    """A trial, its runs in the race (None misses, stopped by its cap), and those alone."""
-    lines = [run_line(trial, own, **spec)]
-    for number, time in enumerate(times):
-        given = {"role": "race", "train_s": time or missed_s, "concurrent": 1} | spec
-        lines.append(run_line(f"{trial}-race{number}", time, outer_stop="cap", **given))
-    for number, time in enumerate(alone):
-        given = {"role": "confirm", "test_value": 0.9, "train_s": time or missed_s} | spec
-        stop = None if time else "epochs"
-        lines.append(run_line(f"{trial}-confirm{number}", time, stop=stop, **given))
-    return lines
 
 
 def study(folder, *groups):

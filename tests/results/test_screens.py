@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_repeated import COLD, raced
+from test_repeated import COLD
 from test_tables import shown
-from test_verdict import BUDGET, STARVED, again, at_budget, beside_guessing
+from test_verdict import BUDGET, STARVED, at_budget, beside_guessing
 
 from raybench.report.export import export
 from raybench.report.remarks import sensitivity_lines
@@ -18,7 +18,7 @@ from raybench.report.study import load
 from raybench.results.store import StudyFiles
 from raybench.spec.objective import Objective
 from raybench.stats.record import Prediction
-from tests.made_results import OBJECTIVE, curve, results_folder, run_line
+from tests.made_results import OBJECTIVE, again, curve, raced, results_folder, run_line
 
 SCREENS = Path(__file__).parent / "screens"
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_repeated import raced, study
+from test_repeated import study
 from test_tables import shown
 
 from raybench.commands import report
@@ -23,7 +23,7 @@ from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import curve, raced, results_folder, run_line
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -112,15 +112,6 @@ def test_no_number_is_null(tmp_path):
     assert math.isnan(line["a"]), "the given record was changed"
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [("a\nb", "a b"), ("a\u2028\u2029b", "a b"), ("\x85", " "), ("ü\x1c", "ü "), ('"{}', '"{}')],
-)
-def test_a_message_never_breaks_a_line(tmp_path, text, kept):
-    written(tmp_path, [{"message": text}, {"message": "next"}])
-    assert read(tmp_path) == [{"message": kept}, {"message": "next"}]
-
-
 @pytest.mark.parametrize("below", ["", "sub", "sub/sub"])
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path, below):
     (tmp_path / "file").write_text("in the way")

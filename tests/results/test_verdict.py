@@ -9,7 +9,7 @@ from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
 from raybench.spec.errors import UserError
 from raybench.spec.objective import TIME, Objective
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import again, curve, results_folder, run_line
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,6 @@ from tests.made_results import curve, results_folder, run_line
 )
 def test_scripts_can_tell_that_nothing_reached_the_target(tmp_path, lines, code):
     assert exit_code(results_folder(tmp_path, lines)) == code
-
-
-def again(trial, times, *, missed_s=60.0, **spec):
-    """A trial of the search and its confirming runs; None misses the target after `missed_s`."""
-    runs = [run_line(trial, 3.0, **spec)]
-    for repeat, time in enumerate(times):
-        given = {"role": "confirm", "seed": 1000 + repeat, "test_value": 0.9 + 0.01 * repeat}
-        given |= {"stop": None if time else "max_train_seconds", "train_s": time or missed_s}
-        runs.append(run_line(f"{trial}-confirm{repeat}", time, **given, **spec))
-    return runs
 
 
 def judged(folder, *groups):

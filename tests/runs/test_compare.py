@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from raybench.commands import report
-from raybench.commands.compare import parser
+from raybench.commands.cli import compare
 from raybench.models.find import find_workload
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, interval_words, pairs_of
 from raybench.runs.compare import (
@@ -147,7 +147,7 @@ def write(path, **keys):
 
 def options(*sides, **keys):
     given = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
-    return parser().options(parser().parse_args([*sides, *given]))
+    return compare.parser().options(compare.parser().parse_args([*sides, *given]))
 
 
 def test_a_side_is_a_run_spec_a_study_or_a_space_of_one_point(tmp_path):

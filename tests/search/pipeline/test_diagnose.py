@@ -11,7 +11,8 @@ import pytest
 import raybench as package
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.commands import cli, diagnose
+from raybench.commands import cli
+from raybench.commands.cli import diagnose
 from raybench.runs import diagnose as body
 from raybench.runs import train
 from raybench.spec.documents import read_mapping
