@@ -1,5 +1,6 @@
 """`python -m raybench.plan`; imported, it is the function `raybench.plan`."""
 
+from raybench import api
 from raybench.commands.cli import run_module
 
-run_module(__name__, "plan")
+run_module(__name__, "plan", api.plan)

@@ -285,14 +285,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def run_module(name: str, command: str) -> None:
+def run_module(name: str, command: str, function: Any = None) -> None:
     """Be `python -m raybench.COMMAND` where the calling module's `name` says so.
 
-    Imported, a module that is named like a function of the package becomes that function.
+    Imported, a module that is named like a `function` of the package becomes that function.
     """
     if name == "__main__":
         leave(main([command, *sys.argv[1:]]))
-    from raybench import api
-
-    if name == f"raybench.{command}" and hasattr(api, command):
-        sys.modules[name] = getattr(api, command)
+    if function is not None and name == f"raybench.{command}":
+        sys.modules[name] = function
