@@ -6,7 +6,7 @@ The types below check what is read from a file (`results.records`); building one
 import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
@@ -184,21 +184,6 @@ class Prediction:
         return {"kind": "prediction", **asdict(self)}
 
 
-class Topology(NamedTuple):
-    """What a run's workers ran on and over; runs of one size are ranked within one alone."""
-
-    num_nodes: int
-    """0 where it is not known: of a run that never started."""
-    accelerators: tuple[str, ...] = ()
-    """Models of its GPUs."""
-
-    @property
-    def words(self) -> str:
-        """For a table or a sentence: `2 hosts, H100`."""
-        hosts = f"{self.num_nodes} host{'s' if self.num_nodes != 1 else ''}"
-        return ", ".join([hosts if self.num_nodes else "hosts not known", *self.accelerators])
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """What is kept of one finished run; the columns of `trials.csv` come from here."""
@@ -278,11 +263,6 @@ class RunRecord:
         """Host and device of each rank, for people."""
         pairs = zip(self.hosts, self.devices, strict=True)
         return [f"host {host}, {device}" for host, device in pairs]
-
-    @property
-    def topology(self) -> Topology:
-        """What has to be equal for times of runs with as many workers to be compared."""
-        return Topology(self.num_nodes, tuple(self.accelerators))
 
     @property
     def phase(self) -> Phase:
