@@ -136,21 +136,6 @@ def test_set_reaches_the_base_and_ends_an_axis() -> None:
     assert (study.num_workers, study.seed, study.base.seed) == ([2], 3, 0)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("epohs=3", "--set epohs: unknown key; did you mean 'epochs'?"),
-        ("zzz=3", "--set zzz: unknown key; there are name, base, "),
-        ("record_steps=false", "--set record_steps: a study's runs all have it; leave it out."),
-        ("base={record_steps: false}", "a study's runs all have it; leave it out."),
-    ],
-)
-def test_a_mistake_in_set(setting: str, message: str) -> None:
-    with pytest.raises(UserError) as refused:
-        build_scaling_study(set_in_scaling({}, [setting]), "my.yaml", name="my")
-    assert message in str(refused.value)
-
-
 def specs_with(content: dict[str, Any], *settings: str) -> list[RunSpec]:
     study = build_scaling_study(set_in_scaling(content, list(settings)), "x", name="x")
     return [cell.spec for cell in study_cells(study)]
@@ -196,21 +181,22 @@ def test_set_reaches_into_the_values_of_an_axis_and_leaves_what_it_does_not_say(
     assert {s.dataset.name for s in specs_with(content, "dataset=digits")} == {"digits"}
 
 
+OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
+
+
 @pytest.mark.parametrize(
     ("content", "setting", "message"),
     [
+        ({}, "epohs=3", "--set epohs: unknown key; did you mean 'epochs'?"),
+        ({}, "zzz=3", "--set zzz: unknown key; there are name, base, "),
+        ({}, "record_steps=false", "--set record_steps: a study's runs all have it; leave it out."),
+        ({}, "base={record_steps: false}", "a study's runs all have it; leave it out."),
         (GRID, "base.batch_size_per_worker=16", "is the grid's; write --set 'batch_sizes=[16]'"),
         (GRID, "base={num_workers: 2}", "is the grid's; write --set 'num_workers=[2]'"),
-        (
-            {"cells": [{"changes": {"batch_size_per_worker": 8}}]},
-            "batch_size_per_worker=16",
-            "--set batch_size_per_worker: the cells of this study are written out, each with its",
-        ),
+        (OF_CELLS, "batch_size_per_worker=16", "--set batch_size_per_worker: the cells of this st"),
     ],
 )
-def test_set_of_what_the_grid_or_the_cells_say_is_refused(
-    content: dict[str, Any], setting: str, message: str
-) -> None:
+def test_a_mistake_in_set(content: dict[str, Any], setting: str, message: str) -> None:
     with pytest.raises(UserError) as refused:
-        set_in_scaling(content, [setting])
+        build_scaling_study(set_in_scaling(content, [setting]), "my.yaml", name="my")
     assert message in str(refused.value)
