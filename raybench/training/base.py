@@ -4,6 +4,8 @@ The framework is imported there, at the last moment.
 """
 
 import importlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +88,16 @@ class World(Protocol):
 
     def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
         """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        add_up, seconds = self._adder(num_bytes // 4), []
+        for _ in range(rounds):
+            self.gather([0.0])
+            began = time.perf_counter()
+            add_up()
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    def _adder(self, num_values: int) -> Callable[[], float]:
+        """Return what adds up so many numbers of all workers, and waits for it."""
         ...
 
     def gather(self, values: list[float]) -> list[list[float]]:

@@ -83,7 +83,9 @@ class Run:
         """TensorFlow's `tf.distribute.Strategy` of all workers; None of others."""
         earlier = resume.evaluations if resume else ()
         self._world, self._ledger = world, ledger
-        self._part: Any = _Plain if spec.framework == "python" else find_part(spec.framework, "own")
+        self._part = (
+            Part() if spec.framework == "python" else find_part(spec.framework, "own").Part()
+        )
         self._metric = spec.objective.judged_by
         self._rule = StopRule(
             spec.objective,
@@ -434,7 +436,7 @@ class OwnTrainer:
                 raise
 
 
-class PlainWorld:
+class PlainWorld(World):
     """The place of a worker of framework `python`, which has no others to talk to."""
 
     rank, num_workers, through = 0, 1, "none"
@@ -443,42 +445,36 @@ class PlainWorld:
     def __init__(self, device: str) -> None:
         self.device = device
 
-    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
-        """Return the seconds of sums over workers: none are needed."""
-        return [0.0] * rounds
+    def _adder(self, num_values: int) -> Callable[[], float]:
+        return lambda: 0.0
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return the values of the one worker."""
         return [values]
 
 
-class _Plain:
-    """Framework `python`; torch and tensorflow have a module with the same functions."""
+class Part:
+    """What a loop needs of its framework: of `python` nothing; torch and tensorflow have their own,
+    in a module of this name."""
 
-    @staticmethod
-    def begin(world: World, seed: int) -> None:
-        """Do nothing: Python and numpy are seeded."""
+    def begin(self, world: Any, seed: int) -> None:
+        """Seed a run, in the thread of the loop; Python and numpy are."""
 
-    @staticmethod
-    def synchronise(world: World) -> None:
-        """Do nothing: what runs on a device is the loop's to wait for."""
+    def synchronise(self, world: Any) -> None:
+        """Wait for the device."""
 
-    @staticmethod
-    def prepare(model: Any, world: World) -> Any:
-        """Return it as it is."""
+    def prepare(self, model: Any, world: Any) -> Any:
+        """Return a model as `Run.prepare` does."""
         return model
 
-    @staticmethod
-    def end() -> None:
-        """Do nothing."""
+    def end(self) -> None:
+        """Release what the framework holds of a run."""
 
-    @staticmethod
-    def pack(state: Any) -> tuple[str, bytes]:
-        """Return a kind and the bytes of plain data and arrays."""
+    def pack(self, state: Any) -> tuple[str, bytes]:
+        """Return a kind and the bytes of plain data and arrays; UserError for anything else."""
         return "arrays", pack_arrays(state)
 
-    @staticmethod
-    def unpack(content: bytes) -> Any:
+    def unpack(self, content: bytes) -> Any:
         """Return what `pack` was given."""
         return unpack_arrays(content)
 

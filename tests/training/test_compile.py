@@ -82,13 +82,13 @@ def test_xla_is_given_full_batches_alone() -> None:
     tensorflow = pytest.importorskip("tensorflow")
     spec = small_spec("tensorflow", compile="xla", epochs=1.0)
     trainer, dataset, world = new_trainer(spec)
-    steps, real, sizes = trainer._steps, trainer._steps._compiled, set[int]()  # type: ignore[attr-defined]
+    real, sizes = trainer._compiled, set[int]()  # type: ignore[attr-defined]
 
     def seen(inputs: Any, labels: Any, mixed: Any, weights: Any) -> Any:
         sizes.add(len(labels))
         return real.python_function(inputs, labels, mixed, weights)
 
-    steps._compiled = seen
+    trainer._compiled = seen  # type: ignore[attr-defined]
     tensorflow.config.run_functions_eagerly(True)
     try:
         curve = list(run(spec, dataset, trainer, world, Ledger("setup")))

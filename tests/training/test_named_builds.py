@@ -125,13 +125,13 @@ def test_a_keras_model_takes_the_librarys_weights_and_saved_ones(tmp_path: Path)
     keras = pytest.importorskip("keras")
     from raybench.training.tensorflow.named import start_from
 
-    workload = workload_of("keras:MobileNet")
+    workload = workload_of("keras:MobileNetV3Small")
     model = built("tensorflow", workload)
     model.save_weights(tmp_path / "model.weights.h5")
     model.backbone.save(tmp_path / "no_top.h5")
     before = [variable.numpy() for variable in model.backbone.variables]
     keras.utils.set_random_seed(9)
-    other = workload_of("keras:MobileNet", outputs=2)
+    other = workload_of("keras:MobileNetV3Small", outputs=2)
     again = backend("tensorflow").build_model(other, 8)
     for file in ("no_top.h5", "model.weights.h5"):
         (sentence,) = start_from(again, other, str(tmp_path / file))

@@ -407,7 +407,7 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
         spec = spec_of(framework="torch", num_workers=2)
         ledger = Ledger("setup")
         trainer = OwnTrainer(spec, loop, worlds[rank], ledger)
-        trainer.run._part = own._Plain
+        trainer.run._part = own.Part()
         curves[rank] = list(trainer.evaluations())
         trainer.finish()
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -183,10 +184,14 @@ def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], t
     return each(split.inputs, _any_rows), labels
 
 
-def mixed_signature(spec: RunSpec, split: Split) -> tuple[tf.TensorSpec, ...]:
-    """Return that of labels and shares of what samples are mixed with; nothing where none are."""
+def training_signature(spec: RunSpec, split: Split) -> list[Any]:
+    """Return that of a `Batch`. Sizes are left open, so that one trace serves all, the last partial
+    ones too."""
+    inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
-    return (signature(split)[1], *shares) if mixes(spec) else ()
+    steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
+    mixed = (labels, *shares) if mixes(spec) else ()
+    return [inputs, labels, mixed, *steps, tf.TensorSpec([None], tf.float32)]
 
 
 def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:

@@ -2,7 +2,7 @@
 
 | private                        | why                                   | without it              |
 |--------------------------------|---------------------------------------|-------------------------|
-| `keras.Layer._flatten_layers`  | no public name lists the layers that  | a walk over attributes  |
+| `keras.Layer._flatten_layers`  | no public name lists the layers that  | there is none           |
 |                                | a user's own layer holds inside       |                         |
 | `gradient_registry._registry`  | every traced sum over workers leaves  | it stays there: memory  |
 |                                | its graph there (about 6 MB a run)    | grows with every run    |
@@ -22,27 +22,7 @@ import keras
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the model and every layer below it, each once, in an order that stays."""
-    if hasattr(model, "_flatten_layers"):
-        return model._flatten_layers()
-    return _walk(model)
-
-
-def _walk(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers that are found in attributes, at any depth, in the order of Keras."""
-    found, seen = [model], {id(model)}
-    todo = _children(model)
-    while todo:
-        layer = todo.pop(0)
-        if id(layer) not in seen:
-            seen.add(id(layer))
-            found.append(layer)
-            todo = _children(layer)[::-1] + todo
-    return found
-
-
-def _children(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    parts = keras.tree.flatten(list(vars(layer).values()))
-    return [part for part in parts if isinstance(part, keras.layers.Layer)]
+    return model._flatten_layers()
 
 
 @contextlib.contextmanager

@@ -240,12 +240,3 @@ def update_moments(
 def bias_corrections(step: tf.Tensor, *, beta1: float, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - beta1^t and 1 - beta2^t, in the type of `step`."""
     return tuple(1 - tf.pow(tf.constant(beta, step.dtype), step) for beta in (beta1, beta2))
-
-
-def clip_gradients(gradients: list[tf.Tensor], most: float) -> list[tf.Tensor]:
-    """Scale all gradients by one factor, so that the norm of them together is `most` at most.
-
-    Of NaN or infinite gradients they become NaN.
-    """
-    clipped, _ = tf.clip_by_global_norm(gradients, most)
-    return list(clipped)

@@ -1,7 +1,7 @@
 """The TensorFlow training loop: one traced function per run takes many steps in a call.
 
 `model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
-is slower, so the loop over steps is inside `tf.function` (TracedSteps), on arrays held in
+is slower, so the loop over steps is inside `tf.function` (`_take`), on arrays held in
 device memory.
 
 torch traces nothing: its steps are in its loop.
@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training import base
@@ -31,12 +31,11 @@ from raybench.training.probe import check_workers, may_differ
 from raybench.training.tensorflow.batches import (
     batches_of,
     gathered,
-    mixed_signature,
     room_for_data,
     signature,
     training_batches,
+    training_signature,
 )
-from raybench.training.tensorflow.kernels import clip_gradients
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
 from raybench.training.tensorflow.model import (
     Inputs,
@@ -70,125 +69,6 @@ from raybench.training.tensorflow.world import join as join
 
 Data = tuple[Inputs, tf.Tensor, Mixed]
 """Inputs, labels and what they are mixed with, of which a pass takes some rows."""
-
-
-def steps_signature(spec: RunSpec, train: Split) -> list[Any]:
-    """Return the types of what `TracedSteps.take` is given.
-
-    Sizes are left open, so that one trace serves every batch, the last partial one too.
-    """
-    steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
-    rates = tf.TensorSpec([None], tf.float32)
-    return [*signature(train), mixed_signature(spec, train), *steps, rates]
-
-
-class TracedSteps:
-    """Steps of a model in training, as code that is traced."""
-
-    def __init__(
-        self,
-        spec: RunSpec,
-        world: World,
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        averaging: Averaging,
-        judge: Losses,
-    ) -> None:
-        self._spec, self._world = spec, world
-        self._model, self._optimizer, self._averaging = model, optimizer, averaging
-        self._losses = judge
-        self._exchange = Exchange(spec)
-        self.has_squares = self._exchange.measures
-        """Whether what `take` records has the squared norms of gradients."""
-        self._compiled = None
-        if spec.compile == "xla":
-            self._compiled = tf.function(self._gradients, jit_compile=True)
-
-    def take(
-        self,
-        inputs: Inputs,
-        labels: tf.Tensor,
-        mixed: Mixed,
-        indices: Any,
-        weights: Any,
-        rates: Any,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
-
-        Returns the loss and, where they are recorded, a row of each step.
-        """
-
-        def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            arguments = (inputs, labels, mixed), indices[step], weights[step], rates[step]
-            strategy = self._world.strategy
-            losses, squares = strategy.run(self._take_step, args=arguments)
-            loss = tf.add_n(strategy.experimental_local_results(losses))
-            return loss, strategy.experimental_local_results(squares)[0]
-
-        num_steps = tf.shape(rates)[0]
-        if self._spec.record_steps:
-            copies = copies_of(self._model.trainable_variables, self._world.strategy)
-            return take_recorded(take_one, num_steps, list(chain.from_iterable(copies)))
-        total = tf.zeros(())
-        for step in tf.range(num_steps):
-            total += take_one(step)[0]
-        return total, None
-
-    def _take_step(
-        self, data: Data, indices: Any, weights: Any, rate: Any
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced, in replica context: forward and backward per pass, then one update."""
-        self._optimizer.learning_rate.assign(rate)
-        variables = self._model.trainable_variables
-        indices, weights = self._own(indices), self._own(weights)
-        loss, gradients = self._one_pass(data, indices[0], weights[0])
-        if self._spec.accumulate > 1:
-            for index in tf.range(1, tf.shape(indices)[0]):
-                more, added = self._one_pass(data, indices[index], weights[index])
-                loss += more
-                gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        self._optimizer.apply(self._clipped(exchanged), variables)
-        self._averaging.update()
-        return loss, self._exchange.squares(gradients, exchanged)
-
-    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        most = self._spec.clip_norm
-        return gradients if most is None else clip_gradients(gradients, most)
-
-    def _own(self, columns: tf.Tensor) -> tf.Tensor:
-        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
-        replicas = self._spec.replicas_per_process
-        if replicas == 1:
-            return columns
-        width = tf.shape(columns)[1] // replicas
-        first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
-        return columns[:, first : first + width]
-
-    def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with self._world.where_data_are():
-            inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
-        given = inputs, labels, mixed, weights
-        if self._compiled is None:
-            return self._gradients(*given)
-        # Another size would be compiled too, on the training clock.
-        is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
-        return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
-
-    def _gradients(
-        self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: the loss of a pass and its gradients."""
-        variables = self._model.trainable_variables
-        with tf.GradientTape() as tape:
-            outputs = self._model(prepare_inputs(inputs), training=True)
-            losses = self._losses.training_losses(outputs, labels, mixed)
-            loss = tf.reduce_sum(losses * weights)
-        gradients = tape.gradient(
-            loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        # That of an embedding comes as its rows alone, which no sum over passes takes.
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 CLOCK_TOLERANCE_S = 0.1
@@ -324,16 +204,17 @@ class Trainer(base.Trainer):
         }
         if len(dataset.test):
             self._splits["test"] = batches_of(dataset.test, spec.prefetch, room)
-        self._steps = TracedSteps(
-            spec, world, self._model, self._optimizer, self._averaging, self._losses
-        )
+        self._exchange = Exchange(spec)
+        self._compiled = None
+        if spec.compile == "xla":
+            self._compiled = tf.function(self._gradients, jit_compile=True)
         self._average_statistics = AveragedStatistics(self._model, world.strategy)
         self._recorder = None
         if spec.record_steps:
-            self._recorder = StepRecorder(has_squares=self._steps.has_squares)
-        given = steps_signature(spec, dataset.train)
+            self._recorder = StepRecorder(has_squares=self._exchange.measures)
+        given = training_signature(spec, dataset.train)
         self._train_steps = {
-            is_frozen: tf.function(self._steps.take, given) for is_frozen in (False, True)
+            is_frozen: tf.function(self._take, given) for is_frozen in (False, True)
         }
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
 
@@ -360,6 +241,91 @@ class Trainer(base.Trainer):
                 self._recorder.add(clocks, rows)
                 clocks = self._recorder.start()
         return total
+
+    def _take(
+        self,
+        inputs: Inputs,
+        labels: tf.Tensor,
+        mixed: Mixed,
+        indices: Any,
+        weights: Any,
+        rates: Any,
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
+
+        Returns the loss and, where they are recorded, a row of each step.
+        """
+
+        def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            arguments = (inputs, labels, mixed), indices[step], weights[step], rates[step]
+            strategy = self._world.strategy
+            losses, squares = strategy.run(self._take_step, args=arguments)
+            loss = tf.add_n(strategy.experimental_local_results(losses))
+            return loss, strategy.experimental_local_results(squares)[0]
+
+        num_steps = tf.shape(rates)[0]
+        if self._spec.record_steps:
+            copies = copies_of(self._model.trainable_variables, self._world.strategy)
+            return take_recorded(take_one, num_steps, list(chain.from_iterable(copies)))
+        total = tf.zeros(())
+        for step in tf.range(num_steps):
+            total += take_one(step)[0]
+        return total, None
+
+    def _take_step(
+        self, data: Data, indices: Any, weights: Any, rate: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Traced, in replica context: forward and backward per pass, then one update."""
+        self._optimizer.learning_rate.assign(rate)
+        variables = self._model.trainable_variables
+        indices, weights = self._own(indices), self._own(weights)
+        loss, gradients = self._one_pass(data, indices[0], weights[0])
+        if self._spec.accumulate > 1:
+            for index in tf.range(1, tf.shape(indices)[0]):
+                more, added = self._one_pass(data, indices[index], weights[index])
+                loss += more
+                gradients = [old + new for old, new in zip(gradients, added, strict=True)]
+        exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
+        clipped = exchanged
+        if self._spec.clip_norm is not None:
+            clipped, _ = tf.clip_by_global_norm(exchanged, self._spec.clip_norm)
+        self._optimizer.apply(clipped, variables)
+        self._averaging.update()
+        return loss, self._exchange.squares(gradients, exchanged)
+
+    def _own(self, columns: tf.Tensor) -> tf.Tensor:
+        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
+        replicas = self._spec.replicas_per_process
+        if replicas == 1:
+            return columns
+        width = tf.shape(columns)[1] // replicas
+        first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
+        return columns[:, first : first + width]
+
+    def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with self._world.where_data_are():
+            inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
+        given = inputs, labels, mixed, weights
+        if self._compiled is None:
+            return self._gradients(*given)
+        # Another size would be compiled too, on the training clock.
+        is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
+        return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
+
+    def _gradients(
+        self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Traced: the loss of a pass and its gradients."""
+        variables = self._model.trainable_variables
+        with tf.GradientTape() as tape:
+            outputs = self._model(prepare_inputs(inputs), training=True)
+            losses = self._losses.training_losses(outputs, labels, mixed)
+            loss = tf.reduce_sum(losses * weights)
+        gradients = tape.gradient(
+            loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        # That of an embedding comes as its rows alone, which no sum over passes takes.
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Sums of loss and metric over rows of the `validation` or `test` split."""
@@ -393,7 +359,7 @@ class Trainer(base.Trainer):
         for part in self._splits.values():
             part.close()
         self._splits.clear()
-        del self._model, self._optimizer, self._averaging, self._steps
+        del self._model, self._optimizer, self._averaging, self._compiled
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()
 

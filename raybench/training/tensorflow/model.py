@@ -60,9 +60,7 @@ def batch_statistics(model: keras.Model) -> bool:
 
 def prepare_inputs(inputs: Inputs) -> Inputs:
     """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each."""
-    if isinstance(inputs, dict):
-        return {name: _prepared(one) for name, one in inputs.items()}
-    return _prepared(inputs)
+    return each(inputs, _prepared)
 
 
 def _prepared(inputs: tf.Tensor) -> tf.Tensor:

@@ -5,11 +5,11 @@ The networks of both frameworks are torchvision's, layer by layer, drawn as in t
 """
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import keras
@@ -124,10 +124,10 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
             f"Workload {workload.name}: cannot be built for images of {height} x {width} "
             f"({error}); set dataset.image_size: 224."
         ) from None
-    module = _module_of(workload.model)
+    preprocess = sys.modules[function.__module__].preprocess_input
 
     def prepare(inputs: tf.Tensor) -> tf.Tensor:
-        return module.preprocess_input(inputs * 255.0)
+        return preprocess(inputs * 255.0)
 
     return NamedModel(prepare, backbone, [keras.layers.Dense(workload.num_classes)])
 
@@ -153,12 +153,6 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
         f"Workload {workload.name}: keras.applications has no model '{workload.model}'; "
         f"{did_you_mean(workload.model, known)}"
     )
-
-
-def _module_of(name: str) -> ModuleType:
-    """Return the public module that has the network, and how its inputs are prepared."""
-    modules = [one for one in vars(keras.applications).values() if inspect.ismodule(one)]
-    return next(one for one in modules if hasattr(one, name))
 
 
 Arrays = dict[str, npt.NDArray[Any]]

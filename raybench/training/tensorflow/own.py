@@ -5,35 +5,26 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from raybench.training.own import pack_arrays
-from raybench.training.own import unpack_arrays as unpack
+from raybench.training import own
 from raybench.training.tensorflow.world import World
 
-__all__ = ["begin", "end", "pack", "prepare", "synchronise", "unpack"]
 
+class Part(own.Part):
+    """That of TensorFlow; of several workers a model is built in the scope of `Run.strategy`."""
 
-def begin(world: World, seed: int) -> None:
-    """Seed a run."""
-    keras.utils.set_random_seed(seed)
+    def begin(self, world: World, seed: int) -> None:
+        """Seed a run."""
+        keras.utils.set_random_seed(seed)
 
+    def synchronise(self, world: World) -> None:
+        """Wait for the device."""
+        if world.gpus:
+            tf.test.experimental.sync_devices()
 
-def synchronise(world: World) -> None:
-    """Wait for the device."""
-    if world.gpus:
-        tf.test.experimental.sync_devices()
+    def end(self) -> None:
+        """Release models and traced functions."""
+        keras.backend.clear_session()
 
-
-def prepare(model: keras.Model, world: World) -> keras.Model:
-    """Return it as it is: of several workers it is built in the scope of `Run.strategy`."""
-    return model
-
-
-def end() -> None:
-    """Release models and traced functions."""
-    keras.backend.clear_session()
-
-
-def pack(state: Any) -> tuple[str, bytes]:
-    """Return a kind and the bytes of plain data and arrays; of a model its weights, as a list."""
-    state = state.get_weights() if isinstance(state, keras.Model) else state
-    return "arrays", pack_arrays(state)
+    def pack(self, state: Any) -> tuple[str, bytes]:
+        """Return a kind and the bytes of plain data and arrays; of a model its weights."""
+        return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

@@ -4,7 +4,7 @@ Mirrors torch's.
 
 import contextlib
 import os
-import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
 
@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
+from raybench.training import base
 from raybench.training.machine import Seen, require_gpus
 from raybench.training.tensorflow.internals import no_new_gradients
 
 
-class World:
+class World(base.World):
     """This process's place among the workers, and the strategy that joins them, or that joins the
     replicas of this process."""
 
@@ -52,18 +53,11 @@ class World:
         rows[self.rank] = values
         return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
 
-    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
-        values = tf.zeros([1, num_bytes // 4])
+    def _adder(self, num_values: int) -> Callable[[], float]:
+        values = tf.zeros([1, num_values])
         add_up = tf.function(self._reduce_rows, [tf.TensorSpec(values.shape)])
         add_up(values)  # traced
-        seconds = []
-        for _ in range(rounds):
-            self.gather([0.0])
-            began = time.perf_counter()
-            float(add_up(values)[0, 0])  # waits for a GPU
-            seconds.append(time.perf_counter() - began)
-        return seconds
+        return lambda: float(add_up(values)[0, 0])
 
     @property
     def through(self) -> str:

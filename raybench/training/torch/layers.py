@@ -15,12 +15,13 @@ Batch normalisation over the samples of all workers. Mirrors tensorflow/layers.p
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from raybench.models import layers as description
@@ -80,13 +81,6 @@ class DepthwiseConv2d(nn.Conv2d):
             return torch.stack(outputs, dim=2).flatten(1, 2)
         side_by_side = torch.stack([one.permute(0, 2, 3, 1) for one in outputs], dim=4)
         return side_by_side.flatten(3, 4).permute(0, 3, 1, 2)
-
-
-class MeanEmbedding(nn.EmbeddingBag):
-    """The mean of the tokens' vectors, padding left out; 0 of padding alone."""
-
-    def __init__(self, vocabulary: int, size: int) -> None:
-        super().__init__(vocabulary, size, mode="mean", padding_idx=0)
 
 
 class Positions(nn.Module):
@@ -162,7 +156,9 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     description.LayerNorm: lambda one, before: nn.LayerNorm(before[-1], NORM_EPSILON),
     description.GlobalAveragePool: lambda one, before: GlobalAveragePool(is_image=len(before) == 3),
     description.Embedding: lambda one, before: nn.Embedding(one.vocabulary, one.size),
-    description.MeanEmbedding: lambda one, before: MeanEmbedding(one.vocabulary, one.size),
+    description.MeanEmbedding: lambda one, before: nn.EmbeddingBag(
+        one.vocabulary, one.size, mode="mean", padding_idx=0
+    ),
     description.Positions: lambda one, before: Positions(*before),
     description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: Residual(one.layers, before),
@@ -199,41 +195,20 @@ def average_statistics(model: nn.Module) -> None:
         one.copy_(mean.view_as(one))
 
 
-class WithActivation(nn.SyncBatchNorm):
-    """torch's before the dropout and the activation that timm puts into its layers."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__(layer.num_features, layer.eps, layer.momentum)
-        self.weight, self.bias = layer.weight, layer.bias
-        for name in (*STATISTICS, "num_batches_tracked"):
-            self.register_buffer(name, getattr(layer, name))
-        self.drop, self.act = layer.drop, layer.act
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return (N, C, ...), normalised, then dropped and activated."""
-        outputs: Tensor = self.act(self.drop(super().forward(inputs)))
-        return outputs
-
-
 def synchronise(model: nn.Module) -> nn.Module:
     """Return the model with every batch normalisation over the samples of all workers, on GPUs.
 
-    Parameters and their names stay. UserError for a layer of a kind of its own.
+    Parameters and their names stay. UserError for a layer of a kind of its own, other than that of
+    timm, which has an activation.
     """
-    if isinstance(model, KINDS):
-        return _synchronised(model)
-    for name, child in model.named_children():
-        setattr(model, name, synchronise(child))
-    return model
-
-
-def _synchronised(layer: Any) -> nn.Module:
-    if isinstance(getattr(layer, "act", None), nn.Module):
-        return WithActivation(layer)
-    if type(layer) not in KINDS:
-        raise UserError(
-            f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalisation of its "
-            "own, which cannot be synchronised; set sync_batch_norm: false."
-        )
-    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(layer)  # type: ignore[no-untyped-call]
-    return converted
+    known, timm = [*KINDS], sys.modules.get("timm.layers")  # there where a model is of it
+    if timm is not None:
+        known.append(timm.BatchNormAct2d)
+    for layer in model.modules():
+        if isinstance(layer, KINDS) and type(layer) not in known:
+            raise UserError(
+                f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalisation of "
+                "its own, which cannot be synchronised; set sync_batch_norm: false."
+            )
+    convert: Any = (timm or nn.SyncBatchNorm).convert_sync_batchnorm
+    return convert(model)  # type: ignore[no-any-return]

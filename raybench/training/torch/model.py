@@ -1,6 +1,7 @@
 """Models in torch: built from a workload, fed, judged, saved. Mirrors tensorflow/model.py."""
 
 import io
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -77,9 +78,7 @@ def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
     A view of the axes, not a copy: with several channels the result is in torch's channels
     last format, which its convolutions take as it is; of one channel with `channels_last`.
     """
-    if isinstance(inputs, dict):
-        return {name: _prepared(one, channels_last) for name, one in inputs.items()}
-    return _prepared(inputs, channels_last)
+    return each(inputs, partial(_prepared, channels_last=channels_last))
 
 
 def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:

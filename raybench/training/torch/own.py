@@ -9,49 +9,48 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from raybench.training import own
 from raybench.training.own import PLAIN, not_savable
 from raybench.training.saved import not_ours
 from raybench.training.torch.world import World
 
 
-def begin(world: World, seed: int) -> None:
-    """Seed a run, in the thread of the loop: each thread has a current GPU of its own."""
-    if world.torch_device.type == "cuda":
-        torch.cuda.set_device(world.torch_device)
-    torch.manual_seed(seed)
+class Part(own.Part):
+    """That of torch."""
 
+    def begin(self, world: World, seed: int) -> None:
+        """Seed a run, in the thread of the loop: each thread has a current GPU of its own."""
+        if world.torch_device.type == "cuda":
+            torch.cuda.set_device(world.torch_device)
+        torch.manual_seed(seed)
 
-def synchronise(world: World) -> None:
-    """Wait for the device."""
-    if world.torch_device.type == "cuda":
-        torch.cuda.synchronize(world.torch_device)
+    def synchronise(self, world: World) -> None:
+        """Wait for the device."""
+        if world.torch_device.type == "cuda":
+            torch.cuda.synchronize(world.torch_device)
 
+    def prepare(self, model: nn.Module, world: World) -> nn.Module:
+        """Return a model on the run's device, that exchanges gradients where there are others."""
+        model = model.to(world.torch_device)
+        return DistributedDataParallel(model) if world.num_workers > 1 else model
 
-def prepare(model: nn.Module, world: World) -> nn.Module:
-    """Return a model on the run's device, that exchanges gradients where there are others."""
-    model = model.to(world.torch_device)
-    return DistributedDataParallel(model) if world.num_workers > 1 else model
+    def end(self) -> None:
+        """Give memory back to a GPU."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
+    def pack(self, state: Any) -> tuple[str, bytes]:
+        """Return a kind and the bytes of plain data and tensors; UserError for anything else."""
+        buffer = io.BytesIO()
+        torch.save(_plain(state), buffer)
+        return "torch", buffer.getvalue()
 
-def end() -> None:
-    """Give memory back to a GPU."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def pack(state: Any) -> tuple[str, bytes]:
-    """Return a kind and the bytes of plain data and tensors; UserError for anything else."""
-    buffer = io.BytesIO()
-    torch.save(_plain(state), buffer)
-    return "torch", buffer.getvalue()
-
-
-def unpack(content: bytes) -> Any:
-    """Return what `pack` was given, its tensors on the CPU."""
-    try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError) as error:
-        raise not_ours(error) from None
+    def unpack(self, content: bytes) -> Any:
+        """Return what `pack` was given, its tensors on the CPU."""
+        try:
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except (UnpicklingError, RuntimeError, EOFError) as error:
+            raise not_ours(error) from None
 
 
 def _plain(value: Any) -> Any:

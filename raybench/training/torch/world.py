@@ -3,7 +3,6 @@ Mirrors tensorflow's.
 """
 
 import contextlib
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
+from raybench.training import base
 from raybench.training.machine import Seen, require_gpus
 
 
-class World:
+class World(base.World):
     """This process's place among the workers; a process group exists where there are several."""
 
     def __init__(
@@ -47,17 +47,14 @@ class World:
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
 
-    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
-        values = torch.zeros(num_bytes // 4, device=self.torch_device)
-        seconds = []
-        for _ in range(rounds):
-            self.gather([0.0])
-            began = time.perf_counter()
+    def _adder(self, num_values: int) -> Callable[[], float]:
+        values = torch.zeros(num_values, device=self.torch_device)
+
+        def add_up() -> float:
             dist.all_reduce(values)
-            float(values[0])  # waits for a GPU
-            seconds.append(time.perf_counter() - began)
-        return seconds
+            return float(values[0])
+
+        return add_up
 
     @property
     def through(self) -> str:
