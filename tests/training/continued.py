@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group_worker import serve
+from group import serve
 from local import new_trainer, small_spec
 
 from raybench.spec.run import DatasetSpec, RunSpec

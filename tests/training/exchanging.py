@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group_worker import serve
+from group import serve
 from headed import PICTURES
 from local import new_trainer, small_spec
 from one_worker import weights_of

@@ -1,4 +1,4 @@
-"""Runs a group of worker processes without Ray, and lets none leave while another reads from it.
+"""A group of worker processes without Ray, of which none leaves while another reads from it.
 
 No barrier of a framework's own can end a run: whoever is through it first closes the socket that
 another still reads from (seen in CI, with TensorFlow). So a worker writes its file when it needs
@@ -11,30 +11,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from raybench.training.base import World, find_backend
 
 LIMIT_S = 600.0
 
 
 def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
-    """Run a script of this folder as two workers, each of which does its work (`serve`)."""
+    """Run a script of this folder as two workers, each of which does its work (`serve`), until each
+    has said that it is done and ended without error."""
     path, ports = Path(__file__).with_name(script), [str(_free_port()), str(_free_port())]
     command = [sys.executable, str(path), framework, json.dumps(content)]
-    run_group(
-        [[*command, str(rank), str(folder), *ports] for rank in range(2)],
-        [folder / f"done-{rank}" for rank in range(2)],
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run_group(commands: list[list[str]], files: list[Path]) -> None:
-    """Run the commands side by side until each has written its file and ended without error."""
+    commands = [[*command, str(rank), str(folder), *ports] for rank in range(2)]
+    files = [folder / f"done-{rank}" for rank in range(2)]
     waiting, release = os.pipe()
     logs = [file.with_suffix(".log") for file in files]
     processes = []
@@ -58,3 +50,51 @@ def run_group(commands: list[list[str]], files: list[Path]) -> None:
         if process.returncode:
             failures.append(f"returncode {process.returncode}: {log.read_text()[-3000:]}")
     assert not failures, "\n\n".join(failures)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(work: Callable[[str, Any, World, Path], None]) -> NoReturn:
+    """Do the work of a script as one worker: `FRAMEWORK JSON RANK FOLDER PORT [PORT2 ...]`.
+
+    `work` is given the framework, what JSON holds, the worker's place, and where to save.
+    """
+    framework, content, rank, folder, *ports = sys.argv[1:]
+    work(framework, json.loads(content), join(framework, int(rank), ports), Path(folder))
+    leave(framework, int(rank), Path(folder))
+
+
+def join(framework: str, rank: int, ports: list[str]) -> World:
+    """Meet the others on this machine; `ports` are those of all workers, by rank."""
+    if framework == "torch":
+        import torch.distributed
+
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method=f"tcp://127.0.0.1:{ports[0]}",
+            rank=rank,
+            world_size=len(ports),
+        )
+    if framework == "tensorflow":
+        workers = [f"127.0.0.1:{port}" for port in ports]
+        task = {"type": "worker", "index": rank}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    backend = find_backend(framework)
+    return backend.join(rank=rank, num_workers=len(ports), device="cpu", num_threads=1)
+
+
+def leave(framework: str, rank: int, folder: Path) -> NoReturn:
+    """Say that all is on the disk, wait until all others have said so, and end."""
+    (folder / f"done-{rank}").touch()
+    sys.stdin.read()
+    if framework == "torch":
+        import torch.distributed
+
+        torch.distributed.destroy_process_group()
+    # A thread of gloo or TensorFlow that asks for the interpreter while it is being torn down
+    # aborts the process (seen once in CI), so there is no tear-down.
+    os._exit(0)

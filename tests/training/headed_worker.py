@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group_worker import serve
+from group import serve
 from headed import PICTURES, Headed, seen, weights_of
 
 from raybench.spec.run import RunSpec

@@ -4,16 +4,18 @@ import importlib.util
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
+from raybench.spec.metric import ACCURACY
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer, World, find_backend
+from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend
 from raybench.training.run import run
 
 FRAMEWORKS = [
@@ -31,6 +33,36 @@ def small_spec(framework: str, **changes: object) -> RunSpec:
     """Three epochs of 300 digits in batches of 64."""
     content = {"dataset": SMALL, "objective": FOR_EVER, "epochs": 3.0, "learning_rate": 3e-3}
     return RunSpec(**({"framework": framework} | content | changes))  # type: ignore[arg-type]
+
+
+def zeros(size: int, *, repeat: int = 1) -> Dataset:
+    """Samples of which their number matters alone."""
+    split = Split(np.zeros((size, 2), np.float32), np.zeros(size, np.int64))
+    return Dataset("made up", 2, train=split, validation=split, test=split, repeat=repeat)
+
+
+class NoTraining:
+    """A trainer that does nothing, and of which each test changes what it is about."""
+
+    metric, num_parameters, batch_statistics = ACCURACY, 1, False
+
+    def warm_up(self, *steps: Step) -> None:
+        pass
+
+    def train(self, steps: list[Step]) -> float:
+        return 0.0
+
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        return Totals(loss=0.0, value=0.0, squares=0.0, samples=1)
+
+    def input_seconds(self) -> float:
+        return 0.0
+
+    def memory_peak_bytes(self) -> int | None:
+        return None
+
+    def step_log(self) -> StepLog:
+        return StepLog(seconds=[], part_squares=[], whole_squares=[])
 
 
 class Place:

@@ -8,8 +8,6 @@ import numpy as np
 from regularised import Regularised
 
 from raybench.data.dataset import Dataset, Split
-from raybench.data.load import load_dataset
-from raybench.spec.run import DatasetSpec
 
 
 class Kept:
@@ -36,13 +34,6 @@ def on_demand(dataset: Dataset, wait_s: float = 0.0) -> Dataset:
         validation=Split(Kept(dataset.validation.array), dataset.validation.labels),
         test=Split(Kept(dataset.test.array), dataset.test.labels),
     )
-
-
-class DigitsOnDemand(Regularised):
-    """Digits of 8x8 that are read when they are asked for."""
-
-    def load_dataset(self, spec: DatasetSpec) -> Dataset:
-        return on_demand(load_dataset(DatasetSpec(name="digits")))
 
 
 class Napping(Regularised):

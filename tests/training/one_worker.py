@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group_worker import serve
+from group import serve
 from local import new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 

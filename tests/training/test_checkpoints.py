@@ -11,7 +11,7 @@ from group import run_two
 from local import FRAMEWORKS, alone, new_trainer
 
 from raybench.spec.errors import UserError
-from raybench.spec.run import OPTIMIZERS, RunSpec
+from raybench.spec.run import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
 from raybench.training.saved import RefusedStateError
 
@@ -24,6 +24,7 @@ LIBRARYS = {
     "torch": ("torch:NAdam", {"betas": [0.8, 0.99]}),
     "tensorflow": ("keras:Nadam", {"beta_1": 0.8}),
 }
+"""An optimizer of each one's library, and its options."""
 PASSES = {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_norm": 0.5}
 
 
@@ -33,6 +34,7 @@ PASSES = {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_n
         *(pytest.param(name, {}, marks=[pytest.mark.all] * (name in ALIKE)) for name in OPTIMIZERS),
         ("adam", PASSES),
         ("adam", {"precision": "bf16"}),
+        ("a library's", {}),
     ],
 )
 def test_a_continued_run_equals_a_whole_one(
@@ -40,16 +42,9 @@ def test_a_continued_run_equals_a_whole_one(
 ) -> None:
     """At the end of an epoch too, which is another place in the data and not in the optimizer."""
     points = [MIDDLE, END] if optimizer == "adam" else [MIDDLE]
-    check_continued(spec_of(framework, optimizer, **changes), framework, tmp_path, points)
-
-
-def test_a_run_of_a_librarys_optimizer_continues_too(framework: str, tmp_path: Path) -> None:
-    name, options = LIBRARYS[framework]
-    spec = spec_of(framework, name, optimizer_options=options)
-    check_continued(spec, framework, tmp_path, [MIDDLE])
-
-
-def check_continued(spec: RunSpec, framework: str, tmp_path: Path, points: list[int]) -> None:
+    if optimizer not in OPTIMIZERS:
+        optimizer, changes["optimizer_options"] = LIBRARYS[framework]
+    spec = spec_of(framework, optimizer, **changes)
     curve, trainer = whole(spec, alone(framework), tmp_path)
     assert [point.samples for point in curve] == [48, 90, 138, 180]
     expected = all_of(trainer, framework)

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from local import Place, ThreadWorld, thread_worlds
+from local import NoTraining, Place, ThreadWorld, thread_worlds, zeros
 
-from raybench.data.dataset import Dataset, Split
-from raybench.spec.metric import ACCURACY
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.checkpoint import RunState
@@ -24,10 +22,8 @@ STEP_S, EVAL_S, STATE_S = 0.5, 0.25, 8.0
 SAMPLES = 50
 
 
-class Scripted:
+class Scripted(NoTraining):
     """A trainer whose accuracy is a function of the steps taken, on a clock of its own."""
-
-    metric, num_parameters, batch_statistics = ACCURACY, 1, False
 
     def __init__(
         self, accuracies: list[float], *, evaluated: int = 0, slow_after: int = 99
@@ -51,9 +47,6 @@ class Scripted:
             loss=0.0, value=self._accuracies[self._evaluated - 1] * 10, squares=0.0, samples=10
         )
 
-    def input_seconds(self) -> float:
-        return 0.0
-
     def state(self) -> bytes:
         self.now += STATE_S
         return b"state"
@@ -64,11 +57,6 @@ class Scripted:
 
     def load(self, weights: bytes) -> None:
         (self._evaluated,) = weights
-
-
-def dataset() -> Dataset:
-    split = Split(np.zeros((SAMPLES, 2), np.float32), np.zeros(SAMPLES, np.int64))
-    return Dataset("fake", 2, train=split, validation=split, test=split)
 
 
 def spec_of(objective: Objective, **changes: object) -> RunSpec:
@@ -92,7 +80,7 @@ def follow(
     trainer = Scripted(accuracies, evaluated=len(earlier), slow_after=slow_after)
     ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
     (alone,) = thread_worlds(1)
-    curve = list(run(spec, dataset(), trainer, alone, ledger, resume=resume))  # type: ignore[arg-type]
+    curve = list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, alone, ledger, resume=resume))  # type: ignore[arg-type]
     return curve, trainer.rates, trainer.save()
 
 
@@ -116,6 +104,7 @@ def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_
     is_late = curve[-1].train_s > objective.max_train_seconds
     is_judged_before = is_late and objective.kind == "best_at_budget"
     assert weights == bytes([len(curve) - is_judged_before])
+    assert (curve[-1].learning_rate, curve[-1].epoch) == (rates[-1], curve[-1].samples / SAMPLES)
     assert is_late or slow_after == 99
     for point in curve[:-1]:
         rest, later, same_weights = follow(spec, accuracies, curve[: point.index + 1], slow_after)
@@ -137,7 +126,7 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
     def train(world: ThreadWorld) -> list[Evaluation]:
         trainer = Scripted([0.5] * 20, slow_after=99 - 99 * world.rank)
         ledger = Ledger("setup", clock=lambda: trainer.now)
-        return list(run(spec, dataset(), trainer, world, ledger))  # type: ignore[arg-type]
+        return list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, world, ledger))  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(2) as pool:
         curve, other = pool.map(train, thread_worlds(2))
@@ -151,10 +140,10 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
 @pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
 def test_steps_begin_anywhere(samples: int) -> None:
     spec = spec_of(OBJECTIVES[0])
-    whole = training_steps(spec, dataset(), Place())  # type: ignore[arg-type]
+    whole = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place())  # type: ignore[arg-type]
     if samples:
         assert take_until(whole, samples)[1] == samples
-    later = training_steps(spec, dataset(), Place(), samples)  # type: ignore[arg-type]
+    later = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place(), samples)  # type: ignore[arg-type]
     for _ in range(20):
         (one, size), (other, same) = next(whole), next(later)
         np.testing.assert_array_equal(one.indices, other.indices)

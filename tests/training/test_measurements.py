@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from local import NoTraining
 
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import memory
-from raybench.training.base import StepLog
 from raybench.training.machine import (
     GpuLoad,
     framework_sees,
@@ -45,9 +45,6 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     assert later > again - 0.1 * size  # a peak stays when the memory is given back
 
 
-needs_glibc = pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator"
-)
 STEPS = """
 import ctypes, resource, threading
 from pathlib import Path
@@ -96,16 +93,12 @@ def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
     return faults, returned
 
 
-@needs_glibc
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator")
 def test_memory_is_kept_from_step_to_step_and_given_back_after_the_run() -> None:
     faults, returned = steps_in_a_thread(memory.ENVIRONMENT)
     assert faults < 1000
     assert returned > 70 * 2**20
-
-
-@needs_glibc
-def test_without_it_every_step_pays_for_its_pages() -> None:
-    faults, _ = steps_in_a_thread({})
+    faults, _ = steps_in_a_thread({})  # without it every step pays for its pages
     assert faults > 5 * 80 * 2**20 // os.sysconf("SC_PAGE_SIZE") // 2
 
 
@@ -137,12 +130,8 @@ def test_the_load_is_that_of_the_gpu_and_of_the_time_asked_for(
 
 
 def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(driver: FakeNvml) -> None:
-    log = StepLog(seconds=[], part_squares=[], whole_squares=[])
-    trainer = SimpleNamespace(
-        num_parameters=1, memory_peak_bytes=lambda: None, step_log=lambda: log
-    )
     world = SimpleNamespace(gpus=(1,), gather=lambda row: [row])
-    recording = Recording(RunSpec(record_steps=True), trainer, world)  # type: ignore[arg-type]
+    recording = Recording(RunSpec(record_steps=True), NoTraining(), world)  # type: ignore[arg-type]
     recording.begin()
     driver.samples += [(300, 20), (400, 40)]
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)

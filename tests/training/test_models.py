@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import test_probe
 from framework_models import (
     backend,
     logits,
@@ -17,22 +18,10 @@ from raybench.models.find import find_workload
 from raybench.spec.errors import UserError
 
 
-class Own(Workload):
+class Own(test_probe.Own):
     """A user's workload with both builders and every hook."""
 
-    name = "own"
-    input_shape = (4,)
-    num_classes = 3
-
-    def build_torch(self):
-        import torch
-
-        return torch.nn.Linear(4, 3)
-
-    def build_keras(self):
-        import keras
-
-        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    num_classes = units = 3
 
     def torch_loss(self, outputs, labels):
         return outputs[:, 0] * 0 + 5
@@ -40,8 +29,7 @@ class Own(Workload):
     def torch_correct(self, outputs, labels):
         return labels == 1
 
-    keras_loss = torch_loss
-    keras_correct = torch_correct
+    keras_loss, keras_correct = torch_loss, torch_correct
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -77,16 +65,13 @@ def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
     assert (in_training(1) != logits(framework, model, samples(workload)[0])).any()
 
 
-def test_inputs_are_scaled_and_turned(framework):
+def test_pixels_are_scaled_and_turned_and_numbers_left_alone(framework):
     images = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
     prepared = to_numpy(backend(framework).prepare_inputs(to_framework(images, framework)))
     assert prepared.dtype == np.float32
     expected = images.transpose(0, 3, 1, 2) if framework == "torch" else images
     np.testing.assert_allclose(prepared, expected / 255, rtol=1e-6)
-
-
-def test_float_inputs_are_used_as_they_are(framework):
-    vectors = np.array([[-1.0, 300.0]], np.float32)
+    vectors = np.array([[-1.0, 300.0]], np.float32)  # as they are
     prepared = to_numpy(backend(framework).prepare_inputs(to_framework(vectors, framework)))
     np.testing.assert_array_equal(prepared, vectors)
 

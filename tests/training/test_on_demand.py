@@ -3,11 +3,10 @@
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
+from continued import all_of, facts, spec_of
 from local import FOR_EVER, FRAMEWORKS, alone, new_trainer, train
 from on_demand_data import NAP_S, Kept, Napping, on_demand
 
@@ -79,28 +78,6 @@ def as_floats(dataset: Dataset) -> Dataset:
 
     parts = {name: changed(getattr(dataset, name)) for name in ("train", "validation", "test")}
     return replace(dataset, **parts)
-
-
-@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.all), 3])
-def test_a_continued_run_on_demand_equals_a_whole_one(
-    framework: str, prefetch: int, tmp_path: Path
-) -> None:
-    spec = spec_of(
-        framework,
-        "adam",
-        workload="on_demand_data:DigitsOnDemand",
-        dataset=DatasetSpec(name="workload", limit=90),
-        prefetch=prefetch,
-    )
-    curve, trainer = whole(spec, alone(framework), tmp_path)
-    for at in (MIDDLE, END):
-        rest, again = continued(spec, alone(framework), tmp_path / str(at))
-        np.testing.assert_array_equal(facts(rest), facts(curve[at + 1 :]))
-        for one, other in zip(all_of(trainer, framework), all_of(again, framework), strict=True):
-            np.testing.assert_array_equal(one, other)
-        assert rest[0].ledger["input"] > curve[at].ledger["input"]
-        again.close()
-    trainer.close()
 
 
 def test_what_is_waited_for_is_on_the_clock(framework: str) -> None:

@@ -7,14 +7,12 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from local import ThreadWorld, thread_worlds
+from local import NoTraining, ThreadWorld, thread_worlds, zeros
 
-from raybench.data.dataset import Dataset, Split
-from raybench.spec.metric import ACCURACY
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training.base import Step, StepLog
 from raybench.training.run import Recorded, Recording, run
 from raybench.training.steps import take_until, training_steps
 
@@ -23,42 +21,23 @@ EPOCH, WORKERS = 50_000, 8
 T = TypeVar("T")
 
 
-def dataset(size: int) -> Dataset:
-    split = Split(np.zeros((size, 1), np.float32), np.zeros(size, np.int64))
-    return Dataset("made up", 2, train=split, validation=split, test=split)
-
-
 def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(work, thread_worlds(number)))
 
 
-class NoTraining:
-    """Exchanges gradients with the other rank, as data-parallel training does; takes no time."""
-
-    metric, num_parameters, batch_statistics = ACCURACY, 1, False
+class Exchanging(NoTraining):
+    """Waits for the other ranks, as data-parallel training does; takes no time."""
 
     def __init__(self, world: ThreadWorld, seconds: list[float] | None = None) -> None:
         self._world, self._seconds = world, seconds or []
-
-    def warm_up(self, *steps: Step) -> None:
-        pass
 
     def train(self, steps: list[Step]) -> float:
         self._world.gather([0.0])
         return 0.0
 
-    def evaluate(self, part: str, rows: slice) -> Totals:
-        return Totals(loss=0.0, value=0.0, squares=0.0, samples=1)
-
-    def input_seconds(self) -> float:
-        return 0.0
-
     def step_log(self) -> StepLog:
         return StepLog(seconds=self._seconds, part_squares=[], whole_squares=[])
-
-    def memory_peak_bytes(self) -> int | None:
-        return None
 
 
 def test_the_skew_between_commands_is_not_on_the_clock() -> None:
@@ -67,7 +46,7 @@ def test_the_skew_between_commands_is_not_on_the_clock() -> None:
 
     def seconds(world: ThreadWorld) -> float:
         found = []
-        for evaluation in run(spec, dataset(64), NoTraining(world), world, Ledger("setup")):  # type: ignore[arg-type]
+        for evaluation in run(spec, zeros(64), Exchanging(world), world, Ledger("setup")):  # type: ignore[arg-type]
             found.append(evaluation.train_s)
             time.sleep(LATE_S * world.rank)  # rank 1 is told late that it goes on
         return found[-1]
@@ -82,9 +61,9 @@ def recorded(batch_each: int, epochs: int) -> list[Recorded]:
     spec = RunSpec(num_workers=WORKERS, batch_size_per_worker=batch_each)
 
     def of(world: ThreadWorld) -> Recorded:
-        steps, _ = take_until(training_steps(spec, dataset(EPOCH), world), epochs * EPOCH)
+        steps, _ = take_until(training_steps(spec, zeros(EPOCH), world), epochs * EPOCH)
         own = [1e-6 * np.count_nonzero(step.weights) for step in steps]
-        return Recording(spec, NoTraining(world, own), world).end(steps)  # type: ignore[arg-type]
+        return Recording(spec, Exchanging(world, own), world).end(steps)  # type: ignore[arg-type]
 
     return on_ranks(WORKERS, of)
 

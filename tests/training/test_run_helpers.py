@@ -3,9 +3,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from local import Place
+from local import Place, zeros
 
-from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.steps import (
@@ -21,12 +20,6 @@ SIZES = [1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48]
 
 def worlds(num_workers):
     return [Place(rank, num_workers) for rank in range(num_workers)]
-
-
-def dataset(num_samples=100, repeat=1):
-    inputs = np.zeros((num_samples, 2), np.float32)
-    split = Split(inputs, np.zeros(num_samples, np.int64))
-    return Dataset("fake", 2, train=split, validation=split, test=split, repeat=repeat)
 
 
 def steps_of(batch, *, workers=1, per_worker=8, accumulate=1):
@@ -52,7 +45,7 @@ def epoch(spec, data, num_epochs=1):
 
 
 def test_weights_of_samples_are_theirs_in_every_step():
-    data, weights = dataset(50), np.arange(50, dtype=np.float32) / 24.5
+    data, weights = zeros(50), np.arange(50, dtype=np.float32) / 24.5
     data = replace(data, train=replace(data.train, weights=weights))
     for steps in epoch(RunSpec(num_workers=2, batch_size_per_worker=8, accumulate=2), data):
         for number, step in enumerate(steps):
@@ -65,10 +58,10 @@ def test_weights_of_samples_are_theirs_in_every_step():
 
 
 def test_rounds_count_how_often_a_sample_stood_before():
-    plain = epoch(RunSpec(batch_size_per_worker=16), dataset(20, repeat=3))[0]
+    plain = epoch(RunSpec(batch_size_per_worker=16), zeros(20, repeat=3))[0]
     assert all(step.rounds is None for step in plain)
     spec = RunSpec(batch_size_per_worker=8, num_workers=2, augment=["flip"])
-    ranks = epoch(spec, dataset(20, repeat=3), num_epochs=2)
+    ranks = epoch(spec, zeros(20, repeat=3), num_epochs=2)
     seen = [
         (int(row), int(number))
         for steps in zip(*ranks, strict=True)
@@ -114,7 +107,7 @@ def test_a_batch_is_shared_out_whole_with_weights_that_sum_to_one(
 def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumulate):
     """Batch normalisation fails on one."""
     spec = RunSpec(num_workers=workers, batch_size_per_worker=8, accumulate=accumulate)
-    ranks = epoch(spec, dataset(num_samples))
+    ranks = epoch(spec, zeros(num_samples))
     assert sorted(np.concatenate([counted(steps) for steps in ranks])) == [*range(num_samples)]
     for step in itertools.chain.from_iterable(ranks):
         passes, width = step.indices.shape
@@ -123,21 +116,9 @@ def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumula
         assert np.count_nonzero(step.weights, axis=1).min() > 1
 
 
-@pytest.mark.parametrize("num_samples", [96, 100, 101, 7])
-@pytest.mark.parametrize("parts", [{"num_workers": 2}, {"accumulate": 2}])
-def test_workers_and_passes_see_the_samples_of_one_large_batch(num_samples, parts):
-    data = dataset(num_samples)
-    one = epoch(RunSpec(num_workers=1, batch_size_per_worker=16, seed=3), data)
-    two = epoch(RunSpec(batch_size_per_worker=8, seed=3, **parts), data)
-    assert {len(one[0])} == set(map(len, two))
-    for single, *pair in zip(one[0], *two, strict=True):
-        np.testing.assert_array_equal(counted([single]), counted(pair))
-        assert {step.learning_rate for step in pair} == {single.learning_rate}
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_an_epoch_holds_every_sample_once_and_the_next_in_another_order(workers):
-    data = dataset(50)
+    data = zeros(50)
     ranks = epoch(RunSpec(num_workers=workers, batch_size_per_worker=7), data, num_epochs=2)
     seen = np.concatenate([counted(steps) for steps in zip(*ranks, strict=True)])
     assert len(seen) == 100
@@ -146,24 +127,16 @@ def test_an_epoch_holds_every_sample_once_and_the_next_in_another_order(workers)
     assert (seen[:50] != seen[50:]).any()
 
 
-def test_seeds_give_orders_of_their_own():
-    one, same, other = (
-        counted(epoch(RunSpec(seed=seed), dataset())[0]).tolist() for seed in (1, 1, 2)
-    )
-    assert one == same
-    assert one != other
-
-
 def test_the_rate_follows_the_samples_of_all_workers():
     spec = RunSpec(
         num_workers=2, batch_size_per_worker=5, schedule="cosine", epochs=1.0, learning_rate=1.0
     )
-    rates = [step.learning_rate for step in epoch(spec, dataset(40))[1]]
+    rates = [step.learning_rate for step in epoch(spec, zeros(40))[1]]
     assert rates == pytest.approx([0.5 * (1 + np.cos(np.pi * n / 4)) for n in range(4)])
 
 
 def test_take_until_takes_whole_steps_and_goes_on_where_it_stopped():
-    steps = training_steps(RunSpec(batch_size_per_worker=16), dataset(40), Place())
+    steps = training_steps(RunSpec(batch_size_per_worker=16), zeros(40), Place())
     sizes = []
     for wanted in (1, 17, 16, 40):
         chunk, seen = take_until(steps, wanted)
@@ -177,7 +150,7 @@ def test_take_until_takes_whole_steps_and_goes_on_where_it_stopped():
 @pytest.mark.parametrize("num_samples", [5, 100])
 def test_warm_up_has_the_shape_of_the_first_step(num_samples):
     spec = RunSpec(num_workers=2, batch_size_per_worker=8, accumulate=2)
-    data = dataset(num_samples)
+    data = zeros(num_samples)
     for world in worlds(2):
         warm = warm_up_step(spec, data, world)
         first, _ = next(training_steps(spec, data, world))
@@ -189,7 +162,7 @@ def test_warm_up_has_the_shape_of_the_first_step(num_samples):
 @pytest.mark.parametrize("num_samples", [9, 32, 33, 34, 39, 100])
 def test_warm_up_on_gpus_has_every_shape_of_an_epoch(num_samples):
     spec = RunSpec(num_workers=2, batch_size_per_worker=8, gpus_per_worker=1)
-    data = dataset(num_samples)
+    data = zeros(num_samples)
     for world in worlds(2):
         steps = training_steps(spec, data, world)
         epoch, _ = take_until(steps, num_samples)
@@ -256,8 +229,3 @@ def test_data_parallel_cuts_a_pass_where_replicas_meet(size: int) -> None:
         chunks = torch.from_numpy(rows).chunk(4)
         expected = [part.indices[number] for part in parts_of(step, 4)]
         assert [chunk.tolist() for chunk in chunks] == [part.tolist() for part in expected]
-
-
-def test_the_warm_up_has_the_shape_of_a_full_step() -> None:
-    spec = replicas_spec(2, per_worker=8, accumulate=2)
-    assert warm_up_step(spec, dataset(), Place()).indices.shape == (2, 16)

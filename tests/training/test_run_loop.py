@@ -85,15 +85,6 @@ def test_evaluations_come_every_so_many_samples(framework: str) -> None:
     assert [point.samples for point in curve] == expected
 
 
-def test_stops_at_the_target_and_holds_it(framework: str) -> None:
-    objective = Objective(target=0.3, hold=2)
-    curve, _ = train(small_spec(framework, objective=objective, epochs=30.0))
-    assert curve[-1].stop == "target"
-    assert min(curve[-1].value, curve[-2].value) >= 0.3
-    assert curve[-1].time_to_target_s == curve[-2].train_s
-    assert curve[-2].time_to_target_s is None
-
-
 @pytest.mark.parametrize("kind", ["time_to_target", "best_at_budget"])
 @pytest.mark.parametrize(("step_s", "budget_s"), [(0.5, 100.0), (4.0, 60.0), (90.0, 60.0)])
 def test_an_interval_that_would_take_much_too_long_is_cut(
@@ -126,36 +117,11 @@ def test_nan_ends_the_run_as_a_failure(framework: str) -> None:
     assert len(curve) < 50
 
 
-def test_the_rate_really_used_is_in_the_curve(framework: str) -> None:
-    curve, _ = train(small_spec(framework, schedule="cosine", warmup_epochs=1.0))
-    # Last steps of the epochs: at the peak, then the cosine at (556 - 300) / 600 and so on.
-    assert curve[0].learning_rate == pytest.approx(3e-3)
-    for point in curve[1:]:
-        progress = (point.samples - 44 - 300) / 600  # the last batch of an epoch has 44
-        expected = 3e-3 * 0.5 * (1 + math.cos(math.pi * progress))
-        assert point.learning_rate == pytest.approx(expected, rel=1e-6)
-
-
-def test_repeat_makes_epochs_longer(framework: str) -> None:
-    dataset = small_spec(framework).dataset.model_copy(update={"repeat": 4})
-    curve, _ = train(small_spec(framework, dataset=dataset, epochs=0.5))
-    assert curve[-1].samples == 640  # the first whole step at or after 600
-    assert curve[-1].epoch == 640 / 1200
-
-
 def test_bf16_learns(framework: str) -> None:
     curve, _ = train(small_spec(framework, precision="bf16"))
     assert curve[-1].value > 0.5
     full, _ = train(small_spec(framework))
     assert curve[0].train_loss != full[0].train_loss  # it took effect
-
-
-def test_dropout_trains_and_is_off_in_evaluation(framework: str) -> None:
-    dataset = small_spec(framework).dataset.model_copy(update={"image_size": 32, "limit": 64})
-    spec = small_spec(framework, workload="cnn7", dataset=dataset, epochs=1.0)
-    _, trainer = train(spec)
-    first = trainer.evaluate("validation", slice(0, 50))
-    assert trainer.evaluate("validation", slice(0, 50)) == first
 
 
 def test_a_run_needs_no_test_split(

@@ -12,23 +12,6 @@ from raybench.training.torch.layers import DepthwiseConv2d, build_layers  # noqa
 from raybench.training.torch.model import build_model  # noqa: E402
 
 
-def stock(depthwise: bool) -> "torch.nn.Sequential":
-    """The layers of mnist_small or mnist_large as torch's documentation has them."""
-    nn = torch.nn
-    if not depthwise:
-        return nn.Sequential(
-            *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-            *(nn.Linear(6272, 64), nn.ReLU(), nn.Linear(64, 10)),
-        )
-    return nn.Sequential(
-        *(nn.Conv2d(1, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(128, 256, 3, padding=1, groups=128), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(256, 512, 3, padding=1, groups=256), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(4608, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()),
-        nn.Linear(512, 10),
-    )
-
-
 @pytest.mark.parametrize("multiplier", [1, 2, 3])
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_a_depthwise_convolution_has_its_filters_in_torch_s_order(multiplier, padding):
@@ -55,7 +38,11 @@ def test_training_is_bit_for_bit_a_plain_loop_of_the_same_layout_with_torch_s_ow
     spec = small_spec("torch", dataset=SMALL.model_copy(update={"limit": 256}), epochs=2.0)
     _, trainer = train(spec)
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    model = stock(depthwise=False)
+    nn = torch.nn
+    model = nn.Sequential(  # mnist_small, as torch's documentation has its layers
+        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(6272, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
     model.load_state_dict(build_model(workload, spec.seed).state_dict())
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(model.parameters(), lr=spec.learning_rate, fused=True)
