@@ -120,14 +120,12 @@ def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict
         return {"error": f"{what} took longer than {TIMEOUT_S:g} s; make it smaller or faster."}
     if process.returncode == 0 and answer:
         return json.loads(answer)  # type: ignore[no-any-return]
+    code = process.returncode
+    end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return {
-        "error": f"{what} ended with {_end(process.returncode)}.",
+        "error": f"{what} ended with {end}.",
         "details": errors.decode(errors="replace"),
     }
-
-
-def _end(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _sample(dataset: Dataset) -> str:

@@ -418,22 +418,19 @@ class OwnTrainer:
         told: BaseException | None = None
         try:
             with users_code(f"{self._name} failed"):
-                self._run_loop()
+                random.seed(self._spec.seed)
+                np.random.seed(self._spec.seed)  # noqa: NPY002 (what a user's loop may draw from)
+                self.run._part.begin(self.run._world, self._spec.seed)
+                try:
+                    self._loop(self.run)
+                except SystemExit as ended:
+                    if ended.code:
+                        raise
         except Stopped:
             pass  # it did not look at what report returned
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             told = error
         self.run._told.put(told)
-
-    def _run_loop(self) -> None:
-        random.seed(self._spec.seed)
-        np.random.seed(self._spec.seed)  # noqa: NPY002 (what a user's loop may draw from)
-        self.run._part.begin(self.run._world, self._spec.seed)
-        try:
-            self._loop(self.run)
-        except SystemExit as ended:
-            if ended.code:
-                raise
 
 
 class PlainWorld(World):

@@ -142,7 +142,7 @@ def run(
         sums = np.sum(rows, axis=0)
         ledger.enter("report")
         ledgers = world.gather(_row(ledger, trainer))
-        snapshot = merge_ranks([_from_row(row) for row in ledgers])
+        snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
         before, parts = parts, _parts(ledgers)
         train_loss = float(sums[0]) / len(chunk)
         value = metric.finish(float(sums[1] / sums[3]), of_mean)
@@ -230,10 +230,6 @@ def _row(ledger: Ledger, trainer: Trainer) -> list[float]:
     return [snapshot[name] for name in _NAMES]
 
 
-def _from_row(row: list[float]) -> dict[str, float]:
-    return dict(zip(_NAMES, row, strict=True))
-
-
 def _parts(rows: list[list[float]]) -> np.ndarray:
     """Return a row for each rank: what `Evaluation.rank_parts` is the difference of."""
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
@@ -266,7 +262,9 @@ class Recording:
 
     def end(self, steps: list[Step]) -> Recorded:
         """Return what the last `train` has recorded of its steps; a barrier for all ranks."""
-        share, memory = self._gpu_share(), self._trainer.memory_peak_bytes()
+        known = [share for gpu in self._gpus if (share := gpu.share()) is not None]
+        share = sum(known) / len(known) if known else None
+        memory = self._trainer.memory_peak_bytes()
         log, num = self._trainer.step_log(), len(steps)
         samples = [float(step.num_samples) for step in steps]
         row = [_or_nan(share), _or_nan(memory), *log.seconds, *samples, *log.part_squares]
@@ -283,11 +281,6 @@ class Recording:
             bytes_exchanged_per_step=self._bytes,
             noise_scale=_noise(parts, log.whole_squares, counts),
         )
-
-    def _gpu_share(self) -> float | None:
-        """Return the mean of this process's GPUs; None where none is known."""
-        shares = [share for gpu in self._gpus if (share := gpu.share()) is not None]
-        return sum(shares) / len(shares) if shares else None
 
 
 def evenness(seconds: np.ndarray) -> float | None:

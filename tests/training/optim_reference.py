@@ -103,17 +103,7 @@ class Reference:
         self.num_steps += 1
         self.largest_rate = max(self.largest_rate, rate)
         self.rates_squared += self.largest_rate**2
-        update = {
-            "adam": self._adam,
-            "radam": self._radam,
-            "lars": self._lars,
-            "lamb": self._lamb,
-            "sgd": self._sgd,
-            "nadamw": self._nadamw,
-            "lion": self._lion,
-            "schedule_free_adamw": self._schedule_free,
-            "muon": self._muon,
-        }[self.name]
+        update = getattr(self, f"_{self.name}")
         for i, grad in enumerate(grads):
             excluded = grad.ndim <= 1
             decay = 0.0 if excluded else self.weight_decay
@@ -161,7 +151,9 @@ class Reference:
         self.first[i] = self.beta2 * m + (1 - self.beta2) * g
         return w - lr * (direction + decay * w)
 
-    def _schedule_free(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
+    def _schedule_free_adamw(
+        self, i: int, g: np.ndarray, lr: float, decay: float, _: bool
+    ) -> np.ndarray:
         """Algorithm 1 of arXiv 2405.15682; `first` is z."""
         if self.num_steps == 1:
             self.first[i] = self.weights[i].copy()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
 ALIKE = ("adamw", "nadamw", "lion", "muon", "radam", "lamb", "sgd")
-"""Those whose state is of the kinds that others have; test_*_optim.py saves theirs too."""
+"""Those whose state is of the kinds that others have."""
 LIBRARYS = {
     "torch": ("torch:NAdam", {"betas": [0.8, 0.99]}),
     "tensorflow": ("keras:Nadam", {"beta_1": 0.8}),

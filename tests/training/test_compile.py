@@ -39,11 +39,14 @@ def test_what_the_warm_up_compiles_serves_all_steps(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     torch = pytest.importorskip("torch")
-    real = torch.compile
+    real, modes = torch.compile, list[str]()
+
+    def compile_in_no_time(one: Any, *, mode: str, **given: Any) -> Any:
+        modes.append(mode)
+        return real(one, backend="eager", **given)
+
     # What would compile anew is found out before the part that takes long.
-    monkeypatch.setattr(
-        torch, "compile", lambda one, *, mode, **given: real(one, backend="eager", **given)
-    )
+    monkeypatch.setattr(torch, "compile", compile_in_no_time)
     monkeypatch.setattr(shutil, "which", lambda name: name)
     spec = small_spec("torch", compile="default", **changes)
     for _ in range(2):
@@ -52,30 +55,7 @@ def test_what_the_warm_up_compiles_serves_all_steps(
         with torch.compiler.set_stance("fail_on_recompile"):
             trainer.train(take_until(training_steps(spec, dataset, world), 600)[0])
         trainer.close()
-
-
-def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that takes a minute for each size of a batch, and a clock that shows it."""
-    torch = pytest.importorskip("torch")
-    now, modes = [0.0], list[str]()
-
-    def compile_slowly(one_pass: Any, *, dynamic: bool, mode: str) -> Any:
-        known = set[int]()
-        modes.append(mode)
-
-        def compiled(inputs: Any, labels: Any, mixed: Any) -> Any:
-            now[0] += 0.0 if len(labels) in known else 60.0
-            known.add(len(labels))
-            return one_pass(inputs, labels, mixed)
-
-        return compiled
-
-    monkeypatch.setattr(torch, "compile", compile_slowly)
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    spec = small_spec("torch", compile="max-autotune", epochs=2.0)
-    trainer, dataset, world = new_trainer(spec)
-    *_, last = run(spec, dataset, trainer, world, Ledger("setup", clock=lambda: now[0]))
-    assert (modes, last.ledger["compile"], last.train_s) == (["max-autotune"], 60.0, 0.0)
+    assert modes == ["default"] * 2
 
 
 def test_xla_is_given_full_batches_alone() -> None:

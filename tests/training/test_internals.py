@@ -1,9 +1,7 @@
 """The private things of torch, TensorFlow and Keras are still what internals.py takes them for,
 and what is done without them gives the same numbers."""
 
-import inspect
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,37 +18,6 @@ keras = pytest.importorskip("keras")
 
 from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
 from raybench.training.torch import internals as torch_internals  # noqa: E402
-from raybench.training.torch import kernels, optim, state  # noqa: E402
-
-FOREACH = re.findall(r"foreach\.(\w+)\(", "".join(map(inspect.getsource, (kernels, optim, state))))
-
-
-@pytest.mark.parametrize("name", sorted(set(FOREACH)))
-def test_one_kernel_for_all_tensors_gives_what_one_tensor_at_a_time_gives(name):
-    """As the optimizers call each: with lists, numbers, or tensors of one number."""
-    values, others = (
-        [torch.tensor([4.0, 9.0, size]) for size in sizes] for sizes in ((1, 2), (3, -5))
-    )
-    factors = list(torch.tensor([3.0, -1.0]).unbind())
-    calls = {
-        "add": [((others,), {"alpha": 3.0})],
-        "add_": [((others,), {"alpha": -1.0}), ((1.0,), {})],
-        "mul_": [((0.25,), {}), ((factors[0],), {})],
-        "div": [((others,), {})],
-        "div_": [((0.5,), {})],
-        "lerp": [((others, 0.5), {})],
-        "lerp_": [((others, 0.5), {})],
-        "addcmul_": [((others, others), {"value": -1.0}), ((others, factors), {"value": 2.0})],
-        "clamp_max_": [((1.0,), {})],
-        "clamp_min_": [((-1.0,), {})],
-    }
-    for given, options in calls.get(name, [((), {})]):
-        together, alone = ([one.clone() for one in values] for _ in range(2))
-        found = getattr(torch_internals.foreach, name)(together, *given, **options)
-        for index, one in enumerate(alone):
-            own = [each[index] if isinstance(each, list) else each for each in given]
-            expected = getattr(one, name)(*own, **options)
-            torch.testing.assert_close((found or together)[index], expected)
 
 
 def test_the_installed_torch_has_the_fused_kernels():

@@ -10,9 +10,7 @@ from framework_models import (
     to_framework,
     to_numpy,
 )
-from local import small_spec, train
 
-from raybench.data.dataset import Dataset, Split
 from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
 from raybench.spec.errors import UserError
@@ -134,16 +132,6 @@ def test_statistics_of_a_workers_own_batch_are_found(framework):
     assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
     assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
     assert not module.batch_statistics(module.build_model(Own(), 0))
-
-
-def test_an_epoch_that_leaves_one_sample_over_trains_with_batch_normalisation(framework):
-    """torch: "Expected more than 1 value per channel"."""
-    rng = np.random.default_rng(0)
-    split = Split(rng.random((33, 4), np.float32), rng.integers(0, 3, 33))
-    data = Dataset("one over", 3, split, split, split)
-    spec = small_spec(framework, batch_size_per_worker=16, epochs=2.0)
-    curve, _ = train(spec, workload=Normalised(synchronized=False), dataset=data)
-    assert len(curve) == 2
 
 
 def test_a_workload_without_the_builder_is_refused(framework):

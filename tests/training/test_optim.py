@@ -74,12 +74,6 @@ class InTorch:
         assert all(one is param for (one, _), param in zip(pairs, self.params, strict=True))
         return [average.numpy() for _, average in pairs]
 
-    def saved(self):
-        return self.optimizer.state_dict()
-
-    def load(self, state):
-        self.optimizer.load_state_dict(state)
-
 
 class InKeras:
     """The same in Keras, traced."""
@@ -101,14 +95,6 @@ class InKeras:
         back = 1 / self.optimizer.beta1 - 1
         both = zip(*self.optimizer.weights_and_aheads(), strict=True)
         return [w.numpy() - back * d.numpy() for w, d in both]
-
-    def saved(self):
-        state: dict[str, np.ndarray] = {}
-        self.optimizer.save_own_variables(state)
-        return state
-
-    def load(self, state):
-        self.optimizer.load_own_variables(state)
 
 
 IN = {"torch": InTorch, "tensorflow": InKeras}
@@ -184,22 +170,6 @@ def test_weights_without_gradient_are_skipped(name, path):
     mine.step([np.ones_like(w) if i == 1 else None for i, w in enumerate(initial_weights())], 1e-2)
     for i, (w, initial) in enumerate(zip(mine.weights(), initial_weights(), strict=True)):
         assert np.array_equal(w, initial) == (i != 1)
-
-
-@EACH
-def test_saved_state_continues_the_run(framework, name, path, tmp_path):
-    whole = new(framework, name)
-    run(whole, name, last=13)
-    state, weights = whole.saved(), [w.astype(np.float32) for w in whole.weights()]
-    if framework == "torch":
-        torch.save(state, tmp_path / "optimizer.pt")
-        state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
-    second = new(framework, name, weights=weights)
-    second.load(state)
-    for mine in (whole, second):
-        run(mine, name, first=13, last=20)
-    for w, v in zip(whole.weights(), second.weights(), strict=True):
-        np.testing.assert_array_equal(w, v)
 
 
 @pytest.mark.parametrize("framework", IN)

@@ -1,7 +1,6 @@
 """A training loop of the user's own: its clock, reports, stop, checkpoints, and what goes wrong in
 it, on one worker and on two, without Ray and (but for a few) without a framework."""
 
-import importlib.util
 import math
 import random
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import thread_worlds
+from local import FRAMEWORKS, alone, thread_worlds
 
 import raybench
 from raybench.spec.errors import UserError
@@ -22,7 +21,6 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
 from raybench.training import own
-from raybench.training.base import find_backend
 from raybench.training.own import OwnTrainer, PlainWorld, Run, pack_arrays, state_of, unpack_arrays
 from raybench.training.saved import Checkpoints, RefusedStateError
 
@@ -167,32 +165,17 @@ def test_the_budget_and_nan_end_it() -> None:
     assert (last.failure, last.stop, last.index) == ("nan", None, 1)
 
 
-def test_a_loop_that_the_search_stops_returns() -> None:
-    ended = threading.Event()
-
-    def loop(run: Run) -> None:
-        for _ in run.epochs():
-            with run.training():
-                time.sleep(0.001)
-            if run.report(0.5, samples=1):
-                break
-        ended.set()
-
-    worker = Worker(loop, epochs=1000.0)
-    evaluations = worker.trainer.evaluations()
-    next(evaluations)
-    next(evaluations)
-    worker.trainer.finish()
-    assert ended.is_set()
-
-
+@pytest.mark.parametrize("looks", [True, False])
 @pytest.mark.parametrize("uses_epochs", [True, False])
-def test_one_that_does_not_look_is_stopped_all_the_same(uses_epochs: bool) -> None:
+def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> None:
+    """Also one that does not look at what `report` returns."""
+
     def loop(run: Run) -> None:
         for _ in run.epochs() if uses_epochs else iter(int, 1):
             with run.training():
                 time.sleep(0.001)
-            run.report(0.5, samples=1)
+            if run.report(0.5, samples=1) and looks:
+                break
 
     worker = Worker(loop, epochs=1e6)
     next(worker.trainer.evaluations())
@@ -312,24 +295,19 @@ def test_runs_of_one_seed_draw_the_same() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def saving(run: Run, *, seen: list[Any]) -> None:
-    state = run.resume()
-    seen.append(state)
-    total = 0 if state is None else state["total"]
-    for epoch in run.epochs():
-        with run.training():
-            total += epoch + 1
-        run.save({"total": total, "weights": [np.full(3, float(total))]})
-        if run.report(0.1, samples=5):
-            return
-
-
 def test_a_run_goes_on_from_its_checkpoint() -> None:
     seen: list[Any] = []
     spec = spec_of(epochs=4.0, checkpoint_every_s=1e-9)
 
     def loop(run: Run) -> None:
-        saving(run, seen=seen)
+        seen.append(state := run.resume())
+        total = 0 if state is None else state["total"]
+        for epoch in run.epochs():
+            with run.training():
+                total += epoch + 1
+            run.save({"total": total, "weights": [np.full(3, float(total))]})
+            if run.report(0.1, samples=5):
+                return
 
     world, ledger = PlainWorld("cpu"), Ledger("setup")
     first = OwnTrainer(spec, loop, world, ledger)
@@ -422,28 +400,24 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
     assert curves[0][0].samples == 40
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"no {framework}")
-    backend = find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    built: list[Any] = []
+    world = alone(framework)
 
     def loop(run: Run) -> None:
         if framework == "torch":
             import torch
 
-            built.append(run.prepare(torch.nn.Linear(3, 2)))
+            saved: Any = {"model": run.prepare(torch.nn.Linear(3, 2)), "epoch": 4}
             assert run.device == "cpu"
         else:
             import keras
 
-            built.append(run.prepare(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])))
+            saved = run.prepare(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
             assert run.strategy is not None
         with run.training():
             pass
-        run.save({"model": built[-1], "epoch": 4} if framework == "torch" else built[-1])
+        run.save(saved)
         run.report(0.5, samples=1)
 
     weights = []

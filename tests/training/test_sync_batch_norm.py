@@ -1,6 +1,5 @@
 """Batch normalisation over all workers: two workers are one with twice the batch."""
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -62,23 +61,6 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
     assert (ranks[0]["own.seen"] != ranks[1]["own.seen"]).all()
     for rank in ranks:
         np.testing.assert_array_equal(rank["seen"], ranks[0]["own.seen"])
-
-
-def test_torch_sends_no_buffers_while_it_trains(tmp_path: Path) -> None:
-    dist = pytest.importorskip("torch.distributed")
-    from torch import nn
-
-    from raybench.training.torch.world import Exchange, meet_in_file
-
-    meet_in_file(backend="gloo", member=0, size=1, file=str(tmp_path / "meet"), timeout_s=60)
-    try:
-        model = nn.BatchNorm1d(2)
-        spec = spec_of("torch", 2, sync_batch_norm=False, gpus_per_worker=0)
-        parallel = Exchange(spec, model, contextlib.nullcontext).model
-        assert isinstance(parallel, nn.parallel.DistributedDataParallel)
-        assert not parallel.broadcast_buffers
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

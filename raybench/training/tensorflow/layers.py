@@ -98,11 +98,6 @@ class Residual(keras.layers.Layer):
         return inputs + outputs
 
 
-def _average_pool(before: Shape) -> keras.layers.Layer:
-    is_image, kinds = len(before) == 3, keras.layers
-    return kinds.GlobalAveragePooling2D() if is_image else kinds.GlobalAveragePooling1D()
-
-
 _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     description.Conv: lambda one, before: keras.layers.Conv2D(
         one.filters, one.kernel, padding=one.padding
@@ -122,7 +117,11 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     description.LayerNorm: lambda one, before: keras.layers.LayerNormalization(
         epsilon=NORM_EPSILON
     ),
-    description.GlobalAveragePool: lambda one, before: _average_pool(before),
+    description.GlobalAveragePool: lambda one, before: (
+        keras.layers.GlobalAveragePooling2D()
+        if len(before) == 3
+        else keras.layers.GlobalAveragePooling1D()
+    ),
     description.Embedding: lambda one, before: keras.layers.Embedding(one.vocabulary, one.size),
     description.MeanEmbedding: lambda one, before: MeanEmbedding(one.vocabulary, one.size),
     description.Positions: lambda one, before: Positions(*before),

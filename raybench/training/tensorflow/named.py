@@ -79,7 +79,9 @@ class NamedModel(keras.Model):
     ) -> None:
         super().__init__()
         self._prepare, self._channels = prepare, backbone.input_shape[-1]
-        self.backbone, self.head = backbone, keras.Sequential([*head, _float32()], name="head")
+        # The last layer makes the outputs float32 under a bf16 policy too.
+        float32 = keras.layers.Activation("linear", dtype="float32")
+        self.backbone, self.head = backbone, keras.Sequential([*head, float32], name="head")
         self.head.build(backbone.output_shape)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -93,11 +95,6 @@ class NamedModel(keras.Model):
         is_learning = training and self.backbone.trainable
         features = self.backbone(self._prepare(inputs), training=is_learning)
         return self.head(features, training=training)
-
-
-def _float32() -> keras.layers.Layer:
-    # The last layer makes the outputs float32 under a bf16 policy too.
-    return keras.layers.Activation("linear", dtype="float32")
 
 
 def build_keras(workload: NamedWorkload) -> NamedModel:

@@ -276,12 +276,8 @@ def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
     if found.dtype != tf.float64:
         found = tf.cast(found, tf.float32)
     found = found / (tf.norm(found) + SMALLEST_NORM)
-    found = newton_schulz(found, _products, _polynomial)
+    found = newton_schulz(found, lambda one: tf.matmul(one, one, transpose_b=True), _polynomial)
     return tf.cast(tf.transpose(found) if is_tall else found, matrix.dtype)
-
-
-def _products(matrix: tf.Tensor) -> tf.Tensor:
-    return tf.matmul(matrix, matrix, transpose_b=True)
 
 
 def _polynomial(products: tf.Tensor) -> tf.Tensor:

@@ -125,7 +125,12 @@ class Averaging:
         self.variables: list[keras.Variable] = []
         """What a run goes on from."""
         if self._decay is not None:
-            self._means = [_zeros_like(one) for one in self._weights]
+            self._means = [
+                keras.Variable(
+                    initializer="zeros", shape=one.shape, dtype=one.dtype, trainable=False
+                )
+                for one in self._weights
+            ]
             self._num_steps = keras.Variable(
                 0, dtype="int64", trainable=False, aggregation="only_first_replica"
             )
@@ -186,12 +191,6 @@ class Averaging:
         """Return each replica's own weights, with the others of the same place."""
         each = [chain.from_iterable(copies_of(one, self._strategy)) for one in (weights, others)]
         return list(zip(*each, strict=True))
-
-
-def _zeros_like(weight: keras.Variable) -> keras.Variable:
-    return keras.Variable(
-        initializer="zeros", shape=weight.shape, dtype=weight.dtype, trainable=False
-    )
 
 
 class Freezing:

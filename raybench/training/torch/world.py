@@ -200,6 +200,7 @@ class Exchange:
         return self.model
 
     def _wrap(self) -> None:
+        size, usual = self._spec.bucket_mb, RunSpec.model_fields["bucket_mb"].default
         with warnings.catch_warnings():
             # From torch 2.15 on it has another name too, which earlier ones do not know.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
@@ -207,7 +208,8 @@ class Exchange:
                 self._bare,
                 broadcast_buffers=False,  # not at every step: see average_statistics
                 gradient_as_bucket_view=True,
-                bucket_cap_mb=_bucket_mb(self._spec),
+                # DDP's own, whose first bucket is a smaller one, where nobody has chosen.
+                bucket_cap_mb=None if size == usual else size,
             )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:
@@ -246,8 +248,3 @@ class Exchange:
             return work.get_future().then(receive)
 
         self._parallel.register_comm_hook(None, exchange)
-
-
-def _bucket_mb(spec: RunSpec) -> float | None:
-    """Return the size for DDP; None leaves it DDP's own, whose first bucket is a smaller one."""
-    return None if spec.bucket_mb == RunSpec.model_fields["bucket_mb"].default else spec.bucket_mb
