@@ -32,7 +32,6 @@ keras = pytest.importorskip("keras")
 
 from raybench.spec.run import OPTIMIZERS  # noqa: E402
 from raybench.training.optimizers import DEFAULTS  # noqa: E402
-from raybench.training.tensorflow import kernels as keras_kernels  # noqa: E402
 from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.training.torch import kernels as torch_kernels  # noqa: E402
 from raybench.training.torch import optim as torch_optim  # noqa: E402
@@ -122,7 +121,7 @@ def of_path(request, monkeypatch):
     """The path that is not the fastest here, where a test is of it."""
     path = getattr(request.node, "callspec", None) and request.node.callspec.params.get("path")
     if path == "plain":
-        monkeypatch.setattr(keras_kernels, "FUSED_DTYPES", ())
+        monkeypatch.setattr(keras_optim, "FUSED_DTYPES", ())
     if path == "foreach":
         monkeypatch.setattr(torch_kernels, "best_path", lambda *of: path)
 

@@ -8,11 +8,12 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from raybench.models.base import users_code
-from raybench.spec.optimizer import ADAM, DEFAULTS, is_librarys
+from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     COEFFICIENTS,
@@ -32,19 +33,48 @@ from raybench.training.tensorflow.kernels import (
     States,
     Tensor,
     Variable,
-    adam_scalars,
-    apply_adam,
-    apply_momentum,
-    bias_corrections,
     decay,
-    update_moments,
 )
 
+FUSED_DTYPES = (tf.float32, tf.float64)
+"""Of variables that `tf.raw_ops.ResourceApply*` update with their states in one pass over memory;
+the keras.ops that Keras's own optimizers are made of take one pass each. Other types go the plain
+way: in bfloat16, beta2 = 0.999 rounds to 1 and the second moment would stay 0."""
 
-class Lars(Optimizer):
-    """Layer-wise adaptive rate scaling."""
+
+class Sgd(Optimizer):
+    """SGD with momentum, the learning rate outside its buffer."""
 
     STATES = ("momentum_buffer",)
+    SETTINGS = DEFAULTS["sgd"]
+    nesterov = False
+
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
+        if rates.weight_decay:
+            gradient += rates.weight_decay * variable
+        self._move(variable, gradient, states, rates)
+
+    def _move(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
+        """b <- momentum b + g, then w <- w - lr b; with `nesterov` w <- w - lr (g + momentum b)."""
+        (buffer,) = states
+        if variable.dtype in FUSED_DTYPES:
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle,
+                accum=buffer.handle,
+                lr=rates.learning_rate,
+                grad=gradient,
+                momentum=tf.cast(self.momentum, variable.dtype),
+                use_nesterov=self.nesterov,
+            )
+            return
+        buffer.assign(self.momentum * buffer + gradient)
+        direction = gradient + self.momentum * buffer if self.nesterov else buffer
+        variable.assign_sub(rates.learning_rate * direction)
+
+
+class Lars(Sgd):
+    """Layer-wise adaptive rate scaling."""
+
     SETTINGS = DEFAULTS["lars"]
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
@@ -54,10 +84,7 @@ class Lars(Optimizer):
             if rates.weight_decay:
                 gradient += rates.weight_decay * variable
             gradient *= _ratio(self.trust_coefficient * norm, denominator)
-        (buffer,) = states
-        apply_momentum(
-            variable, gradient, buffer, learning_rate=rates.learning_rate, momentum=self.momentum
-        )
+        self._move(variable, gradient, states, rates)
 
 
 def _ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
@@ -66,48 +93,63 @@ def _ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     return tf.where(both, numerator / denominator, tf.ones_like(numerator))
 
 
-class Sgd(Optimizer):
-    """SGD with momentum, the learning rate outside its buffer."""
-
-    STATES = ("momentum_buffer",)
-    SETTINGS = DEFAULTS["sgd"]
-
-    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        if rates.weight_decay:
-            gradient += rates.weight_decay * variable
-        (buffer,) = states
-        apply_momentum(
-            variable,
-            gradient,
-            buffer,
-            learning_rate=rates.learning_rate,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-        )
-
-
 class Adam(Optimizer):
     """Adam with decoupled weight decay."""
 
     SETTINGS = DEFAULTS["adam"]
     NESTEROV: ClassVar[bool] = False
-    """Whether the direction looks ahead (NAdamW)."""
+    """Whether the direction looks ahead (NAdamW): (beta1 m + (1 - beta1) g)_hat in place of
+    m_hat."""
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        settings = {name: getattr(self, name) for name in ADAM}
-        return adam_scalars(kind, step=step, learning_rate=rate, **settings)
+        return self._corrected(kind, step, rate, self.epsilon)
+
+    def _corrected(
+        self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor, epsilon: tf.Tensor | float
+    ) -> tuple[tf.Tensor, ...]:
+        """Return step size and epsilon with the bias corrections in them."""
+        betas: tuple[float, ...] = (self.beta1, self.beta2)
+        if kind in FUSED_DTYPES:
+            # The kernel holds the betas in the variables' type, so the corrections must be those of
+            # the rounded betas; else v_hat is off by 1e-5.
+            betas = tuple(float(np.asarray(one, kind.as_numpy_dtype)) for one in betas)
+        first, second = (correction(step, one) for one in betas)
+        size = rate * tf.sqrt(second) / first
+        return tf.cast(size, kind), tf.cast(epsilon * tf.sqrt(second), kind)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         decay(variable, rates)
-        apply_adam(
-            variable,
-            gradient,
-            *states,
-            scalars=rates.own,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            nesterov=self.NESTEROV,
-        )
+        (exp_avg, exp_avg_sq), (size, epsilon), kind = states, rates.own, variable.dtype
+        if kind in FUSED_DTYPES:
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=exp_avg.handle,
+                v=exp_avg_sq.handle,
+                # Powers of 0 switch off the kernel's own corrections, which it computes in `kind`.
+                beta1_power=tf.zeros((), kind),
+                beta2_power=tf.zeros((), kind),
+                lr=size,
+                beta1=tf.cast(self.beta1, kind),
+                beta2=tf.cast(self.beta2, kind),
+                epsilon=epsilon,
+                grad=gradient,
+                use_nesterov=self.NESTEROV,
+            )
+            return
+        self._take_in(gradient, states)
+        ahead = self.beta1 * exp_avg + (1 - self.beta1) * gradient if self.NESTEROV else exp_avg
+        variable.assign_sub(size * ahead / (tf.sqrt(exp_avg_sq) + epsilon))
+
+    def _take_in(self, gradient: Tensor, states: States) -> None:
+        """m <- m + (1 - beta1)(g - m), v <- v + (1 - beta2)(g^2 - v)."""
+        exp_avg, exp_avg_sq = states
+        exp_avg.assign_add((1 - self.beta1) * (gradient - exp_avg))
+        exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
+
+
+def correction(step: tf.Tensor, beta: float) -> tf.Tensor:
+    """1 - beta^t, in the type of `step`."""
+    return 1 - tf.pow(tf.constant(beta, step.dtype), step)
 
 
 class NAdamW(Adam):
@@ -121,17 +163,11 @@ class RAdam(Adam):
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rectified, term = rectification_term(step, self.beta2)
-        _, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
         # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
         drown = tf.constant(DROWN, tf.float64)
-        return adam_scalars(
-            kind,
-            step=step,
-            learning_rate=rate * tf.where(rectified, term, drown),
-            beta1=self.beta1,
-            beta2=self.beta2,
-            epsilon=tf.where(rectified, self.epsilon / tf.sqrt(correction2), drown),
-        )
+        epsilon = self.epsilon / tf.sqrt(correction(step, self.beta2))
+        factor, epsilon = (tf.where(rectified, one, drown) for one in (term, epsilon))
+        return self._corrected(kind, step, rate * factor, epsilon)
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -144,7 +180,7 @@ def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Ten
     return rectified, tf.sqrt(tf.where(rectified, squared, tf.ones_like(squared)))
 
 
-class Lamb(Optimizer):
+class Lamb(Adam):
     """Layer-wise adaptive moments."""
 
     SETTINGS = DEFAULTS["lamb"]
@@ -152,13 +188,13 @@ class Lamb(Optimizer):
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the two of m_hat / (sqrt(v_hat) + epsilon) with both corrections in them."""
         del rate
-        correction1, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
-        scale = tf.sqrt(correction2) / correction1
-        return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(correction2), kind)
+        first, second = (correction(step, one) for one in (self.beta1, self.beta2))
+        scale = tf.sqrt(second) / first
+        return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
+        self._take_in(gradient, states)
         (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
-        update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
         step_size = rates.learning_rate
         if not rates.excluded:
@@ -202,11 +238,11 @@ class ScheduleFreeAdamW(Optimizer):
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the two of sqrt(v_hat) + epsilon, c, 1 - c, and the rates of y and of d."""
-        correction = tf.sqrt(1 - tf.pow(tf.constant(self.beta2, tf.float64), step))
+        root = tf.sqrt(correction(step, self.beta2))
         largest, total = self._counted(rate)
         share = tf.math.divide_no_nan(tf.square(largest), total)
         of_y, of_d = rate * (1 - self.beta1 * (1 - share)), rate * self.beta1
-        found = correction, self.epsilon * correction, share, 1 - share, of_y, of_d
+        found = root, self.epsilon * root, share, 1 - share, of_y, of_d
         return tuple(tf.cast(one, kind) for one in found)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
