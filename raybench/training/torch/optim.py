@@ -356,36 +356,26 @@ def check_optimizer(spec: RunSpec) -> None:
 
 
 def _adam(
-    params: list[nn.Parameter],
-    *,
-    weight_decay: float,
-    learning_rate: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
+    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
 ) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         _decayed(params, weight_decay),
         lr=learning_rate,
-        betas=(beta1, beta2),
-        eps=epsilon,
+        betas=(own["beta1"], own["beta2"]),
+        eps=own["epsilon"],
         fused=_fused(params),
     )
 
 
 def _sgd(
-    params: list[nn.Parameter],
-    *,
-    weight_decay: float,
-    learning_rate: float,
-    momentum: float,
-    nesterov: bool,
+    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
 ) -> torch.optim.Optimizer:
+    momentum = own["momentum"]
     return torch.optim.SGD(
         _decayed(params, weight_decay),
         lr=learning_rate,
         momentum=momentum,
-        nesterov=nesterov and momentum > 0,  # the same without momentum, and torch refuses it
+        nesterov=own["nesterov"] and momentum > 0,  # the same without it, and torch refuses it
         fused=_fused(params),
     )
 
