@@ -375,7 +375,7 @@ def _sgd(
         _decayed(params, weight_decay),
         lr=learning_rate,
         momentum=momentum,
-        nesterov=own["nesterov"] and momentum > 0,  # the same without it, and torch refuses it
+        nesterov=bool(own["nesterov"] and momentum),  # without momentum torch refuses it
         fused=_fused(params),
     )
 
