@@ -1,11 +1,9 @@
 """Runs of the training loop in this process, without Ray."""
 
-import importlib.util
 import threading
 from typing import Any
 
 import numpy as np
-import pytest
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
@@ -18,13 +16,6 @@ from raybench.stats.record import Evaluation
 from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend
 from raybench.training.run import run
 
-FRAMEWORKS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-    )
-    for name in ("torch", "tensorflow")
-]
 SMALL = DatasetSpec(image_size=28, limit=300)
 FOR_EVER = Objective(kind="best_at_budget", max_train_seconds=1e6)
 

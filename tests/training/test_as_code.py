@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from framework_models import backend, to_framework
-from local import FRAMEWORKS, new_trainer, small_spec
+from local import new_trainer, small_spec
 from one_worker import model_weights, weights_of
 
 from raybench.data.inputs import Array
@@ -72,7 +72,6 @@ class Loader:
         return iter(self._epochs.pop(0)) if len(self._epochs) > 1 else iter(self._epochs[0])
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("optimizer", "changes"), CASES, ids=[name for name, _ in CASES])
 def test_both_take_the_same_steps(framework: str, optimizer: str, changes: dict[str, Any]) -> None:
     spec = spec_of(framework, optimizer, **changes)

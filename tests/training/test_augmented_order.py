@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, Place, new_trainer
+from local import Place, new_trainer
 from pydantic import TypeAdapter
 
 from raybench.data.augment import Augmenter
@@ -171,7 +171,6 @@ ORDERS: dict[str, list[tuple]] = {}
 
 
 @pytest.mark.parametrize("kind", ["uint8", "float32"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_equal_samples_in_equal_order(framework: str, kind: str) -> None:
     spec = spec_of(framework, 1)
     trainer, dataset, _ = new_trainer(spec, workload=Watching(), dataset=data_of(kind))

@@ -4,7 +4,7 @@ labels: the same in both frameworks, against numpy."""
 import numpy as np
 import pytest
 from framework_models import backend, to_framework, to_numpy
-from local import FRAMEWORKS, new_trainer, small_spec
+from local import new_trainer, small_spec
 from one_worker import weights_of
 
 from raybench.models.base import Workload, refuse_label_smoothing
@@ -14,7 +14,6 @@ from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.training.steps import take_until, training_steps
 
-pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 ROWS = slice(0, 60)
 
 

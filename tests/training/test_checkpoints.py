@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
 from group import run_two
-from local import FRAMEWORKS, alone, new_trainer
+from local import alone, new_trainer
 
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
 from raybench.training.saved import RefusedStateError
-
-pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
-
 
 ALIKE = ("adamw", "nadamw", "lion", "muon", "radam", "lamb", "sgd")
 """Those whose state is of the kinds that others have."""

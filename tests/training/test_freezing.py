@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from headed import PICTURES, SHAPE, Headed, weights_of
-from local import FRAMEWORKS, new_trainer, small_spec
+from local import new_trainer, small_spec
 
 from raybench.models.shipped import mnist_small
 from raybench.spec.errors import UserError
@@ -40,7 +40,6 @@ def curves() -> dict[str, Curve]:
     return found
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_the_head_alone_learns_until_the_backbone_is_let_go(
     curves: dict[str, Curve], framework: str
 ) -> None:
@@ -59,7 +58,6 @@ def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
 @pytest.mark.parametrize(
     "after", [pytest.param(1, marks=pytest.mark.all), 3, pytest.param(4, marks=pytest.mark.all)]
 )
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
     """From within the frozen epoch, and from after it: moments, statistics and what is frozen."""
     spec = spec_of(framework)
@@ -82,7 +80,6 @@ def test_all_freezes_to_the_end_and_none_says_which_samples() -> None:
         assert [step.is_frozen for step in found] == (frozen or [False] * 6)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_model_whose_head_nobody_knows_is_refused(framework: str) -> None:
     words = "set its attribute head to what the names of the head's"
     with pytest.raises(UserError, match=words):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, small_spec
+from local import small_spec
 
 from raybench.models.shipped import shipped_workload
 from raybench.spec.errors import UserError
@@ -32,7 +32,6 @@ def check(framework: str, name: str, **changes: Any) -> None:
     check_start(framework, shipped_workload("mlp", None), spec)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_a_class_takes_what_its_constructor_takes(framework: str, name: str) -> None:
     check(framework, name)
@@ -40,7 +39,6 @@ def test_a_class_takes_what_its_constructor_takes(framework: str, name: str) -> 
         check(framework, name, optimizer_options={"momentum": 0.9, "nesterov": True})
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
@@ -75,7 +73,6 @@ def test_a_class_beside_the_user_is_found(tmp_path, monkeypatch: pytest.MonkeyPa
         check("torch", "plain_steps.Plain")
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_biases_have_no_weight_decay(framework: str) -> None:
     """A step of a gradient of 0 is the decay alone."""
     optim, given = find_part(framework, "optim"), {"learning_rate": 0.1, "weight_decay": 0.1}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from continued import all_of, facts, spec_of
-from local import FOR_EVER, FRAMEWORKS, alone, new_trainer, train
+from local import FOR_EVER, alone, new_trainer, train
 from on_demand_data import NAP_S, Kept, Napping, on_demand
 
 from raybench.data.dataset import Dataset
@@ -19,7 +19,6 @@ from raybench.stats.record import Evaluation
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps
 
-pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 DATA = DatasetSpec(name="digits", limit=90)
 
 

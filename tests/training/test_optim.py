@@ -11,7 +11,6 @@ import inspect
 import numpy as np
 import pytest
 from framework_models import backend
-from local import FRAMEWORKS
 from optim_reference import (
     CHANGED,
     NAMES,
@@ -171,7 +170,6 @@ def test_weights_without_gradient_are_skipped(name, path):
         assert np.array_equal(w, initial) == (i != 1)
 
 
-@pytest.mark.parametrize("framework", IN)
 @pytest.mark.parametrize("beta1", [0.9, pytest.param(0.5, marks=pytest.mark.all)])
 def test_schedule_free_evaluates_x(framework, beta1):
     name, settings = "schedule_free_adamw", {"weight_decay": 0.05, "beta1": beta1}
@@ -186,7 +184,6 @@ def test_schedule_free_evaluates_x(framework, beta1):
         np.testing.assert_allclose(one, reference.averaged(index), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("framework", IN)
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_stays_near(framework, name):
     mine = new(framework, name, dtype="bfloat16")
@@ -255,7 +252,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_shipped_workloads(framework, name):
     module = backend(framework)

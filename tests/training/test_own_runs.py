@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, alone, thread_worlds
+from local import alone, thread_worlds
 
 import raybench
 from raybench.spec.errors import UserError
@@ -400,7 +400,6 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
     assert curves[0][0].samples == 40
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
     world = alone(framework)
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, alone, small_spec
+from local import alone, small_spec
 
 from raybench.data.dataset import Dataset, Split
 from raybench.training.base import find_part
@@ -134,7 +134,6 @@ class OneAtATime:
         return self.pixels[rows]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
     def batches(prefetch: int, inputs: OneAtATime | np.ndarray) -> list[list[np.ndarray]]:
         split = Split(inputs, np.arange(40) % 3)

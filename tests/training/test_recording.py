@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FRAMEWORKS, new_trainer, small_spec, train
+from local import new_trainer, small_spec, train
 from one_worker import weights_of
 from stalling import STALL_S, Stalling
 
@@ -55,14 +55,12 @@ def test_workers_are_even_where_all_take_as_long() -> None:
     assert evenness(np.array([[1.0, 2.0]])) is None
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_slow_step_is_the_slowest_and_moves_nothing_else(framework: str) -> None:
     found = recorded(framework, 40, (17,))
     assert found.max_s >= STALL_S
     assert max(found.median_s, found.p95_s, found.first_s) < found.max_s
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(framework: str) -> None:
     Stalling.stalls = ()
     plain, trainer = train(spec_of(framework, record_steps=False))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from local import FOR_EVER, FRAMEWORKS, alone, new_trainer, small_spec, train
+from local import FOR_EVER, alone, new_trainer, small_spec, train
 from on_demand_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
@@ -17,8 +17,6 @@ from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
 from raybench.training.steps import Step, training_steps, warm_up_step
-
-pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
 def test_curve_of_a_whole_run(framework: str) -> None:

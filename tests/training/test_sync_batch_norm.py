@@ -24,14 +24,12 @@ def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
     """With a backbone that is frozen for the first epoch too. On CPUs: of torch, whose layer takes
     tensors of GPUs alone, the mean of the statistics of workers that are not synchronised.
 
     The last batch has unequal shares.
     """
-    pytest.importorskip(framework)
     apart: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
     cases = [apart] if framework == "torch" else [apart, {}, {"frozen_epochs": 1.0}]
     content = [spec_of(framework, 2, **case).document() for case in cases]

@@ -7,7 +7,7 @@ import local
 import numpy as np
 import pytest
 from headed import CLASSES, PICTURES, Headed
-from local import FRAMEWORKS, alone, small_spec
+from local import alone, small_spec
 from one_worker import weights_of
 from task_data import TOKENS, Letters, Prices, first_weights, letters, prices
 
@@ -56,7 +56,6 @@ METRICS = {"regression": "rmse", "language_modelling": "perplexity"}
 @functools.cache
 def run_of(framework: str, task: str) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """What `train` returns of a framework and a task, from memory."""
-    pytest.importorskip(framework)
     return train(spec_of(framework, METRICS[task]), *TASKS[task])
 
 
@@ -93,7 +92,6 @@ def test_the_first_loss_is_that_of_the_papers() -> None:
     assert curve[0].train_loss == pytest.approx(means.mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_larger_than_memory_is_the_same_from_its_file(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +109,6 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_splits_of_a_trainer_share_one_room(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +137,6 @@ def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str, task: Task) -> None:
     """What its label is changes nothing, with whichever sample it is mixed."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from group import run_two
-from local import FRAMEWORKS, alone, small_spec
+from local import alone, small_spec
 from one_worker import outcome
 
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -59,7 +59,6 @@ def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
     two_workers("torch", tmp_path)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_accumulation_equals_one_large_batch(framework: str) -> None:
     settings = {"optimizer": "sgd", "learning_rate": 0.01, "dataset": DATASET}
     whole = one_worker(small_spec(framework, batch_size_per_worker=48, **settings))
