@@ -32,6 +32,26 @@ def to_tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
+Moment = float | torch.cuda.Event
+
+
+def moment(device: torch.device) -> Moment:
+    """Return this moment; of a GPU that at which all work queued before is done."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def seconds_between(start: Any, end: Any) -> float:
+    """Return the seconds from one moment to another; waits for the device."""
+    if isinstance(end, float):
+        return float(end - start)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
+
+
 class InputClock:
     """Adds up how long the device has had nothing to do because a batch was not there.
 
@@ -41,35 +61,21 @@ class InputClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
-        self._device = device
-        self._seconds = 0.0
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._device, self._seconds = device, 0.0
+        self._pairs: list[tuple[Moment, Moment]] = []
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time inside, which ends with a batch on the device."""
-        if self._is_cuda:
-            began = self._event()
-            yield
-            self._pairs.append((began, self._event()))
-        else:
-            started = time.perf_counter()
-            yield
-            self._seconds += time.perf_counter() - started
+        began = moment(self._device)
+        yield
+        self._pairs.append((began, moment(self._device)))
 
     def seconds(self) -> float:
         """Return all seconds so far; waits for the device."""
-        for began, arrived in self._pairs:
-            arrived.synchronize()
-            self._seconds += began.elapsed_time(arrived) / 1000
+        self._seconds += sum(seconds_between(*pair) for pair in self._pairs)
         self._pairs.clear()
         return self._seconds
-
-    def _event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
 
 
 Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -24,7 +23,14 @@ from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
-from raybench.training.torch.batches import batches_of, room_for_data, training_batches
+from raybench.training.torch.batches import (
+    Moment,
+    batches_of,
+    moment,
+    room_for_data,
+    seconds_between,
+    training_batches,
+)
 from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import (
@@ -63,10 +69,8 @@ class StepRecorder:
 
     def __init__(self, devices: list[torch.device], squares: Squares | None) -> None:
         self._devices, self._squares = devices, squares
-        self._device = devices[0]
-        self._is_cuda = self._device.type == "cuda"
-        self._events: list[torch.cuda.Event] = []
-        self._times: list[float] = []
+        self._is_cuda = devices[0].type == "cuda"
+        self._moments: list[Moment] = []
         self._norms: list[tuple[Tensor, Tensor]] = []
         if self._is_cuda:
             for device in devices:
@@ -76,19 +80,18 @@ class StepRecorder:
 
     def begin(self) -> None:
         """Forget the steps before; the next one begins here."""
-        self._events, self._times, self._norms = [], [], []
-        self._mark()
+        self._moments, self._norms = [moment(self._devices[0])], []
 
     def step_done(self) -> None:
         """Mark the end of a step."""
-        self._mark()
+        self._moments.append(moment(self._devices[0]))
         if self._squares:
             self._norms.append(self._squares.take())
 
     def log(self) -> StepLog:
         """Return what was recorded since `begin`; after the device is synchronised."""
         return StepLog(
-            seconds=self._seconds(),
+            seconds=[seconds_between(*pair) for pair in pairwise(self._moments)],
             part_squares=[float(part) for part, _ in self._norms],
             whole_squares=[float(whole) for _, whole in self._norms],
         )
@@ -98,19 +101,6 @@ class StepRecorder:
         if self._is_cuda:
             return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
         return peak_bytes()
-
-    def _mark(self) -> None:
-        if not self._is_cuda:
-            self._times.append(time.perf_counter())
-            return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        self._events.append(event)
-
-    def _seconds(self) -> list[float]:
-        if not self._is_cuda:
-            return [end - start for start, end in pairwise(self._times)]
-        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._events)]
 
 
 Pass = Callable[..., Tensor]
