@@ -125,7 +125,10 @@ def test_a_library_that_is_missing_is_named(
 ) -> None:
     name = library.partition(".")[0]
     monkeypatch.delitem(sys.modules, library, raising=False)
-    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(
+        sys, "meta_path", [types.SimpleNamespace(find_spec=missing(name)), *sys.meta_path]
+    )
+    monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(UserError, match=f"{name} is not installed"):
         Worker(lambda run: make(run)).to_the_end()
 
@@ -136,6 +139,14 @@ def test_fit_of_keras_over_several_workers_is_refused() -> None:
         UserError, match=r"set num_workers: 1, or write the loop with run\.strategy"
     ):
         integrations.Keras(run)  # type: ignore[arg-type]
+
+
+def missing(name: str) -> Any:
+    def find_spec(module: str, *_: Any) -> None:
+        if module == name:
+            raise ModuleNotFoundError(name=name)
+
+    return find_spec
 
 
 @pytest.mark.parametrize(
