@@ -3,7 +3,7 @@ notebooks and the comment of best.yaml; and the study as Python and notebooks sh
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -20,6 +20,7 @@ from raybench.report.scaling_printed import (
 )
 from raybench.report.words import (
     as_billed,
+    bill_of,
     by_the_wall,
     counted,
     digits,
@@ -117,6 +118,7 @@ def said(results: Study) -> Said:
         facts = facts_of(results, one)
         answer += [(on + first, *rest) for first, *rest in _winners(results, facts)]
         mind += [on + line for line in _doubts(results, facts)]
+    answer += _over_models(results, each)
     mind += [*disturbed_line(results), *unranked_lines(results), *edge_lines(results, verdict)]
     return Said(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
 
@@ -146,6 +148,25 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
             )
         )
     return [*found, *((line,) for line in optimism_lines(results, facts))]
+
+
+def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str, ...]]:
+    """Say which of several models of GPU is the soonest, and which the cheapest by its price."""
+    facts = {kind or "hosts without a GPU": facts_of(results, one) for kind, one in each.items()}
+    if len(facts) < 2 or not results.is_timed:
+        return []
+    seconds = {kind: one.fastest.seconds for kind, one in facts.items()}
+    soonest = min(seconds, key=seconds.__getitem__)
+    said = f"Of these the soonest is {soonest}, {duration(seconds[soonest])} of training"
+    if not all(one.is_proven for one in facts.values()):
+        said += " (not confirmed on all of them)"
+    cheap = {kind: one.cheapest for kind, one in facts.items()}
+    bills = {kind: bill_of(results, one.cost, one.trial) for kind, one in cheap.items()}
+    billed = {kind: bill.billed for kind, bill in bills.items() if bill is not None}
+    if len(billed) < len(facts):
+        return [(f"{said}; a price of each (`price: {{A100: 2}}`) would tell the cheapest.",)]
+    cheapest = min(billed, key=billed.__getitem__)
+    return [(f"{said}; the cheapest is {cheapest}, {billed[cheapest]:.3g} as billed.",)]
 
 
 def named(results: Study, winner: Winner) -> str:

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -96,22 +97,41 @@ def as_billed(results: Study) -> str:
     return "" if results.study["study"].get("price") is None else " as billed"
 
 
-def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
-    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, where the study
-    names a price.
+class Bill(NamedTuple):
+    """What training costs in money."""
 
-    Billed is what a run's workers are held for: start-up, set-up, compilation, evaluation too, by
-    the ledgers of the runs that are printed of a trial (none: of all runs).
-    """
-    price = results.study["study"].get("price")
-    if price is None:
-        return ""
+    price: float
+    """Of a worker for an hour."""
+    money: float
+    """Of training alone."""
+    billed: float
+    """Of all that the workers are held for: start-up, set-up, compilation, evaluation too."""
+
+
+def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> Bill | None:
+    """Return the bill of so many worker-seconds of training, by the ledgers of the runs that are
+    printed of a trial (none: of all runs); None where the study names no price for them."""
     one = None if trial is None else repeated(results).get(trial)
     names = results.runs if trial is None else [trial] if one is None else one.printed_runs
+    runs = [results.runs[name] for name in names]
+    price = results.study["study"].get("price")
+    if isinstance(price, dict):  # None of a model that it does not name, and of several
+        models = {model for run in runs for model in run.accelerators}
+        price = price.get(models.pop()) if len(models) == 1 else None
+    if price is None:
+        return None
     money = worker_seconds / 3600 * price
-    billed = money * held_per_trained(results.runs[name] for name in names)
+    return Bill(price, money, money * held_per_trained(runs))
+
+
+def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
+    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, see `bill_of`; ""
+    without a price."""
+    if (bill := bill_of(results, worker_seconds, trial)) is None:
+        return ""
     return (
-        f" or {billed:.3g} as billed at {price:g} per worker-hour ({money:.3g} of training alone)"
+        f" or {bill.billed:.3g} as billed at {bill.price:g} per worker-hour ({bill.money:.3g} of "
+        "training alone)"
     )
 
 

@@ -101,9 +101,9 @@ class StudySpec(Document):
     `auto`, and the distance of evaluations where it names none. Not written by hand."""
     is_set: bool = False
     """Whether they have; not written by hand."""
-    price: PositiveFloat | None = None
-    """Money per worker-hour; with it, winners are given in money too, and the cheapest is what
-    costs the least as billed."""
+    price: PositiveFloat | dict[str, PositiveFloat] | None = None
+    """Money per worker-hour, or by model of GPU: `{A100: 2.2, H100: 4.9}`; with it, winners are
+    given in money too, and the cheapest is what costs the least as billed."""
     space: dict[str, Any]
     """Run-spec keys and their lists, ranges or cases."""
     fixed: dict[str, Any] = {}
