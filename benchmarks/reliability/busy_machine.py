@@ -8,11 +8,10 @@ third says what the machine does to a study by itself. Batch sizes lie a factor 
 factors of two (`--batches 8,16,32,64,128,256`) 16 and 32 are tied, and name each other's winner.
 
     python benchmarks/reliability/busy_machine.py [--rounds 3] [--batches 4,32,256,2048]
-        [--tree BEFORE ...]
 
-Bar, for the last `--tree`: in every round the same winner, its seconds within 10 % of each other.
-Nothing else may run on the machine. About 5 minutes a round and tree on two cores. Writes
-results/busy_machine.md; exit 1 above the bar.
+Bar: in every round the same winner, its seconds within 10 % of each other. Nothing else may run on
+the machine. About 5 minutes a round on two cores. Writes results/busy_machine.md, with hardware and
+versions; exit 1 above the bar.
 """
 
 import argparse
@@ -22,17 +21,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import trees
 
 import raybench
 from raybench.results.store import machine, versions
 
 BAR = 0.10
 LIMIT_S = 1800.0
-RESULTS = Path(__file__).parents[1] / "results" / "busy_machine.md"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "busy_machine.md"
 BATCHES, RATES = "4,32,256,2048", [3e-4, 1e-3, 3e-3]
 
 
@@ -79,7 +78,27 @@ def busy_loops(on: threading.Event, off: threading.Event, begin_s: float, end_s:
         loop.wait()
 
 
-def run(tree: Path, batches: list[int], busy: tuple[float, float] | None) -> Found:
+def tune(folder: Path) -> float:
+    """Run the study of a folder to its end, as a user does; return the seconds that it took."""
+    command = [sys.executable, "-m", "raybench.tune", "space.yaml", "--out", "out"]
+    own = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    began, log = time.perf_counter(), folder / "log"
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command, stdout=file, stderr=file, cwd=folder, env=own | {"PYTHONPATH": str(ROOT)}
+        ) as process,
+    ):
+        try:
+            code = process.wait(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it writes its results and ends Ray
+            raise
+    assert code == 0, log.read_text(errors="replace")[-3000:]
+    return time.perf_counter() - began
+
+
+def run(batches: list[int], busy: tuple[float, float] | None) -> Found:
     """Run the study, beside busy loops from `busy[0]` to `busy[1]` seconds if those are given."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -88,15 +107,13 @@ def run(tree: Path, batches: list[int], busy: tuple[float, float] | None) -> Fou
         thread = threading.Thread(target=busy_loops, args=(on, off, *(busy or (LIMIT_S, LIMIT_S))))
         thread.start()
         try:
-            done = trees.raybench(
-                tree, "tune", "space.yaml", "--out", "out", cwd=folder, limit_s=LIMIT_S
-            )
+            wall_s = tune(folder)
         finally:
             off.set()
             thread.join()
-        assert done.code == 0, done.printed[-3000:]
         assert on.is_set() == (busy is not None), "it ended before its middle third"
-        lines = trees.runs(folder / "out")
+        records = map(json.loads, (folder / "out" / "records.jsonl").read_text().splitlines())
+        lines = [line for line in records if line["kind"] == "run"]
         first = raybench.load(folder / "out").configurations.iloc[0]
         last = {line["trial"]: line for line in lines}.values()
         stays = sum(
@@ -106,7 +123,7 @@ def run(tree: Path, batches: list[int], busy: tuple[float, float] | None) -> Fou
         return Found(
             winner=str(first["config"]),
             seconds=float(first["time_to_target_s"]),
-            wall_s=done.wall_s,
+            wall_s=wall_s,
             disturbed=stays,
             again=sum(line.get("reruns", 0) > 0 for line in last),
             runs=len(last),
@@ -117,30 +134,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", default=BATCHES)
-    trees.add_tree_option(parser)
     options = parser.parse_args()
-    names, batches = trees.trees(options), [int(one) for one in options.batches.split(",")]
+    batches = [int(one) for one in options.batches.split(",")]
     lines = [
-        "| round | tree | study | winner | seconds | wall s | disturbed | ran again | runs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| round | study | winner | seconds | wall s | disturbed | ran again | runs |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     is_met = True
     for number in range(options.rounds):
-        for name, tree in names.items():
-            quiet = run(tree, batches, None)
-            busy = run(tree, batches, (quiet.wall_s / 3, 2 * quiet.wall_s / 3))
-            again = run(tree, batches, None)
-            kinds = ("undisturbed", "busy middle third", "undisturbed again")
-            for kind, one in zip(kinds, (quiet, busy, again), strict=True):
-                cells = f"{one.winner} | {one.seconds:.3f} | {one.wall_s:.0f} | {one.disturbed}"
-                lines.append(f"| {number} | {name} | {kind} | {cells} | {one.again} | {one.runs} |")
-                print(lines[-1], flush=True)
-            if name == list(names)[-1]:
-                is_met &= quiet.winner == busy.winner
-                is_met &= abs(busy.seconds / quiet.seconds - 1) <= BAR
+        quiet = run(batches, None)
+        busy = run(batches, (quiet.wall_s / 3, 2 * quiet.wall_s / 3))
+        again = run(batches, None)
+        kinds = ("undisturbed", "busy middle third", "undisturbed again")
+        for kind, one in zip(kinds, (quiet, busy, again), strict=True):
+            cells = f"{one.winner} | {one.seconds:.3f} | {one.wall_s:.0f} | {one.disturbed}"
+            lines.append(f"| {number} | {kind} | {cells} | {one.again} | {one.runs} |")
+            print(lines[-1], flush=True)
+        is_met &= quiet.winner == busy.winner
+        is_met &= abs(busy.seconds / quiet.seconds - 1) <= BAR
     lines += [
         "",
-        f"bar {'met' if is_met else 'NOT MET'} (last tree): the same winner, seconds within "
+        f"bar {'met' if is_met else 'NOT MET'}: the same winner, seconds within "
         f"{BAR:.0%}; {machine()['processor']}, {machine()['cores']} cores, {versions()}",
     ]
     print(lines[-1])

@@ -8,8 +8,8 @@ sigma; one with misses, judged by expected running time; measured repetitions of
 three pools of AlgoPerf's (with `RAYBENCH_DATA`), judged by the medians of their five seeds.
 
 1. The share of studies whose named winner is truly within 5 and 10 % of the best, and the seconds
-   of the new runs against those of three by three. Rows leave out one ingredient each, or
-   spend otherwise; the oracle sees 24 new runs of all of them.
+   of the new runs against those of three by three, also with other budgets; the oracle sees 24 new
+   runs of all of them.
 2. What is printed: whether ties hold the best of those that ran twice or more, how far the printed
    time (the median of three fresh runs of the winner) is off, and how often the 90 % interval holds
    the median of 20 more runs; the same for the time read from the runs that chose it.
@@ -34,11 +34,6 @@ from race_calibration import Calibration, calibrate
 from race_policies import (
     Outcome,
     Policy,
-    expected,
-    halving,
-    mean_log,
-    median_of_hits,
-    median_of_runs,
     oracle,
     raced,
     single,
@@ -61,31 +56,12 @@ POLICIES: dict[str, Policy] = {
     TODAY: today,
     "race 10": raced(stages(10)),
     DEFAULT: raced(stages(24)),
-    WIDER: raced(stages(40), cap="none"),
-    "race 84, without caps": raced(stages(84), cap="none"),
+    WIDER: raced(stages(40), caps=False),
+    "race 84, without caps": raced(stages(84), caps=False),
     "race 24, 20 more on the undecided": raced(stages(24), extra=20),
     DEEP: raced(DEEPER),
     "oracle: 24 new runs of every one": oracle(24),
 }
-INGREDIENTS: dict[str, Policy] = {
-    "race 24 without the search's run": raced(stages(24), with_own=False),
-    "race 24 without dropping": raced(stages(24), drop=False),
-    "race 24 without caps": raced(stages(24), cap="none"),
-    "race 24, capped at 2 x ERT itself": raced(stages(24), cap="expected"),
-    "halving by ERT, neither caps nor dropping": halving(stages(24), expected),
-    "halving by the mean of logs": halving(stages(24), mean_log),
-    "halving by the median": halving(stages(24), median_of_runs),
-    "halving by the median of hits": halving(stages(24), median_of_hits),
-    "12 x 2, no halving": halving(((12, 2),), expected),
-}
-"""Left out, or another in their place; in the worlds below."""
-ABLATED = (
-    "plateau of 30, sigma 0.3, shared 26%",
-    "plateau of 30, sigma 0.5, shared 26%",
-    "misses: 40 % hit in 40 - 100 %, sigma 0.3",
-    "AlgoPerf criteo1tb",
-    "AlgoPerf ogbg",
-)
 BARS = {  # a world: shares of 100 within 5 and 10 %
     "plateau of 30, sigma 0.3, shared 26%": (50, 72),
     "plateau of 30, sigma 0.2, shared 26%": (60, 85),
@@ -198,8 +174,7 @@ def main() -> int:
     calibrations, bars, wall = [], [], []
     for world in worlds():
         studies = [world.draw(np.random.default_rng([15, i])) for i in range(options.replays)]
-        policies = POLICIES | (INGREDIENTS if world.name in ABLATED else {})
-        outcomes = {name: list(map(policy, studies)) for name, policy in policies.items()}
+        outcomes = {name: list(map(policy, studies)) for name, policy in POLICIES.items()}
         table = chosen(world, outcomes)
         print("\n".join(table), flush=True)
         lines += table

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 
 from race_worlds import Study
 
-from raybench.search.race import CAP, Race
-from raybench.stats.replicates import Noise, Replicate, expected_running_time
+from raybench.search.race import Race
+from raybench.stats.replicates import Replicate, expected_running_time
 from raybench.stats.standing import Candidate, Stages, group_of, more, undecided
 
 TODAY = (3, 3)
@@ -49,27 +49,21 @@ def today(study: Study) -> Outcome:
     return Outcome(best, [[run.seconds for group in found.values() for run in group]])
 
 
-def raced(
-    stages: Stages, *, with_own: bool = True, drop: bool = True, cap: str = "upper", extra: int = 0
-) -> Policy:
-    """The product's race, run after run; or with one of its ingredients left out.
-
-    `cap` is "upper" (the product's), "expected" (of the leader's ERT itself) or "none"; `extra`
-    runs are spent on the undecided afterwards.
-    """
+def raced(stages: Stages, *, caps: bool = True, extra: int = 0) -> Policy:
+    """The product's race, run after run; `extra` runs are spent on the undecided afterwards."""
 
     def policy(study: Study) -> Outcome:
-        candidates = [
-            Candidate(str(config), study.own(config) if with_own else None, 1)
-            for config in study.ranking()
-        ]
-        race = (Race if drop else KeepsAll)(candidates, stages, axis="seconds")
+        candidates = [Candidate(str(config), study.own(config), 1) for config in study.ranking()]
+        race = Race(candidates, stages, axis="seconds")
         learned: dict[tuple[str, int], Replicate] = {}
         outcome = Outcome(None, race=race)
         while due := race.due():
             spent = []
             for run in due:
-                found = capped(study.run(int(run.name), run.round), CAPS[cap](race, run.name))
+                found = study.run(int(run.name), run.round)
+                cap_s = race.cap_s(run.name) if caps else None
+                if cap_s is not None and found.seconds > cap_s:
+                    found = Replicate(cap_s, is_hit=False)
                 race.learn(run.name, run.round, found)
                 learned[run.name, run.round] = found
                 spent.append(found.seconds)
@@ -81,29 +75,6 @@ def raced(
         return outcome
 
     return policy
-
-
-class KeepsAll(Race):
-    """A race that halves, and drops nobody besides."""
-
-    def is_behind(
-        self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
-    ) -> bool:
-        """Never."""
-        return False
-
-
-def cap_of_expected(race: Race, name: str) -> float | None:
-    """Return twice the leader's expected running time, however few its runs."""
-    leader = None if race.cap_s(name) is None else race.leader()
-    return None if leader is None else CAP * expected_running_time(race.runs_of(leader))
-
-
-CAPS: dict[str, Callable[[Race, str], float | None]] = {
-    "upper": Race.cap_s,
-    "expected": cap_of_expected,
-    "none": lambda race, name: None,
-}
 
 
 def spend_more(
@@ -131,28 +102,6 @@ def spend_more(
     outcome.winner = int(undecided(groups)[0])
 
 
-def halving(stages: Stages, score: Callable[[Sequence[Replicate]], float]) -> Policy:
-    """A race by another score, without dropping and without caps."""
-
-    def policy(study: Study) -> Outcome:
-        order, number, outcome = study.ranking(), 0, Outcome(None)
-        runs = {config: [study.own(config)] for config in order}
-        for count, each in stages:
-            order = order[:count]
-            spent = []
-            for config in order:
-                new = [study.run(config, number + i) for i in range(each)]
-                runs[config] += new
-                spent += [run.seconds for run in new]
-            number += each
-            order = sorted(order, key=lambda config: score(runs[config]))
-            outcome.stages_s.append(spent)
-        outcome.winner = order[0]
-        return outcome
-
-    return policy
-
-
 def oracle(count: int) -> Policy:
     """A bound: the least mean of logs when every contender's runs are `count` and cost nothing."""
 
@@ -161,33 +110,9 @@ def oracle(count: int) -> Policy:
             config: [study.own(config), *(study.run(config, i) for i in range(count))]
             for config in study.ranking()
         }
-        return Outcome(min(runs, key=lambda config: expected(runs[config])))
+        return Outcome(min(runs, key=lambda config: expected_running_time(runs[config])))
 
     return policy
-
-
-def capped(run: Replicate, cap_s: float | None) -> Replicate:
-    if cap_s is None or run.seconds <= cap_s:
-        return run
-    return Replicate(cap_s, is_hit=False)
-
-
-def expected(runs: Sequence[Replicate]) -> float:
-    return expected_running_time(runs)
-
-
-def mean_log(runs: Sequence[Replicate]) -> float:
-    """The mean of logs of the hits, a miss as twice what it spent."""
-    return fmean(math.log(run.seconds * (1 if run.is_hit else 2)) for run in runs)
-
-
-def median_of_runs(runs: Sequence[Replicate]) -> float:
-    return _median(runs)
-
-
-def median_of_hits(runs: Sequence[Replicate]) -> float:
-    hits = [run.seconds for run in runs if run.is_hit]
-    return median(hits) if hits else math.inf
 
 
 def _hits(runs: Sequence[Replicate]) -> int:
