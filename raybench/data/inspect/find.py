@@ -29,9 +29,9 @@ from raybench.data.sources.table import (
 from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset
 from raybench.data.sources.tables import (
     first_pictures,
+    is_of_classes,
     open_huggingface,
     require_image_column,
-    require_text_task,
     with_default_columns,
 )
 from raybench.data.store.build import list_files
@@ -96,8 +96,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
         if long_ones:
             notes["label"] = f"text: {long_ones[0]} in place of the columns learns from these texts"
         if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
-            dataset = table_dataset(spec, tables, name=name, say=lambda sentence: None)
-            said += leak_lines(dataset)
+            said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
     lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
     return Seen(
         kind="texts" if isinstance(inputs, texts.Tokens) else "table",
@@ -356,9 +355,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 
 def _see_text(path: Path, task: Task | None) -> Seen:
-    if task == "classification" or (
-        task is None and path.is_dir() and folders.is_class_folder(path)
-    ):
+    if is_of_classes(DatasetSpec(name="text", path=str(path), task=task)):
         folder = {"name": "text", "path": str(path)}
         asked = DatasetSpec.model_validate(folder | {"task": "classification"})
         seen = see_dataset(build_dataset(asked), folder)
@@ -366,8 +363,6 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         return replace(seen, kind="texts", lines=lines)
     content = _content("text", path, None, task)
     content |= {"tokens": "characters", "sequence_length": LENGTH}
-    build = DatasetSpec.model_validate(content)
-    require_text_task(build)
     by_split = texts.running_texts(path)
     total = sum(map(len, by_split.values()))
     different = len(set().union(*map(set, by_split.values())))
@@ -381,7 +376,7 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         splits,
     ]
     if num_train < 2:
-        build_dataset(build)  # says what is too short
+        build_dataset(DatasetSpec.model_validate(content))  # says what is too short
     return Seen(
         kind="running text",
         dataset=content,

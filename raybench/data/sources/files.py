@@ -38,9 +38,8 @@ class ParquetTable(Table):
                     self._rows.append(about.metadata.num_rows)
                     schemas.append(about.schema_arrow.remove_metadata())
             except (pa.ArrowInvalid, OSError) as error:
-                raise UserError(
-                    f"{file} is not a whole Parquet file ({error}); write it again."
-                ) from error
+                message = f"{file} is not a whole Parquet file ({error}); write it again."
+                raise UserError(message) from error
         self._given = schemas[0].names
         names = [name.strip() for name in self._given]
         require_once(names, str(files[0]))
@@ -49,15 +48,14 @@ class ParquetTable(Table):
             if schema.names != self._given:
                 other = set(schema.names) ^ set(self._given)
                 raise UserError(
-                    f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); the "
-                    "files of one table need the same ones in the same order."
+                    f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); make "
+                    "them the same, in the same order."
                 )
             try:  # a part's column may be empty, or whole where another's has fractions
                 joined = pa.unify_schemas([joined, schema], promote_options="permissive")
             except pa.ArrowException as error:
                 raise UserError(
-                    f"{file} and {files[0]} have other types ({error}); the files of one table "
-                    "need the same."
+                    f"{file} and {files[0]} have other types ({error}); make them the same."
                 ) from error
         self.schema = pa.schema(list(zip(names, joined.types, strict=True)))
         self.num_rows = sum(self._rows)
@@ -150,16 +148,10 @@ class CsvTable(MemoryTable):
     def _read(self, head: str) -> Any:
         is_comma = self._delimiter != "," and DECIMAL_COMMA.search(head)
         point = "," if is_comma and not DECIMAL_POINT.search(head) else "."
+        parse = pa.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
+        convert = pa.csv.ConvertOptions(null_values=list(MISSING), decimal_point=point)
         try:
-            return pa.csv.read_csv(
-                str(self._path),
-                parse_options=pa.csv.ParseOptions(
-                    delimiter=self._delimiter, newlines_in_values=True
-                ),
-                convert_options=pa.csv.ConvertOptions(
-                    null_values=list(MISSING), decimal_point=point
-                ),
-            )
+            return pa.csv.read_csv(str(self._path), parse_options=parse, convert_options=convert)
         except pa.ArrowInvalid as error:
             raise self._not_a_table(str(error)) from error
 
@@ -258,12 +250,12 @@ def open_tables(kind: str, given: str) -> Tables:
 def _open(kind: str, files: list[Path], source: Path) -> Table:
     if kind == "parquet":
         return ParquetTable(files, source)
-    if len(files) > 1:
-        raise UserError(
-            f"dataset.path: {source} has {len(files)} files ({files[0].name}, {files[1].name}, "
-            "...); name one of them, or call them train.csv, val.csv and test.csv."
-        )
-    return CsvTable(files[0])
+    if len(files) == 1:
+        return CsvTable(files[0])
+    raise UserError(
+        f"dataset.path: {source} has {len(files)} files ({files[0].name}, {files[1].name}, ...); "
+        "name one of them, or call them train.csv, val.csv and test.csv."
+    )
 
 
 def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
@@ -285,21 +277,17 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` are of `train`.
     UserError where some are of no split and others are.
     """
-    found: dict[str, list[Path]] = {}
-    others = []
+    found: dict[str | None, list[Path]] = {}
     for file in files:
-        parts = file.relative_to(folder).parts
-        split = split_of(parts[0] if len(parts) > 1 else file.name)
-        if split is None:
-            others.append(file)
-        else:
-            found.setdefault(split, []).append(file)
-    if found and others:
+        found.setdefault(split_of(file.relative_to(folder).parts[0]), []).append(file)
+    by_split = {split: found[split] for split in SPLIT_NAMES if split in found}
+    if by_split and None in found:
         raise UserError(
-            f"dataset.path: {others[0]} is of no split, and {next(iter(found.values()))[0].name} "
-            "is; move it to another folder, or name one file."
+            f"dataset.path: {found[None][0]} is of no split, and "
+            f"{next(iter(by_split.values()))[0].name} is; move it to another folder, or name one "
+            "file."
         )
-    return {split: found[split] for split in SPLIT_NAMES if split in found}
+    return by_split
 
 
 def split_of(name: str) -> str | None:

@@ -109,8 +109,8 @@ def open_image_folder(
     `metadata.csv` may lie in the folder, in those of its splits, or both; then labels are its
     columns, and `label` names which. `say` takes a sentence on images that it does not list.
     """
-    images = [file.name for file in files if not _is_metadata(file.name)]
     tables = [file.name for file in files if _is_metadata(file.name)]
+    images = [file.name for file in files if file.name not in tables]
     by_split = _by_split(place, images, tables)
     if tables:
         return _by_metadata(place, by_split, tables, label, say)
@@ -209,25 +209,20 @@ def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None =
 
 
 def _by_metadata(
-    place: Path,
-    by_split: Names,
-    tables: Sequence[str],
-    label: str | list[str] | None,
-    say: Say,
+    place: Path, by_split: Names, tables: Sequence[str], label: str | list[str] | None, say: Say
 ) -> tuple[Tables, str | list[str]]:
     rows: dict[str, tuple[CsvTable, int]] = {}
-    number: dict[str, int] = {}
     parts = []
     for name in tables:
         table = CsvTable(place / name)
         require_columns(table, [FILE_NAME], "path")
-        others = [one for one in table.schema.names if one != FILE_NAME]
-        if label is None and LABEL not in others and len(others) != 1:
-            raise UserError(
-                f"{place / name}: which of its columns {', '.join(table.schema.names)} is the "
-                "label? Name it: dataset.label: NAME."
-            )
         if label is None:
+            others = [one for one in table.schema.names if one != FILE_NAME]
+            if LABEL not in others and len(others) != 1:
+                raise UserError(
+                    f"{place / name}: which of its columns {', '.join(table.schema.names)} is the "
+                    "label? Name it: dataset.label: NAME."
+                )
             label = LABEL if LABEL in others else others[0]
         labels = [label] if isinstance(label, str) else label
         require_columns(table, labels, "label")
@@ -236,7 +231,6 @@ def _by_metadata(
             if cell is None or image in rows:
                 what = "column file_name is empty" if cell is None else f"{cell} is there already"
                 raise UserError(f"{table.place(row)}: {what}; correct or remove the line.")
-            number[image] = len(rows)
             rows[image] = table, row
         parts.append(pa.table({one: column_of(table, one) for one in labels}))
     try:
@@ -250,6 +244,7 @@ def _by_metadata(
             f"{table.place(row)}: there is no image {place}/{missing[0]}; correct the name, or "
             f"remove the line ({len(missing):,} such lines)."
         )
+    number = {image: row for row, image in enumerate(rows)}
     found: dict[str, Table] = {}
     for split, (prefix, names) in by_split.items():
         listed = [name for name in names if name in rows]

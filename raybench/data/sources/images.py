@@ -31,13 +31,6 @@ SUFFIXES = frozenset(
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I")
 """Modes of PIL with one channel of brightness; all others have colours."""
 ORIENTATION = 0x0112  # tag of EXIF
-ADVICE = {
-    "broken": "mend or remove it",
-    "huge": "scale it down or remove it",
-    "colours": "set dataset.channels: 3, or 1 to make all of them grey",
-    "size": "set dataset.image_size, such as 64, to scale all of them",
-}
-"""The end of a sentence about an image that cannot be used, by what is wrong with it."""
 PROBES = 16  # images that form and duration are judged by
 AT_ONCE = 64  # images per thread whose bytes are held in memory
 MOST_PROBLEMS = 100  # decoding ends after so many problems
@@ -46,14 +39,13 @@ MOST_PROBLEMS = 100  # decoding ends after so many problems
 class ImageError(Exception):
     """An image cannot be used; says why, after its name: 'is no image that PIL can read'."""
 
-    def __init__(self, reason: str, fault: str = "broken") -> None:
-        """`fault`: a key of ADVICE."""
+    def __init__(self, reason: str, advice: str = "mend or remove it") -> None:
         super().__init__(reason)
-        self.fault = fault
+        self.advice = advice
 
     def about(self, name: str, more: str = "") -> UserError:
         """Return the error that a user sees."""
-        return UserError(f"{name} {self}{more}; {ADVICE[self.fault]}.")
+        return UserError(f"{name} {self}{more}; {self.advice}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +71,10 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """What the head of an image's file says."""
+    """What the head of an image's file says; its sides as it stands upright."""
 
     name: str
     width: int
-    """Upright, as `height`: cameras note that an image lies on its side."""
     height: int
     is_grey: bool
 
@@ -115,8 +106,7 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
-    """Return what images become by a dataset's keys; without them by the first size, and with
-    colours where any of `heads` has some."""
+    """Return what images become by a dataset's keys: the first size, colours if any has them."""
     return ImageForm(
         height=spec.image_size or heads[0].height,
         width=spec.image_size or heads[0].width,
@@ -138,7 +128,10 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
     with _problems(), _open(content) as image:
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
-            raise ImageError("has colours, and the first images are grey", "colours")
+            raise ImageError(
+                "has colours, and the first images are grey",
+                "set dataset.channels: 3, or 1 to make all of them grey",
+            )
         return _scale(_in_channels(ImageOps.exif_transpose(image), form.channels), form)
 
 
@@ -163,14 +156,14 @@ def _open(content: str | bytes) -> "Image.Image":
 
 @contextlib.contextmanager
 def _problems() -> Iterator[None]:
-    """Turn whatever PIL raises for a file into ImageError."""
     try:
         yield
     except ImageError:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise ImageError(
-            f"is huge, above PIL's limit of {Image.MAX_IMAGE_PIXELS:,} pixels", "huge"
+            f"is huge, above PIL's limit of {Image.MAX_IMAGE_PIXELS:,} pixels",
+            "scale it down or remove it",
         ) from error
     except UnidentifiedImageError as error:
         raise ImageError("is no image that PIL can read") from error
@@ -200,7 +193,11 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
     size = (form.width, form.height)
     if image.size != size:
         if not form.is_scaled:
-            raise ImageError(f"is {image.width} x {image.height} pixels", "size")
+            raise ImageError(
+                f"is {image.width} x {image.height} pixels, and {form.size_of} {form.width} x "
+                f"{form.height}",
+                "set dataset.image_size, such as 64, to scale all of them",
+            )
         left, top = 0.0, 0.0
         if form.resize == "crop":  # the largest square in its middle is kept
             side = min(image.size)
@@ -214,8 +211,7 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
 def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> tuple[ImageForm, float]:
     """Return what all images become, and the seconds that one takes in one thread.
 
-    Judged by some of them, evenly chosen (broken ones are reported later, with all others); if
-    none of these is an image, UserError.
+    Judged by some of them, evenly chosen; UserError if none of these is an image.
     """
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
     heads, error = [], None
@@ -240,7 +236,6 @@ def decode_images(
     writer: Writer,
     name: str,
     pictures: Iterable[Picture],
-    *,
     number: int,
     form: ImageForm,
     seconds_each: float,
@@ -278,11 +273,9 @@ def decode_images(
     if problems:
         first, error = problems[min(problems)]
         more = ""
-        if error.fault == "size":
-            more = f", and {form.size_of} {form.width} x {form.height}"
         if len(problems) > 1:
             least = " or more" if len(problems) >= MOST_PROBLEMS else ""
-            more += f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
+            more = f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
         raise error.about(first, more)
 
 
@@ -309,6 +302,5 @@ def files_as_inputs(
         try:
             out[row] = decode(one if isinstance(one, bytes) else str(one), form)
         except ImageError as error:
-            name = f"Image {row}" if isinstance(one, bytes) else str(one)
-            raise UserError(f"{name} {error}; mend or leave it out.") from error
+            raise error.about(f"Image {row}" if isinstance(one, bytes) else str(one)) from error
     return out

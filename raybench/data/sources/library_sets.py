@@ -63,8 +63,7 @@ def _load(
 ) -> Dataset:
     """Return set `spec.set`, from `spec.path` or else the first of `folders` that holds it.
 
-    Nothing is downloaded: UserError that says where was looked, with `fetch`, what a user does
-    to get it.
+    Nothing is downloaded: UserError with `fetch`, what a user does to get it.
     """
     assert spec.set is not None
     known = sets.get(spec.set)
@@ -75,16 +74,14 @@ def _load(
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
     for folder in looked:
-        files = known.find(folder)
-        if files is None:
-            continue
-        source = Source(
-            name=spec.name,
-            path=folder,
-            files=[file_at(file, name=str(file.relative_to(folder))) for file in files],
-            options=spec.model_dump(mode="json", include={*OPTIONS, *known.options, "set"}),
-        )
-        return load_arrays(source, partial(known.read, files, spec), spec)
+        if files := known.find(folder):
+            source = Source(
+                name=spec.name,
+                path=folder,
+                files=[file_at(file, name=str(file.relative_to(folder))) for file in files],
+                options=spec.model_dump(mode="json", include={*OPTIONS, *known.options, "set"}),
+            )
+            return load_arrays(source, partial(known.read, files, spec), spec)
     raise UserError(
         f"dataset.set: {spec.set} of {spec.name} is not on this machine (looked in "
         f"{', '.join(map(str, looked))}); fetch it with {fetch}, or say by dataset.path which "
@@ -92,10 +89,13 @@ def _load(
     )
 
 
-def _read_idx(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
-    del spec
-    arrays = read_idx_files(files)
-    return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])})
+def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
+    """Return inputs and labels of the training split, then of the test split."""
+    return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
+
+
+def _read_idx(files: Sequence[Path], _: DatasetSpec) -> RawSet:
+    return _of_four(read_idx_files(files))
 
 
 def _idx(folder: str) -> LibrarySet:
@@ -132,9 +132,8 @@ class ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _read_cifar(files: Sequence[Path], spec: DatasetSpec, *, fine: bool) -> RawSet:
+def _read_cifar(files: Sequence[Path], _: DatasetSpec, *, fine: bool) -> RawSet:
     """Read the files of CIFAR-100 (`fine`) or CIFAR-10: batches, the test split, and names."""
-    del spec
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
@@ -143,12 +142,12 @@ def _read_cifar(files: Sequence[Path], spec: DatasetSpec, *, fine: bool) -> RawS
             named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
             parts.append([named[one] for one in wanted])
-    splits = {}
-    for split, own in (("train", parts[:-2]), ("test", parts[-2:-1])):
+    arrays = []
+    for own in (parts[:-2], parts[-2:-1]):
         images = np.concatenate([one[0] for one in own]).reshape(-1, 3, 32, 32)
         labels = np.concatenate([np.asarray(one[1], np.int64) for one in own])
-        splits[split] = RawSplit(images.transpose(0, 2, 3, 1), labels)
-    return RawSet(splits, tuple(map(_text_of, parts[-1][0])))
+        arrays += [images.transpose(0, 2, 3, 1), labels]
+    return _of_four(arrays, class_names=tuple(map(_text_of, parts[-1][0])))
 
 
 def _text_of(value: Any) -> str:
@@ -164,18 +163,17 @@ def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
     return LibrarySet(places, partial(_read_cifar, fine=fine))
 
 
-def _read_svhn(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
+def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
     from scipy.io import loadmat  # takes a quarter of a second
 
-    del spec
-    splits = {}
-    for part, file in zip(("train", "test"), files, strict=True):
+    arrays = []
+    for file in files:
         with fetched_whole(file):
             content = loadmat(file)
-            images, labels = content["X"], content["y"]
-        # (32, 32, 3, N) in the file; a zero is written as class 10.
-        splits[part] = RawSplit(images.transpose(3, 0, 1, 2), labels.ravel().astype(np.int64) % 10)
-    return RawSet(splits)
+            # (32, 32, 3, N) in the file; a zero is written as class 10.
+            arrays.append(content["X"].transpose(3, 0, 1, 2))
+            arrays.append(content["y"].ravel().astype(np.int64) % 10)
+    return _of_four(arrays)
 
 
 def _arrays(file: Path, *names: str) -> list[Array]:
@@ -197,25 +195,22 @@ def _arrays(file: Path, *names: str) -> list[Array]:
 FOUR = ("x_train", "y_train", "x_test", "y_test")
 
 
-def _read_mnist(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
-    del spec
-    arrays = _arrays(files[0], *FOUR)
-    return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])})
+def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
+    return _of_four(_arrays(files[0], *FOUR))
 
 
-def _read_housing(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
-    del spec
+def _read_housing(files: Sequence[Path], _: DatasetSpec) -> RawSet:
     inputs, prices = (one.astype(np.float32) for one in _arrays(files[0], "x", "y"))
     return RawSet({"train": RawSplit(inputs, prices)}, standardise_inputs=True)
 
 
 def _read_imdb(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
-    arrays = _arrays(files[0], *FOUR)
-    splits = {
-        part: RawSplit(_tokens(arrays[at], spec), arrays[at + 1].astype(np.int64))
-        for at, part in ((0, "train"), (2, "test"))
-    }
-    return RawSet(splits, ("negative", "positive"), _vocabulary(files[1], spec))
+    texts, labels, others, their = _arrays(files[0], *FOUR)
+    return _of_four(
+        [_tokens(texts, spec), labels.astype(int), _tokens(others, spec), their.astype(int)],
+        class_names=("negative", "positive"),
+        vocabulary=_vocabulary(files[1], spec),
+    )
 
 
 def _read_reuters(files: Sequence[Path], spec: DatasetSpec) -> RawSet:

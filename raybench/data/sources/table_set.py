@@ -153,9 +153,8 @@ MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
 def table_dataset(
     spec: DatasetSpec,
     tables: Tables,
-    *,
-    name: str,
     say: Say,
+    *,
     make: MakeArray = lambda name, shape, dtype: np.empty(shape, dtype),
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Dataset:
@@ -181,7 +180,7 @@ def table_dataset(
         for member, one in zip(members, values, strict=True)
     }
     return Dataset(
-        name,
+        spec.name,
         len(labels.class_names) or None,
         **splits,
         task=labels.task,

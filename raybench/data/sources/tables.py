@@ -22,6 +22,7 @@ from raybench.data.sources.table import (
     Say,
     Table,
     Tables,
+    column_of,
     find_roles,
     is_text,
     is_text_type,
@@ -52,13 +53,11 @@ IMAGE_OPTIONS = (
 
 
 def load_csv(spec: DatasetSpec) -> Dataset:
-    """Return the rows of a CSV file, or of a folder's train.csv, val.csv and test.csv."""
-    return _load(spec, _files(spec), lambda: open_tables("csv", str(spec.path)))
+    """Return the rows of a file of CSV or Parquet, of a folder of splits, or of parts (Parquet)."""
+    return _load(spec, _files(spec), lambda: open_tables(spec.name, str(spec.path)))
 
 
-def load_parquet(spec: DatasetSpec) -> Dataset:
-    """Return the rows of a Parquet file, of a folder of parts, or of a folder's splits."""
-    return _load(spec, _files(spec), lambda: open_tables("parquet", str(spec.path)))
+load_parquet = load_csv
 
 
 def load_huggingface(spec: DatasetSpec) -> Dataset:
@@ -78,42 +77,38 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
         if num_others:
             say(f"{num_others:,} files are no images by their names, and left out.")
         tables, label = folders.open_image_folder(path, files, spec.label, say)
-        return _store_images(
-            spec.model_copy(update={"image": folders.FILE_NAME, "label": label}), tables, writer
-        )
+        named = spec.model_copy(update={"image": folders.FILE_NAME, "label": label})
+        return _store_images(named, tables, writer)
 
     return dataset_of_stored(stored(_source(spec, files, IMAGE_OPTIONS), build), spec, path)
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
     """Return texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
-    path = Path(str(spec.path)).expanduser()
-    require_text_task(spec)
-    found = _files(spec)
-    if spec.task == "classification" or (
-        spec.task is None and path.is_dir() and folders.is_class_folder(path)
-    ):
-        if path.is_file():
-            raise UserError(
-                f"dataset.path: {path} is a file; texts by class are a folder with a folder of "
-                ".txt files for each class."
-            )
-        columns = {"text": "text", "label": "label"}
-        return _load(
-            spec.model_copy(update=columns),
-            found,
-            lambda: folders.open_text_folder(path, texts.read_text),
+    path, found = Path(str(spec.path)).expanduser(), _files(spec)
+    if not is_of_classes(spec):
+        return _load_language(spec, found, lambda: texts.running_texts(path))
+    if path.is_file():
+        raise UserError(
+            f"dataset.path: {path} is a file; texts by class are a folder with a folder of .txt "
+            "files for each class."
         )
-    return _load_language(spec, found, lambda: texts.running_texts(path))
+    spec = spec.model_copy(update={"text": "text", "label": "label"})
+    return _load(spec, found, lambda: folders.open_text_folder(path, texts.read_text))
 
 
-def require_text_task(spec: DatasetSpec) -> None:
-    """Raise UserError for a task that files of text have no labels for."""
+def is_of_classes(spec: DatasetSpec) -> bool:
+    """Whether files of text are learnt by class, else as running text; UserError for a task that
+    they have no labels for."""
+    path = Path(str(spec.path)).expanduser()
     if spec.task == "regression":
         raise UserError(
-            f"dataset.task: regression is not for files of text ({spec.path}), which have no "
-            "numbers to learn; leave it out, or put texts and numbers into a table."
+            f"dataset.task: regression is not for files of text ({path}), which have no numbers to "
+            "learn; leave it out, or put texts and numbers into a table."
         )
+    if spec.task is None:
+        return path.is_dir() and folders.is_class_folder(path)
+    return spec.task == "classification"
 
 
 def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tables]) -> Dataset:
@@ -126,17 +121,10 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return dataset_of_stored(kept, spec, source.path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
-        tables = open_them()
+        tables = open_them()  # only where it is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
-            dataset = table_dataset(
-                spec,
-                tables,
-                name=spec.name,
-                say=_say(spec),
-                make=writer.array,
-                advance=advance,
-            )
+            dataset = table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
         return write_dataset(writer, dataset)
 
     return read_dataset(stored(_source(spec, found), build))
@@ -146,10 +134,7 @@ def _load_language(
     spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
     def build(writer: Writer) -> Mapping[str, Any]:
-        dataset = texts.language_dataset(
-            spec, read(), name=spec.name, source=str(spec.path), say=_say(spec)
-        )
-        return write_dataset(writer, dataset)
+        return write_dataset(writer, texts.language_dataset(spec, read(), _say(spec)))
 
     return read_dataset(stored(_source(spec, found), build))
 
@@ -230,14 +215,8 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
         writer.save(f"{split}-labels", values[order].astype(np.int64 if is_class else np.float32))
         if split == "train" and spec.weight is not None:
             writer.save("train-weights", read_weights(table, spec.weight)[order])
-        images.decode_images(
-            writer,
-            f"{split}-inputs",
-            _pictures(table, image, order),
-            number=table.num_rows,
-            form=form,
-            seconds_each=seconds_each,
-        )
+        pictures, name = _pictures(table, image, order), f"{split}-inputs"
+        images.decode_images(writer, name, pictures, table.num_rows, form, seconds_each)
     return {"task": labels.task, "class_names": list(labels.class_names)}
 
 
@@ -260,12 +239,10 @@ def _image_files(column: str, tables: Tables) -> list[File]:
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
     """Yield all images in the table's order, each with its row in the array."""
-    place = np.argsort(order)
-    row = 0
+    places = enumerate(np.argsort(order).tolist())
     for batch in table.batches([column]):
-        for cell in batch.column(0):
-            yield _picture(table, column, cell.as_py(), row, int(place[row]))
-            row += 1
+        for cell, (row, place) in zip(batch.column(0), places, strict=False):
+            yield _picture(table, column, cell.as_py(), row, place)
 
 
 def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> images.Picture:
@@ -360,16 +337,16 @@ def _load_huggingface(path: str, name: str | None) -> Any:
             path, name, download_config=datasets.DownloadConfig(local_files_only=True)
         )
     except (OSError, ValueError, KeyError) as error:
-        if folder.exists():
-            raise UserError(
-                f"dataset.path: {path} is no whole folder of datasets' save_to_disk ({error}); "
-                "save it again, or name another kind of dataset (parquet, image_folder)."
-            ) from error
-        raise UserError(
-            f"dataset.path: there is no folder {path}, and datasets' cache has no set of that name "
-            f"({type(error).__name__}: {error}); download it first with load_dataset, or name a "
-            "folder that save_to_disk wrote."
-        ) from error
+        wrong = (
+            f"{path} is no whole folder of datasets' save_to_disk ({error}); save it again, or "
+            "name another kind of dataset (parquet, image_folder)."
+        )
+        if not folder.exists():
+            wrong = (
+                f"there is no folder {path}, and datasets' cache has no set of that name "
+                f"({type(error).__name__}: {error}); download it first with load_dataset."
+            )
+        raise UserError(f"dataset.path: {wrong}") from error
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
@@ -409,6 +386,4 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
 def _is_hidden(table: Table, label: str) -> bool:
     if label not in table.schema.names:
         return True
-    return all(
-        (np.asarray(batch.column(0)) == MISSING_LABEL).all() for batch in table.batches([label])
-    )
+    return bool((np.asarray(column_of(table, label)) == MISSING_LABEL).all())

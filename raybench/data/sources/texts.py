@@ -118,15 +118,9 @@ class Tokens:
         self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
         self.vocabulary = self._tokenizer.vocabulary
         if not any(lengths):
-            raise UserError(
-                f"{source}: column '{column}' has no text in any training row; name another one in "
-                "dataset.text."
-            )
+            raise UserError(f"{source}: column '{column}' has no text; name another one.")
         if empty := lengths.count(0):
-            say(
-                f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows: each "
-                "is one unknown token."
-            )
+            say(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
         share = float((self.lengths > most).mean())
         if share > MANY:
             say(
@@ -154,10 +148,7 @@ def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array
 
 def texts_of(batch: Any) -> Iterator[str]:
     """Yield the texts of a batch's one column; what is missing is empty."""
-    values = batch.column(0)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    for value in values:
+    for value in batch.column(0):
         yield value.as_py() or ""
 
 
@@ -207,16 +198,14 @@ def read_text(file: Path) -> str:
         raise not_utf8(file) from error
 
 
-def language_dataset(
-    spec: DatasetSpec, texts: dict[str, str], *, name: str, source: str, say: Say
-) -> Dataset:
+def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Dataset:
     """Return windows of `sequence_length` tokens, each labelled with those that follow.
 
     `texts` by split; what has no text of its own is cut off the end of `train`: the last part is
     the test, what is before it validation. Tokens are numbered by the training text alone.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
-    pieces = _cut_off(spec, pieces, source, say)
+    pieces = _cut_off(spec, pieces, say)
     counts = Counter[str]()
     count_tokens(pieces["train"], counts)
     vocabulary = number_tokens(counts, spec.tokens, spec.vocabulary_size)
@@ -227,17 +216,15 @@ def language_dataset(
         num_windows = max(0, len(ids) - 1) // spec.sequence_length
         if num_windows < 1 and (split != "test" or spec.test_size != "none"):
             raise UserError(
-                f"{source}: the {split} split has {len(ids):,} {spec.tokens}, fewer than one "
+                f"{spec.path}: the {split} split has {len(ids):,} {spec.tokens}, fewer than one "
                 f"window of dataset.sequence_length {spec.sequence_length} and the token after it; "
                 "choose a shorter one, or add text."
             )
         kept, shape = num_windows * spec.sequence_length, (num_windows, spec.sequence_length)
-        splits[split] = Split(
-            np.ascontiguousarray(ids[:kept].reshape(shape)),
-            ids[1 : kept + 1].reshape(shape).astype(np.int64),
-        )
+        following = ids[1 : kept + 1].astype(np.int64)
+        splits[split] = Split(ids[:kept].reshape(shape), following.reshape(shape))
     return Dataset(
-        name,
+        spec.name,
         len(vocabulary),
         **splits,
         task="language_modelling",
@@ -246,21 +233,16 @@ def language_dataset(
     )
 
 
-def _cut_off(
-    spec: DatasetSpec, pieces: dict[str, Pieces], source: str, say: Say
-) -> dict[str, Pieces]:
+def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], say: Say) -> dict[str, Pieces]:
     rest = pieces["train"]
     total = (len(rest) - 1) // spec.sequence_length
     typical = max(1, round(TYPICAL_SHARE * total))
     validation = num_of(spec.validation_size, total, typical=typical)
-    sizes = {
-        "test": num_of(spec.test_size, total, typical=validation),
-        "validation": validation,
-    }
+    sizes = {"test": num_of(spec.test_size, total, typical=validation), "validation": validation}
     missing = {split: size for split, size in sizes.items() if split not in pieces and size}
     if sum(missing.values()) >= total:
         raise UserError(
-            f"{source} has {len(rest):,} {spec.tokens}, {max(0, total)} windows of "
+            f"{spec.path} has {len(rest):,} {spec.tokens}, {max(0, total)} windows of "
             f"dataset.sequence_length {spec.sequence_length}, and {sum(missing.values())} would be "
             "held out; choose shorter ones, or add text."
         )
@@ -270,9 +252,7 @@ def _cut_off(
         keep = len(rest) - (size * spec.sequence_length + 1)
         found[split], rest = rest[keep:], rest[:keep]
     found["train"] = rest
-    if missing:
-        parts = [
-            f"the {len(found[split]):,} {spec.tokens} of the {split} split" for split in missing
-        ]
+    parts = [f"the {len(found[split]):,} {spec.tokens} of the {split} split" for split in missing]
+    if parts:
         say(f"held out from its end: {', and before them '.join(parts)}.")
     return found
