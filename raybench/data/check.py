@@ -8,18 +8,16 @@ from raybench.spec.dataset_spec import TASKS
 from raybench.spec.errors import UserError
 
 TRIED = 8
-"""Samples of a split on demand that are read: from its end to its begin, some twice of a short
-one. All the others are checked when they are read for training."""
+"""Samples of a split on demand that are read, from its end to its begin; all others are checked
+when they are read for training."""
 _CHUNK = 2**24  # values looked at together: bounds what the check itself takes to 16 MB
 
 
 def check_dataset(dataset: Dataset, source: str) -> None:
     """Raise UserError for data that no model could be trained on or judged by.
 
-    An empty split, labels outside 0 .. `num_classes - 1` or of one class alone, NaN or infinite
-    numbers, tokens that are none, splits whose samples differ in shape or type. Reads all arrays
-    once, and a few samples of what is on demand; `source` begins the sentence, as "load_dataset
-    of workload my:Net".
+    Reads all arrays once, and a few samples of what is on demand; `source` begins the sentence, as
+    "load_dataset of workload my:Net".
     """
     _check_about(dataset, source)
     for name in SPLITS:
@@ -46,9 +44,7 @@ def check_dataset(dataset: Dataset, source: str) -> None:
 
 def _check_about(dataset: Dataset, source: str) -> None:
     if dataset.task not in TASKS:
-        raise UserError(
-            f"{source}: task must be one of {', '.join(TASKS)} (found {dataset.task!r})."
-        )
+        raise UserError(f"{source}: task must be one of {', '.join(TASKS)} ({dataset.task!r}).")
     wanted = {"repeat": dataset.repeat}
     if dataset.task != "regression":
         wanted["num_classes"] = dataset.num_classes or 0
@@ -77,24 +73,19 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             "same."
         )
     for name, one in own.items():
-        shape, wanted = tuple(one.shape[1:]), tuple(others[name].shape[1:])
-        if 0 in shape or not (shape or name):
+        if 0 in one.shape[1:] or not (one.shape[1:] or name):
             raise UserError(  # one number of a sample is an input by name, not the only one
                 f"{where}{name} has inputs of shape {one.shape}; give (N, height, width, channels) "
                 "or (N, features), none of them 0."
             )
-        dtypes = np.dtype(one.dtype), np.dtype(others[name].dtype)
-        if (shape, dtypes[0]) != (wanted, dtypes[1]):
-            raise UserError(
-                f"{where}{name} has samples of {dtypes[0]} {shape}, the train split of "
-                f"{dtypes[1]} {wanted}; make them the same."
-            )
-    kinds = [(one.labels.dtype, one.labels.shape[1:]) for one in (split, train)]
-    if kinds[0] != kinds[1]:
-        raise UserError(
-            f"{where} has labels of {kinds[0][0]} {kinds[0][1]}, the train split of {kinds[1][0]} "
-            f"{kinds[1][1]}; make them the same."
-        )
+        _require_same(f"{where}{name} has samples", one, others[name])
+    _require_same(f"{where} has labels", split.labels, train.labels)
+
+
+def _require_same(what: str, found: One, wanted: One) -> None:
+    own, others = (f"{np.dtype(one.dtype)} {tuple(one.shape[1:])}" for one in (found, wanted))
+    if own != others:
+        raise UserError(f"{what} of {own}, the train split of {others}; make them the same.")
 
 
 def _check_weights(split: Split, where: str) -> None:
@@ -122,31 +113,25 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
     if inputs.dtype == np.uint8:
         return
     is_float = inputs.dtype == np.float32
+    most = np.inf if num_tokens is None else num_tokens - 1
     rows = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
     for start in range(0, len(inputs), rows):
         chunk = inputs[start : start + rows]
-        fine: Array = np.isfinite(chunk) if is_float else _are_tokens(chunk, num_tokens)
-        whole = np.asarray(fine.reshape(len(chunk), -1).all(axis=1))
-        if whole.all():
+        wrong = ~np.isfinite(chunk) if is_float else (chunk < 0) | (chunk > most)
+        if not wrong.any():
             continue
-        first = int(np.argmin(whole))
+        first = int(np.argmax(wrong))
+        sample = start + int(np.unravel_index(first, wrong.shape)[0])
         if is_float:
             raise UserError(
-                f"{where} has NaN or infinite inputs, first in sample {start + first}; remove or "
-                "replace them."
+                f"{where} has NaN or infinite inputs, first in sample {sample}; remove or replace "
+                "them."
             )
-        values = chunk[first].ravel()
-        wrong = values[~_are_tokens(values, num_tokens)][0]
-        most = "" if num_tokens is None else f" to {num_tokens - 1}"
+        range_ = "0" if num_tokens is None else f"0 to {num_tokens - 1}"
         raise UserError(
-            f"{where} has the token or code {wrong} in sample {start + first}; they go from 0"
-            f"{most}."
+            f"{where} has the token or code {chunk.flat[first]} in sample {sample}; they go from "
+            f"{range_}."
         )
-
-
-def _are_tokens(values: Array, num_tokens: int | None) -> Array:
-    most = np.iinfo(values.dtype).max if num_tokens is None else num_tokens - 1
-    return np.asarray((values >= 0) & (values <= most))
 
 
 WANTED = {
@@ -189,8 +174,8 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
     if is_uncounted.any():  # they would count as samples without a mistake
         raise UserError(
             f"{where} has no token that counts in sample {int(np.argmax(is_uncounted))} "
-            f"({int(is_uncounted.sum()):,} such samples), all its labels are {IGNORED}; leave such "
-            "samples out."
+            f"({int(is_uncounted.sum()):,} such samples), all its labels are {IGNORED}; leave them "
+            "out."
         )
 
 

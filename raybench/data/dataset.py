@@ -19,9 +19,9 @@ from raybench.data.inputs import (
     One,
     Rows,
     check_inputs,
-    is_on_demand,
-    num_rows,
-    read_rows,
+    each,
+    parts,
+    read_one,
     sample_shape,
     select,
 )
@@ -56,8 +56,7 @@ class Split:
     """(N,) float32: weight of each sample in the training loss; none is 1 of each."""
 
     def __post_init__(self) -> None:
-        check_inputs(self.inputs)
-        number = num_rows(self.inputs)
+        number = check_inputs(self.inputs)
         if number != len(self.labels):
             raise UserError(
                 f"A split needs one label per input, found {number} inputs and "
@@ -66,15 +65,13 @@ class Split:
         if self.labels.dtype not in LABEL_KINDS or self.labels.ndim not in (1, 2):
             raise UserError(
                 "The labels of a split must be int64 (classes, tokens) or float32 (numbers), of "
-                "shape (N,) or (N, outputs), found "
-                f"{self.labels.dtype} of shape {self.labels.shape}."
+                f"shape (N,) or (N, outputs), found {self.labels.dtype} {self.labels.shape}."
             )
-        if self.weights is not None and (
-            self.weights.dtype != np.float32 or self.weights.shape != self.labels.shape[:1]
-        ):
+        weights = self.weights
+        if weights is not None and (weights.dtype != np.float32 or weights.shape != (number,)):
             raise UserError(
                 f"The weights of a split must be float32 of shape ({number},), found "
-                f"{self.weights.dtype} of shape {self.weights.shape}."
+                f"{weights.dtype} {weights.shape}."
             )
 
     def __len__(self) -> int:
@@ -83,7 +80,7 @@ class Split:
     @property
     def is_on_demand(self) -> bool:
         """Whether inputs (some of a dict) are read when they are asked for; else arrays."""
-        return is_on_demand(self.inputs)
+        return not all(isinstance(one, np.ndarray) for one in parts(self.inputs))
 
     @property
     def arrays(self) -> Batch:
@@ -104,8 +101,8 @@ class Split:
         return np.dtype(self.inputs.dtype)
 
     def read(self, rows: Rows) -> Batch:
-        """Return the inputs at `rows`, in that order, as arrays; see `inputs.read_rows`."""
-        return read_rows(self.inputs, rows)
+        """Return the inputs at `rows`, in that order, as arrays that can be written to."""
+        return each(self.inputs, lambda one: read_one(one, rows))
 
     def take(self, indices: Rows | slice) -> "Split":
         """Return the samples at `indices`, in that order; of inputs on demand none is read."""
@@ -177,15 +174,24 @@ def about_dataset(dataset: Dataset) -> dict[str, Any]:
     return {key: about[key] for key in about if key not in SPLITS}
 
 
-def dataset_of(about: Mapping[str, Any], splits: Mapping[str, Any]) -> Dataset:
-    """Return the dataset that `about_dataset` has described, of these splits."""
+def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
+    """Return the dataset that `about_dataset` and `all_arrays` have described."""
     content = dict(about)
     for key in ("class_names", "vocabulary"):
         content[key] = tuple(content[key])
     for key in ("label_scale", "label_offset"):
         if content[key] is not None:
             content[key] = np.array(content[key], np.float32)
-    return Dataset(**content, **splits)
+    content |= {part: split_of_arrays(arrays, part) for part in SPLITS}
+    return Dataset(**content)
+
+
+def all_arrays(dataset: Dataset) -> dict[str, Any]:
+    """Return all that a dataset is made of, by the names that its files have."""
+    found: dict[str, Any] = {}
+    for part in SPLITS:
+        found |= named_arrays(getattr(dataset, part), part)
+    return found
 
 
 def named_arrays(split: Split, part: str) -> dict[str, One]:

@@ -70,6 +70,9 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
     """Return the dataset of images (N, H, W), of which validation is held out by the seed."""
+    if spec.image_size is not None:
+        num_bytes = (len(rest) + len(test)) * spec.image_size**2
+        require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
     size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION[spec.name])
     validation, train = hold_out(rest, size, seed=spec.split_seed, source=spec.name)
     # Scaled last, so that no two copies of the large images are held.
@@ -77,18 +80,12 @@ def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
         Split(resize(split.array, spec.image_size)[..., None], split.labels)
         for split in (train, validation, test)
     )
-    return Dataset(spec.name, 10, train=train, validation=validation, test=test)
-
-
-def _require_room(num_images: int, size: int | None) -> None:
-    if size is not None:
-        require_memory(num_images * size * size, f"dataset.image_size {size}")
+    return Dataset(spec.name, 10, train, validation, test)
 
 
 def load_digits(spec: DatasetSpec) -> Dataset:
     """Return 1,257 training, 360 validation and 180 test images of (size, size, 1), uint8."""
     pixels, digits = _read_digits()
-    _require_room(len(pixels), spec.image_size)
     # Grey levels are whole numbers from 0 to 16; 8 is half of 16, for rounding.
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
     samples = Split(images, digits.astype(np.int64))
@@ -104,8 +101,7 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     """
     package = importlib.util.find_spec("sklearn")
     assert package is not None
-    assert package.origin is not None
-    file = Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    file = Path(str(package.origin)).with_name("datasets") / "data" / "digits.csv.gz"
     table = np.loadtxt(file, delimiter=",")
     return table[:, :-1], table[:, -1]
 
@@ -116,11 +112,8 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
     Images are (size, size, 1). Missing or damaged files, and a failing download, are
     UserErrors that name the file or what to provide.
     """
-    arrays = _read_mnist()
-    _require_room(len(arrays[0]) + len(arrays[2]), spec.image_size)
-    rest, test = (
-        Split(images, labels.astype(np.int64)) for images, labels in (arrays[:2], arrays[2:])
-    )
+    images, labels, others, theirs = _read_mnist()
+    rest, test = Split(images, labels.astype(np.int64)), Split(others, theirs.astype(np.int64))
     return _cut_and_scale(rest, test, spec)
 
 
@@ -165,11 +158,9 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
     found = []
     for name in names:
         ends = ("", ".gz") if name.endswith("*") else ("",)
-        files = [file for end in ends if (file := folder / f"{name.rstrip('*')}{end}").is_file()]
-        if not files:
-            return None
-        found.append(files[0])
-    return found
+        files = (folder / f"{name.rstrip('*')}{end}" for end in ends)
+        found += [file for file in files if file.is_file()][:1]
+    return found if len(found) == len(names) else None
 
 
 def read_idx_files(files: Sequence[Path]) -> list[Array]:

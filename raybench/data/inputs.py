@@ -156,11 +156,6 @@ def parts(inputs: "Old | dict[str, Old]") -> list[Old]:
     return [inputs[name] for name in sorted(inputs)] if isinstance(inputs, dict) else [inputs]
 
 
-def num_rows(inputs: Inputs) -> int:
-    """Return the number of samples; all inputs of a dict have as many."""
-    return int(parts(inputs)[0].shape[0])
-
-
 def sample_shape(inputs: Inputs) -> InputShape:
     """Return the shape of one sample, of a dict each by its name."""
     return each(inputs, lambda one: tuple(one.shape[1:]))
@@ -173,11 +168,6 @@ def shown(shapes: InputShape) -> str:
     return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
 
 
-def is_on_demand(inputs: Inputs) -> bool:
-    """Whether any of the inputs is read when it is asked for."""
-    return not all(isinstance(one, np.ndarray) for one in parts(inputs))
-
-
 def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
     """Return the samples at `rows`, in that order; of those on demand none is read.
 
@@ -186,19 +176,15 @@ def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
     return each(inputs, lambda one: _select_one(one, rows))
 
 
-def read_rows(inputs: Inputs, rows: Rows) -> Batch:
-    """Return the samples at `rows` as arrays that can be written to; see `read_one`."""
-    return each(inputs, lambda one: read_one(one, rows))
-
-
 def repeated_first(inputs: One, number: int) -> Array:
     """Return the first sample of one input so many times."""
     first = read_one(inputs, np.zeros(1, np.int64))
     return np.repeat(first, number, axis=0)
 
 
-def check_inputs(inputs: Inputs) -> None:
-    """Raise UserError for what can be neither arrays of samples nor samples on demand."""
+def check_inputs(inputs: Inputs) -> int:
+    """Return the number of samples; UserError for what can be neither arrays of samples nor samples
+    on demand, and for inputs of several lengths."""
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     if not named or not all(isinstance(name, str) for name in named):
         raise UserError("Inputs by name need at least one name, and names that are text.")
@@ -208,3 +194,4 @@ def check_inputs(inputs: Inputs) -> None:
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {number}" for name, number in lengths.items())
         raise UserError(f"The inputs of a split must be as many of each name, found {counts}.")
+    return next(iter(lengths.values()))

@@ -14,8 +14,6 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
-LABEL_BYTES = 8
-
 
 def load_synthetic(spec: DatasetSpec) -> Dataset:
     """Return `num_samples` training samples of `shape`, uint8; a function of `split_seed`.
@@ -37,13 +35,13 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
         num_of(spec.validation_size, spec.num_samples, typical=quarter),
         quarter,
     )
-    num_bytes = sum(sizes) * (math.prod(spec.shape) + LABEL_BYTES)
+    num_bytes = sum(sizes) * (math.prod(spec.shape) + 8)  # and a label
     require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
     rng = np.random.default_rng(spec.split_seed)
     train, validation, test = (_random_split(rng, num_samples, spec) for num_samples in sizes)
     task = spec.task or "classification"
     classes = None if task == "regression" else spec.num_classes
-    return Dataset("synthetic", classes, train=train, validation=validation, test=test, task=task)
+    return Dataset("synthetic", classes, train, validation, test, task=task)
 
 
 def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec) -> Split:
@@ -61,9 +59,8 @@ def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec)
 def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Return the dataset with the weights of its training samples, times `spec.class_weights`.
 
-    Scaled to mean 1 over the training samples, so that a learning rate means what it does
-    without. UserError for a class that there is not, for data without classes, and for weights
-    that are all 0.
+    Scaled to mean 1, so that a learning rate means what it does without. UserError for a class
+    that there is not, for data without classes, and for weights that are all 0.
     """
     train, asked = dataset.train, spec.class_weights
     if asked is None and train.weights is None:
@@ -72,8 +69,8 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if asked is not None:
         if dataset.task != "classification":
             raise UserError(
-                f"dataset.class_weights are of classes, and {dataset.name} is of task "
-                f"{dataset.task}; leave them out."
+                f"dataset.class_weights are of classes, and {dataset.name} is of {dataset.task}; "
+                "leave them out."
             )
         assert dataset.num_classes is not None
         of_class = np.ones(dataset.num_classes)
@@ -96,27 +93,21 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if mean == 0:
         raise UserError(
             f"dataset.weight: the weights of all {len(train):,} training samples of {dataset.name} "
-            "are 0; at least one must be above it."
+            "are 0; give some more."
         )
     scaled = (weights / mean).astype(np.float32)
     return dataclasses.replace(dataset, train=dataclasses.replace(train, weights=scaled))
 
 
-ORDER_BYTES = 16  # of each sample of an epoch in memory: its place in the order, and in the arrays
 LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
     "synthetic": load_synthetic,
 }
 STORED = {
-    "image_folder": "tables",
-    "csv": "tables",
-    "parquet": "tables",
-    "text": "tables",
-    "huggingface": "tables",
+    **dict.fromkeys(("image_folder", "csv", "parquet", "text", "huggingface"), "tables"),
     "npz": "arrays",
-    "keras": "library_sets",
-    "torchvision": "library_sets",
+    **dict.fromkeys(("keras", "torchvision"), "library_sets"),
 }
 """Datasets whose arrays are mapped from the store of the machine already: nothing copies them. Each
 with the module of `sources` that loads it, imported when it is needed: pyarrow takes a while."""
@@ -148,9 +139,7 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
     """Load, scale and split anew: as `load_dataset`, and nothing of it is kept here."""
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
-            raise UserError(
-                f"dataset.{key} is not for {spec.name}, which has no use for it; leave it out."
-            )
+            raise UserError(f"dataset.{key} is not for {spec.name}; leave it out.")
     load = LOADERS.get(spec.name)
     if load is None:
         module = importlib.import_module(f"raybench.data.sources.{STORED[spec.name]}")
@@ -171,8 +160,6 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                 f"{dataset.name}; choose a smaller one, or leave it out to use all."
             )
         train = train.take(slice(spec.limit))
-    require_memory(
-        ORDER_BYTES * len(train) * spec.repeat,
-        f"dataset.repeat {spec.repeat} (the order of {len(train) * spec.repeat:,} samples)",
-    )
+    number = len(train) * spec.repeat  # each has its place in the order, and in the arrays
+    require_memory(16 * number, f"dataset.repeat {spec.repeat} (the order of {number:,} samples)")
     return weighted(dataclasses.replace(dataset, train=train, repeat=spec.repeat), spec)

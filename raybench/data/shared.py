@@ -13,15 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from raybench.data.dataset import (
-    NO_DATA,
-    SPLITS,
-    Dataset,
-    about_dataset,
-    dataset_of,
-    named_arrays,
-    split_of_arrays,
-)
+from raybench.data.dataset import NO_DATA, SPLITS, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import is_mapped, map_array
 from raybench.data.store.entries import NO_ROOM, EntryLock, remove_unfinished, written_whole
 from raybench.spec.errors import UserError
@@ -57,7 +49,6 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """Return the dataset of `folder`, its arrays mapped; `build` makes it if it is not there.
 
     Processes that ask at once wait for the one that builds; what a killed one left is removed.
-    The pages are the file's, so a node holds them once; see `map_array` of writing to them.
     Where the disk has no room, what was built is returned as it is, and nothing is shared.
     What is on demand, or mapped, is built by every process; UserError if its labels differ.
     """
@@ -76,7 +67,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     is_whole = about.pop("is_whole")
     arrays: dict[str, Any] = {file.stem: map_array(file) for file in folder.glob("*.npy")}
     if not is_whole:
-        own = _all_of(built or build())
+        own = all_arrays(built or build())
         for name in SPLITS:
             if not np.array_equal(arrays[f"{name}-labels"], own[f"{name}-labels"]):
                 raise UserError(
@@ -85,15 +76,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
                     "spec.split_seed alone."
                 )
         arrays = own | arrays
-    return dataset_of(about, {name: split_of_arrays(arrays, name) for name in SPLITS})
-
-
-def _all_of(dataset: Dataset) -> dict[str, Any]:
-    return {
-        what: one
-        for name in SPLITS
-        for what, one in named_arrays(getattr(dataset, name), name).items()
-    }
+    return dataset_of(about, arrays)
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
@@ -101,7 +84,7 @@ def _write(dataset: Dataset, folder: Path) -> None:
     remove_unfinished(folder.parent, locked=folder)
     about = about_dataset(dataset) | {"is_whole": True}
     with written_whole(folder) as part:
-        for name, one in _all_of(dataset).items():
+        for name, one in all_arrays(dataset).items():
             is_labels = name.endswith("-labels")
             if isinstance(one, np.ndarray) and (is_labels or not is_mapped(one)):
                 np.save(part / f"{name}.npy", np.ascontiguousarray(one))

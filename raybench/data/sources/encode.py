@@ -230,26 +230,21 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             "dicts."
         ) from error
     table = table.rename_columns([name.strip() for name in table.column_names])  # as they were read
-    encoders = [encoder_of(one) for one in columns]
-    for encoder in encoders:
-        number = table.column_names.count(encoder.name)
-        if number > 1:
-            raise UserError(f"The rows have several columns '{encoder.name}'; leave one.")
-        if not number:
-            raise UserError(
-                f"The rows have no column '{encoder.name}', which the model was trained with; its "
-                f"columns are {', '.join(one.name for one in encoders)}."
-            )
     found = []
-    for encoder in encoders:
+    for encoder in map(encoder_of, columns):
+        number = table.column_names.count(encoder.name)
+        if number != 1:
+            raise UserError(
+                f"The rows have {number or 'no'} column '{encoder.name}', and the model was "
+                f"trained with {', '.join(one['name'] for one in columns)}; give one of each."
+            )
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
         if isinstance(encoder, NumberEncoder) and not is_number_type(values.type):
             try:
                 values = as_texts(values).cast(pa.float64())
             except pa.ArrowInvalid as error:
                 raise UserError(
-                    f"Column '{encoder.name}' of the rows holds texts, and the model was trained "
-                    f"with numbers there ({error}); correct it."
+                    f"Column '{encoder.name}' of the rows must hold numbers ({error}); correct it."
                 ) from error
         found.append(encoder.encode(values))
     return np.hstack(found)

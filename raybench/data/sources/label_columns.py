@@ -1,9 +1,9 @@
 """Columns of labels, as classes or numbers, and of weights of training samples."""
 
 import difflib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,6 @@ from raybench.data.sources.table import (
     as_numbers,
     as_texts,
     column_of,
-    first_place,
-    is_no_number,
     is_number,
     is_number_type,
     is_text,
@@ -53,21 +51,18 @@ def read_labels(
     Texts, yes and no, and few whole numbers are classes; `are_pictures` (or texts) allows more of
     these. UserError for labels that are missing, or that cannot be learnt.
     """
-    train = tables["train"]
-    for table in tables.values():
-        for column in columns:
-            kind = table.schema.field(column).type
-            if not is_text(table, column) and not is_number_type(kind):
-                raise UserError(
-                    f"{table.source}: label column '{column}' holds {kind}; labels are texts or "
-                    "numbers."
-                )
+    train, pairs = tables["train"], list(itertools.product(tables.values(), columns))
+    for table, column in pairs:
+        if not is_text(table, column) and not is_number_type(table.schema.field(column).type):
+            raise UserError(
+                f"{table.source}: label column '{column}' holds {table.schema.field(column).type}; "
+                "labels are texts or numbers."
+            )
     if task is None:
         limit = MAX_NUMBERED_PICTURES if are_pictures else MAX_NUMBERED_CLASSES
         task = task_of(train, columns, limit)
-    for table in tables.values():
-        for column in columns:
-            _require_all(table, column, is_class=task == "classification")
+    for table, column in pairs:
+        _require_all(table, column, is_class=task == "classification")
     if task == "classification":
         if len(columns) > 1:
             raise UserError(
@@ -107,25 +102,17 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
 
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
     """Raise UserError where labels are missing or too large, naming the first."""
-    are_texts = is_text(table, column)
-
-    def is_missing(values: Any) -> Array:
-        if are_texts or is_class:
-            return np.asarray(as_texts(values).is_null())
-        return np.isnan(as_numbers(values))
-
-    missing = 0
-    for batch in table.batches([column]):
-        if not are_texts:
-            require_sizes(table, column, batch.column(0))
-        missing += int(is_missing(batch.column(0)).sum())
-    if missing:
-        place, _ = first_place(table, column, is_missing)
-        of = f"{missing:,} of {table.num_rows:,} rows have" if missing > 1 else "one row has"
+    values, are_texts = column_of(table, column), is_text(table, column)
+    if not are_texts:
+        require_sizes(table, column, values)
+    are_names = is_class or are_texts
+    rows = np.flatnonzero(as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)))
+    if len(rows):
+        of = f"{len(rows):,} of {table.num_rows:,} rows have" if len(rows) > 1 else "one row has"
         what = "empty there" if is_class else "empty there, or not a number"
         raise UserError(
-            f"{place}: label column '{column}' is {what} ({of} no label); fill them in, or leave "
-            "these rows out."
+            f"{table.place(int(rows[0]))}: label column '{column}' is {what} ({of} no label); fill "
+            "them in, or leave these rows out."
         )
 
 
@@ -135,11 +122,11 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
     if not is_text(table, column):
         return as_numbers(values)
     texts = as_texts(values).to_pylist()
-    if not all(map(is_number, texts)):
-        place, value = first_place(table, column, is_no_number)
+    wrong = next((row for row, text in enumerate(texts) if not is_number(text)), None)
+    if wrong is not None:
         raise UserError(
-            f"{place}: label column '{column}' has the text '{value}', and a regression needs "
-            "numbers; correct it, or set dataset.task: classification."
+            f"{table.place(wrong)}: label column '{column}' has the text '{texts[wrong]}', and a "
+            "regression needs numbers; correct it, or set dataset.task: classification."
         )
     return np.array(texts, np.float64)
 
@@ -147,11 +134,8 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
 def _classes(
     tables: Tables, column: str
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Return the numbers of the classes, by split, and the names of the classes.
-
-    Numbers of texts are in the order of the names, found in the training table. UserError, with
-    the row, for what cannot be learnt or judged.
-    """
+    """Return the numbers of the classes, by split, and their names: those of the training table,
+    in order. UserError, with the row, for what cannot be learnt or judged."""
     train = tables["train"]
     if column in train.class_names:
         names = list(train.class_names[column])
@@ -167,13 +151,10 @@ def _classes(
     if len(names) > max(2, MAX_CLASS_SHARE * train.num_rows):
         if is_text(train, column) and 2 * sum(map(is_number, names)) > len(names):
             _numbers(train, column)  # a UserError where one is none
-        advice = "write numbers as 1234.5 if they are such, for a regression."
-        if all(map(is_number, names)):
-            advice = "set dataset.task: regression."
         raise UserError(
             f"{train.source}: label column '{column}' has {len(names):,} different values in "
             f"{train.num_rows:,} rows (such as '{names[0]}'), too many for classes; name another "
-            f"column, or {advice}"
+            "column, or set dataset.task: regression if these are numbers."
         )
     for split, table in tables.items():
         unknown = sorted(set(pc.unique(texts[split]).to_pylist()) - set(names))
@@ -208,10 +189,9 @@ def _require_learnable(values: Array, names: Sequence[str], table: Table, column
     """Raise UserError for one class only, and where texts are written for a slip of the pen."""
     counts = np.bincount(values, minlength=len(names))
     if np.count_nonzero(counts) < 2:
-        only = names[int(counts.argmax())]
         raise UserError(
-            f"{table.source}: label column '{column}' is '{only}' in every row; there is "
-            "nothing to tell apart, name another column or add rows of other classes."
+            f"{table.source}: label column '{column}' is '{names[int(counts.argmax())]}' in every "
+            "row; there is nothing to tell apart, name another column or add other rows."
         )
     if not table.is_written:
         return

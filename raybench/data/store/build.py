@@ -23,15 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import (
-    SPLITS,
-    Array,
-    Dataset,
-    about_dataset,
-    dataset_of,
-    named_arrays,
-    split_of_arrays,
-)
+from raybench.data.dataset import Array, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import map_array
 from raybench.data.store import entries
 from raybench.spec.errors import UserError
@@ -43,10 +35,7 @@ READ_BYTES = 2**15  # of each of three places
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was found; it is another one when size or time of its last change are others.
-
-    Contents are not read whole: of 50,000 files that alone would take longer than to train begins.
-    """
+    """A file as it was found; it is another one when size or time of its last change are others."""
 
     name: str
     """From `Source.root`, with / between folders."""
@@ -92,23 +81,17 @@ class Source:
     def require_unchanged(self) -> None:
         """Raise UserError if a file is another one than it was when it was listed."""
         for file in self.files:
-            try:
-                now = file_at(self.root / file.name, name=file.name)
-            except FileNotFoundError:
-                now = None
-            if now != file:
+            path = self.root / file.name
+            if not path.is_file() or file_at(path, name=file.name) != file:
                 raise UserError(
-                    f"{self.root / file.name} was changed while dataset {self.name} was read; run "
-                    "the same command again when nothing writes to it any more."
+                    f"{path} was changed while dataset {self.name} was read; run the same command "
+                    "again when nothing writes to it any more."
                 )
 
 
 def _some_of(path: Path, size: int) -> bytes:
-    """Return begin, middle and end of a file.
-
-    Two of one name and size may have one time: unpacked from archives that know seconds alone, or
-    none (arrays of equal shape are equally large).
-    """
+    """Return begin, middle and end of a file: two of one size may have one time, unpacked from
+    archives that know seconds alone, or none."""
     found = b""
     try:
         with path.open("rb") as opened:
@@ -139,18 +122,17 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
         raise UserError(f"{folder} is a link to a folder that it lies in; remove the link.")
     with os.scandir(folder) as found_here:
         for entry in found_here:
+            name = f"{prefix}{entry.name}"
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", above | {here})
-                continue
-            try:
-                about = entry.stat()
-            except FileNotFoundError as error:
+                yield from _walk(Path(entry.path), f"{name}/", above | {here})
+            elif not entry.is_file():
                 raise UserError(
-                    f"{entry.path} is a link that leads nowhere; remove or mend it."
-                ) from error
-            yield File(f"{prefix}{entry.name}", about.st_size, about.st_mtime_ns)
+                    f"{entry.path} is no file, or a link that leads nowhere; remove or mend it."
+                )
+            else:
+                yield file_at(Path(entry.path), name=name)
 
 
 _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
@@ -168,10 +150,7 @@ def pinning(folder: Path) -> Iterator[None]:
 
 
 def key_for(source: Source) -> str:
-    """Return the key that the session has read `source` by first: its own where nobody has.
-
-    Outside of `pinning` it is always its own.
-    """
+    """Return the key that the session has read `source` by first (`pinning`); else its own."""
     folder = _folder.get()
     if folder is None:
         return source.key
@@ -195,11 +174,10 @@ class Writer:
         self._folder, self.what = folder, what
 
     def array(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> "np.memmap[Any, Any]":
-        """Return a new array of zeros that is a file: write to it, in any order.
+        """Return a new array of zeros that is a file, to be written to in any order.
 
-        Its room on the disk is taken at once (UserError where there is none), so that no write
-        can fail later. Pages written to can be given back to the disk: it may be larger than
-        memory.
+        It may be larger than memory. Its room on the disk is taken at once (UserError where there
+        is none), so that no write can fail later.
         """
         shape = tuple(int(size) for size in shape)
         entries.require_room(math.prod(shape) * np.dtype(dtype).itemsize, self.what)
@@ -236,12 +214,8 @@ class Writer:
         about = "" if seconds is None else f" (about {_in_words(seconds)})"
         entries.tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(
-            *columns,
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        ) as bar:
+        console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
+        with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
             task = bar.add_task("", total=total)
             yield lambda count: bar.advance(task, count)
 
@@ -271,16 +245,13 @@ def stored(source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> Stor
 
     `build` returns what is to be known of them besides (JSON: names of classes). It is called
     by one process of the machine at a time, the others wait and say so. What one left that was
-    killed is removed by the next. A changed file is another key: its dataset is built anew, and
-    what was stored of its old content is removed, which is said. UserError where the disk has
-    no room, and where a session goes on (`pin`) whose dataset is not there any more and whose
-    file has changed.
+    killed is removed by the next, and what was stored of a file's old content. UserError where the
+    disk has no room, and where the dataset that a session began with is gone (`pinning`).
     """
     key = key_for(source)
     folder = entries.make_store_folder() / key
     while True:
-        found = _open(folder, source)
-        if found is not None:
+        if found := _open(folder, source):
             return found
         if key != source.key:
             raise UserError(
@@ -366,14 +337,12 @@ def _tell_waiting(source: Source) -> None:
 
 def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
     """Write a dataset's arrays; return what `read_dataset` needs besides, as `build` does."""
-    for part in SPLITS:
-        for name, array in named_arrays(getattr(dataset, part), part).items():
-            assert isinstance(array, np.ndarray)
-            writer.save(name, array)
+    for name, array in all_arrays(dataset).items():
+        assert isinstance(array, np.ndarray)
+        writer.save(name, array)
     return about_dataset(dataset)
 
 
 def read_dataset(stored: Stored) -> Dataset:
     """Return the dataset that `write_dataset` wrote, its arrays mapped."""
-    splits = {part: split_of_arrays(stored.arrays, part) for part in SPLITS}
-    return dataset_of(stored.about, splits)
+    return dataset_of(stored.about, stored.arrays)
