@@ -8,14 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raybench.data.dataset import Array
-from raybench.data.sources.images import (
-    ImageError,
-    ImageHead,
-    Picture,
-    huge_images_refused,
-    probe,
-    read_head,
-)
+from raybench.data.sources import images
 from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 
@@ -43,19 +36,18 @@ class Seen:
 
 def class_lines(names: Sequence[str], counts: Array) -> list[str]:
     """Return how many samples each class has, the most frequent first."""
-    total = int(counts.sum())
     order = np.argsort(-counts, kind="stable")
-    shown = list(order)
     left_out = len(order) - MOST_CLASSES
-    if left_out > 1:
-        shown = [*order[: MOST_CLASSES - 2], *order[-2:]]
+    first = len(order) if left_out <= 1 else MOST_CLASSES - 2
+    shown = [*order[:first], *order[first:][-2:]]
     width = max(len(names[number]) for number in shown)
-    lines = []
-    for place, number in enumerate(shown):
-        if left_out > 1 and place == MOST_CLASSES - 2:
-            lines.append(f"  ... {left_out:,} classes between them")
-        share = 100 * counts[number] / total
-        lines.append(f"  {names[number]:<{width}}  {int(counts[number]):>9,}  {share:5.1f} %")
+    shares = 100 * counts / counts.sum()
+    lines = [
+        f"  {names[number]:<{width}}  {int(counts[number]):>9,}  {shares[number]:5.1f} %"
+        for number in shown
+    ]
+    if left_out > 1:
+        lines.insert(first, f"  ... {left_out:,} classes between them")
     return lines
 
 
@@ -86,19 +78,19 @@ SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 
 
 def see_sizes(
-    content: dict[str, Any], pictures: list[Picture], total: int
+    content: dict[str, Any], pictures: list[images.Picture], total: int
 ) -> tuple[tuple[int, int, int], list[str]]:
     """Return the shape that images become, and what is said of it.
 
     Where they have several sizes, `content` gets the key `image_size`. `total`: all images there
     are, of which `pictures` are some.
     """
-    heads: list[ImageHead] = []
-    with huge_images_refused():
+    heads: list[images.ImageHead] = []
+    with images.huge_images_refused():
         for picture in pictures:
             try:
-                heads.append(read_head(picture.content, picture.name))
-            except ImageError as error:
+                heads.append(images.read_head(picture.content, picture.name))
+            except images.ImageError as error:
                 raise error.about(picture.name) from error
     sizes = Counter((head.width, head.height) for head in heads)
     if len(sizes) == 1:
@@ -112,7 +104,7 @@ def see_sizes(
             f"{len(sizes):,} sizes among {len(heads):,} that were looked at: {min(widths)} to "
             f"{max(widths)} pixels wide, {min(heights)} to {max(heights)} high."
         )
-    form, seconds = probe(pictures, DatasetSpec.model_validate(content))
+    form, seconds = images.probe(pictures, DatasetSpec.model_validate(content))
     pixels = total * int(np.prod(form.shape))
     return form.shape, [
         line,

@@ -62,8 +62,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     said: list[str] = []
     labels, members, inputs = prepare(spec, tables, said.append)
     num_train = len(members[0].rows)
-    lines += _label_lines(str(spec.label), labels, members[0].rows)
-    lines.append(_split_line(members))
+    lines += [*_label_lines(str(spec.label), labels, members[0].rows), _split_line(members)]
     notes = {}
     if isinstance(inputs, texts.Tokens):
         lengths = inputs.lengths
@@ -84,17 +83,14 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
             + (f", {len(names)} of names: {shown}" if names else "")
             + f"; {size_in_words(4 * inputs.shape[0] * num_train)} to train on."
         )
-        missing = [
-            f"{one.name} {100 * one.missing:.2g} %" for one in inputs.encoders if one.missing
-        ]
-        if missing:
+        gaps = [f"{one.name} {100 * one.missing:.2g} %" for one in inputs.encoders if one.missing]
+        if gaps:
             lines.append(
-                f"Missing in training rows: {', '.join(missing)}; filled with the mean (or as a "
-                "name of its own), and a feature says so."
+                f"Missing in training rows: {', '.join(gaps)}; filled with the mean (or as a name "
+                "of its own), and a feature says so."
             )
-        long_ones = [one for one in _texts_of(tables["train"]) if one != spec.label]
-        if long_ones:
-            notes["label"] = f"text: {long_ones[0]} in place of the columns learns from these texts"
+        for one in [one for one in _texts_of(tables["train"]) if one != spec.label][:1]:
+            notes["label"] = f"text: {one} in place of the columns learns from these texts"
         if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
             said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
     lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
@@ -201,35 +197,32 @@ SEEN_ROWS = 2000  # first rows that say what a column may be
 def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
     """Return the columns of label, text and image, found where they are not given."""
     names = table.schema.names
-    pictures = [name for name in names if _is_image(table, name)]
+    pictures, written = [name for name in names if _is_image(table, name)], _texts_of(table)
     if label is None and task != "language_modelling":
         typical = [name for name in names if name.lower() in TYPICAL_LABELS]
         if len(typical) != 1:
-            raise UserError(_candidates(table, pictures))
+            left = [name for name in names if name not in (*pictures, *written)]
+            raise UserError(
+                f"{table.source}: name the column to learn by --label: {_candidates(table, left)}."
+            )
         label = typical[0]
     if label is not None:
         require_columns(table, [label], "label")
     found: dict[str, Any] = {} if label is None else {"label": label}
-    written = [name for name in _texts_of(table) if name != label]
-    others = [name for name in names if name not in (label, *written)]
+    written = [name for name in written if name != label]
+    typical = [name for name in written if name.lower() in TYPICAL_TEXTS]
     if pictures and pictures[0] != label:
         found["image"] = pictures[0]
-    elif written and (not others or any(name.lower() in TYPICAL_TEXTS for name in written)):
-        typical = [name for name in written if name.lower() in TYPICAL_TEXTS]
+    elif typical or (written and not set(names) - {label, *written}):
         found["text"] = (typical or written)[0]
     return found
 
 
-def _candidates(table: Table, pictures: list[str]) -> str:
-    """Return the sentence that asks for the label, with the columns that may be it."""
+def _candidates(table: Table, names: list[str]) -> str:
+    """Return which of the columns may be the label."""
     shown = []
-    written = _texts_of(table)
-    for name, kind in zip(table.schema.names, table.schema.types, strict=True):
-        if (
-            name in pictures
-            or name in written
-            or not (is_text(table, name) or is_number_type(kind))
-        ):
+    for name in names:
+        if not is_text(table, name) and not is_number_type(table.schema.field(name).type):
             continue
         if task_of(table, [name], MAX_NUMBERED_CLASSES) == "regression":
             shown.append(f"{name} (numbers)")
@@ -237,8 +230,7 @@ def _candidates(table: Table, pictures: list[str]) -> str:
         number = len(pc.unique(as_texts(column_of(table, name)).drop_null()))
         if 1 < number <= FEW:
             shown.append(f"{name} ({number} classes)")
-    listed = ", ".join(shown) or "none of its columns looks like one"
-    return f"{table.source}: name the column to learn by --label: {listed}."
+    return ", ".join(shown) or "none of its columns looks like one"
 
 
 def _texts_of(table: Table) -> list[str]:
@@ -246,27 +238,25 @@ def _texts_of(table: Table) -> list[str]:
     found = []
     for name in table.schema.names:
         if is_text(table, name) and not _is_image(table, name):
-            values = _some(table, name)
-            lengths = pc.mean(pc.utf8_length(values.cast(pa.string()))).as_py()
-            if lengths is not None and lengths >= LONG:
+            length = pc.mean(pc.utf8_length(_some(table, name).cast(pa.string()))).as_py()
+            if length is not None and length >= LONG:
                 found.append(name)
     return found
 
 
 def _is_image(table: Table, name: str) -> bool:
-    if not is_text(table, name):
-        if is_number_type(table.schema.field(name).type):
-            return False
-        try:
-            require_image_column(table, name)
-            first = next((value for value in _some(table, name).to_pylist() if value), None)
-            if isinstance(first, bytes):  # or a hash, or an array
-                images.read_head(first, name)
-        except (UserError, images.ImageError):
-            return False
-        return True
+    if is_number_type(table.schema.field(name).type):
+        return False
     values = [value for value in _some(table, name).to_pylist() if value]
-    return bool(values) and all(map(images.is_image, values))
+    if is_text(table, name):
+        return bool(values) and all(map(images.is_image, values))
+    try:
+        require_image_column(table, name)
+        if values and isinstance(values[0], bytes):  # or a hash, or an array
+            images.read_head(values[0], name)
+    except (UserError, images.ImageError):
+        return False
+    return True
 
 
 def _some(table: Table, name: str) -> Any:
@@ -303,20 +293,17 @@ def kind_of(path: Path) -> str:
             f"there is no file or folder {path} (from {Path.cwd()}); name your data, or "
             "module:Class for a workload of your own."
         )
-    names = [path.name] if path.is_file() else [file.name for file in list_files(path)]
-    if path.is_dir() and any((path / name).is_file() for name in HUGGING_FACE):
+    if any((path / name).is_file() for name in HUGGING_FACE):
         return "huggingface"
+    names = [path.name] if path.is_file() else [file.name for file in list_files(path)]
     if not names:
         raise UserError(f"{path} is an empty folder; name one that holds data.")
-    endings = {
-        "image_folder": images.is_image,
-        "parquet": lambda name: name.lower().endswith(ENDINGS["parquet"]),
-        "csv": lambda name: name.lower().endswith(ENDINGS["csv"]),
-        "text": lambda name: name.lower().endswith(folders.TEXT_ENDINGS),
-        "npz": lambda name: name.lower().endswith(".npz"),
-    }
-    for kind, is_kind in endings.items():
-        if any(map(is_kind, names)) and not (path.is_file() and kind == "image_folder"):
+    if path.is_dir() and any(map(images.is_image, names)):
+        return "image_folder"
+    endings = {"parquet": ENDINGS["parquet"], "csv": ENDINGS["csv"]}
+    endings |= {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}
+    for kind, known in endings.items():
+        if any(name.lower().endswith(known) for name in names):
             return kind
     raise UserError(
         f"{path} is nothing that init knows ({names[0]}): folders of images, .csv, .parquet, .txt, "

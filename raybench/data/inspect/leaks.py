@@ -56,11 +56,9 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
         if len(same):
             first = int(here[same[0]])
             at = int(there[np.flatnonzero(known == own[same[0]])[0]])
-            called, harm = (
-                ("training", "what is learnt by heart looks like skill")
-                if other == "train"
-                else (other, "the test then repeats what validation has chosen")
-            )
+            called, harm = other, "the test then repeats what validation has chosen"
+            if other == "train":
+                called, harm = "training", "what is learnt by heart looks like skill"
             yield (
                 f"{len(same):,} of {len(keys[name]):,} {name} samples stand in the {called} split "
                 f"too, with the same inputs (the first: {name} sample {first:,}, {called} sample "
@@ -115,13 +113,11 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
                 f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
                 "for names: write them as 1234.5."
             )
-        share = _explained(
-            *(_codes(values, judged, is_number=is_number)), train.labels, other.labels, dataset.task
-        )
+        codes = _codes(values, judged, is_number=is_number)
+        share = _explained(*codes, train.labels, other.labels, dataset.task)
         if share >= DECIDES:
-            what = (
-                "of the labels" if dataset.task == "classification" else "of the label's variance"
-            )
+            is_class = dataset.task == "classification"
+            what = "of the labels" if is_class else "of the label's variance"
             yield (
                 f"column '{name}' alone tells {100 * share:.4g} % {what} in validation: if it is "
                 "known only after them, or made of them, leave it out (dataset.columns)."

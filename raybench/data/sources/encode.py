@@ -235,8 +235,8 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         number = table.column_names.count(encoder.name)
         if number != 1:
             raise UserError(
-                f"The rows have {number or 'no'} column '{encoder.name}', and the model was "
-                f"trained with {', '.join(one['name'] for one in columns)}; give one of each."
+                f"The rows have {'several columns' if number else 'no column'} '{encoder.name}'; "
+                f"give one each of {', '.join(one['name'] for one in columns)}."
             )
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
         if isinstance(encoder, NumberEncoder) and not is_number_type(values.type):
@@ -244,7 +244,8 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
                 values = as_texts(values).cast(pa.float64())
             except pa.ArrowInvalid as error:
                 raise UserError(
-                    f"Column '{encoder.name}' of the rows must hold numbers ({error}); correct it."
+                    f"Column '{encoder.name}' of the rows holds texts, not numbers ({error}); "
+                    "correct it."
                 ) from error
         found.append(encoder.encode(values))
     return np.hstack(found)
