@@ -30,18 +30,12 @@ def with_row(number, row):
     return [*ROWS[:number], row, *ROWS[number + 1 :]]
 
 
-def pictures(folder, counts=(("cat", 12), ("dog", 12)), size=(6, 6)):
-    for name, count in counts:
+def pictures(folder):
+    for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
-        for number in range(count):
-            Image.new("RGB", size, (number, 0, 0)).save(folder / name / f"{number:02}.png")
+        for number in range(12):
+            Image.new("RGB", (6, 6), (number, 0, 0)).save(folder / name / f"{number:02}.png")
     return {"name": "image_folder", "path": str(folder)}
-
-
-def unreadable_image(folder):
-    keys = pictures(folder / "p")
-    (folder / "p" / "cat" / "05.png").write_bytes(b"\x89PNG no more")
-    return keys
 
 
 def label_typo(folder):
@@ -49,57 +43,34 @@ def label_typo(folder):
     return table(folder, [*rows[:15], "15,red,setsoa", *rows[16:]])
 
 
-def empty_split(folder):
+def with_split(folder, split, rows):
     table(folder, ROWS, file="s/train.csv")
-    return table(folder, [], file="s/val.csv") | {"path": str(folder / "s")}
+    return table(folder, rows, file=f"s/{split}.csv") | {"path": str(folder / "s")}
 
 
-def huge_image(folder):
+def with_picture(folder, name, content):
     keys = pictures(folder / "p")
-    head = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 5_000, 8, 2, 0, 0, 0)
-    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
-    (folder / "p" / "dog" / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\1IDAT")
+    (folder / "p" / name).write_bytes(content)
     return keys
 
 
-def zero_bytes(folder):
-    (folder / "t.csv").touch()
-    return {"name": "csv", "path": str(folder / "t.csv"), "label": "kind"}
+def one_file(folder, kind, name, content):
+    (folder / name).write_bytes(content)
+    return {"name": kind, "path": str(folder / name), "label": "kind"}
 
 
-def image_of_zero_bytes(folder):
-    keys = pictures(folder / "p")
-    (folder / "p" / "cat" / "00.png").write_bytes(b"")
-    return keys
-
-
-def nested_folders(folder):
-    keys = pictures(folder / "p")
-    Image.new("RGB", (6, 6)).save(folder / "p" / "stray.png")
-    return keys
-
-
-def path_that_is_a_file(folder):
-    (folder / "pictures.zip").write_bytes(b"PK")
-    return {"name": "image_folder", "path": str(folder / "pictures.zip")}
-
-
-def cut_off_parquet(folder):
-    (folder / "t.parquet").write_bytes(b"PAR1 and no more")
-    return {"name": "parquet", "path": str(folder / "t.parquet"), "label": "kind"}
-
-
-def class_of_no_training_row(folder):
-    table(folder, ROWS, file="s/train.csv")
-    return table(folder, [*ROWS[:5], "5,red,aa"], file="s/test.csv") | {"path": str(folder / "s")}
-
-
+HEAD = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 5_000, 8, 2, 0, 0, 0)
+CHUNK = struct.pack(">I", 13) + HEAD + struct.pack(">I", zlib.crc32(HEAD))
+HUGE = b"\x89PNG\r\n\x1a\n" + CHUNK + b"\0\0\0\1IDAT"
 BROKEN = {
     "missing column": (
         lambda folder: table(folder, ROWS) | {"label": "knid"},
         r"t\.csv has no column 'knid'.*did you mean 'kind'\?",
     ),
-    "unreadable image": (unreadable_image, r"p/cat/05\.png .*(decode|read|image).*"),
+    "unreadable image": (
+        lambda folder: with_picture(folder, "cat/05.png", b"\x89PNG no more"),
+        r"p/cat/05\.png .*(decode|read|image).*",
+    ),
     "one class": (
         lambda folder: table(folder, [row[:-1] + "a" for row in ROWS]),
         r"t\.csv: label column 'kind' is 'a' in every row",
@@ -126,7 +97,10 @@ BROKEN = {
         ),
         r"line 5 of .*: column 'size' holds inf there",
     ),
-    "empty split": (empty_split, r"s/val\.csv has a line of names and no rows"),
+    "empty split": (
+        lambda folder: with_split(folder, "val", []),
+        r"s/val\.csv has a line of names and no rows",
+    ),
     "wrong encoding": (
         lambda folder: table(folder, with_row(20, "20,grün,a"), encoding="latin-1"),
         r"t\.csv: line 22 is not UTF-8 .'20,grün,a' if .* Latin-1",
@@ -135,11 +109,19 @@ BROKEN = {
         lambda folder: table(folder, ROWS, names="größe,colour,kind", encoding="latin-1"),
         r"t\.csv: line 1 is not UTF-8 .'größe,colour,kind'",
     ),
-    "huge image": (huge_image, r"p/dog/huge\.png .*huge"),
-    "zero bytes": (zero_bytes, r"t\.csv is empty"),
-    "image of zero bytes": (image_of_zero_bytes, r"p/cat/00\.png "),
-    "nested folders": (nested_folders, r"p/stray\.png is in no folder of a class"),
-    "path that is a file": (path_that_is_a_file, r"pictures\.zip is a file"),
+    "huge image": (
+        lambda folder: with_picture(folder, "dog/huge.png", HUGE),
+        r"p/dog/huge\.png .*huge",
+    ),
+    "zero bytes": (lambda folder: one_file(folder, "csv", "t.csv", b""), r"t\.csv is empty"),
+    "nested folders": (
+        lambda folder: with_picture(folder, "stray.png", b""),
+        r"p/stray\.png is in no folder of a class",
+    ),
+    "path that is a file": (
+        lambda folder: one_file(folder, "image_folder", "pictures.zip", b"PK"),
+        r"pictures\.zip is a file",
+    ),
     "no such path": (
         lambda folder: {"name": "parquet", "path": f"{folder}/none", "label": "kind"},
         r"there is no .*/none",
@@ -152,9 +134,12 @@ BROKEN = {
         lambda folder: table(folder, ROWS, names="kind, size ,size"),
         r"two columns have the name 'size' .columns 2 and 3.",
     ),
-    "cut off parquet": (cut_off_parquet, r"t\.parquet is not a whole Parquet file"),
+    "cut off parquet": (
+        lambda folder: one_file(folder, "parquet", "t.parquet", b"PAR1 and no more"),
+        r"t\.parquet is not a whole Parquet file",
+    ),
     "class of no training row": (
-        class_of_no_training_row,
+        lambda folder: with_split(folder, "test", [*ROWS[:5], "5,red,aa"]),
         r"line 7 of .*test\.csv: the class 'aa' .1 row. is not in .*'a'\?",
     ),
 }

@@ -51,42 +51,35 @@ def machine(tmp_path, monkeypatch):
     return tmp_path / "cgroup"
 
 
-def test_the_machines_memory_counts_without_a_container(machine):
-    assert available_bytes() == 8 * 2**30
+FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+
+
+def limit(folder, version, most, used=0, files=0):
+    """Make the files of a container of the first or the second kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, number in zip(FILES[version], (most, used), strict=True):
+        (folder / name).write_text(f"{number}\n")
+    total = "total_" if version == 1 else ""
+    (folder / "memory.stat").write_text(f"anon 5\n{total}inactive_file {files}\n")
 
 
 @pytest.mark.parametrize(
-    ("limit", "left"), [("max", 8 * 2**30), (str(2**31), 2**31 - 2**30 + 2**28), ("1", 0)]
+    ("most", "left"), [("max", 8 * 2**30), (2**31, 2**31 - 2**30 + 2**28), (1, 0)]
 )
-def test_a_containers_limit_counts(machine, limit, left):
-    (machine / "memory.max").write_text(f"{limit}\n")
-    (machine / "memory.current").write_text(f"{2**30}\n")
-    (machine / "memory.stat").write_text(f"anon 5\ninactive_file {2**28}\n")
+@pytest.mark.parametrize(("version", "base"), [(1, "memory"), (2, "")])
+def test_a_containers_limit_counts(machine, version, base, most, left):
+    assert available_bytes() == 8 * 2**30, "without one"
+    limit(machine / base, version, most, 2**30, 2**28)
     assert available_bytes() == left
 
 
 @pytest.mark.parametrize(
-    ("groups", "base"), [("0::/job/step\n", ""), ("4:cpu,memory:/job/step\n", "memory")]
+    ("version", "base", "groups"),
+    [(1, "memory", "4:cpu,memory:/job/step\n"), (2, "", "0::/job/step\n")],
 )
-def test_a_container_within_others_counts(machine, tmp_path, monkeypatch, groups, base):
+def test_a_container_within_others_counts(machine, tmp_path, monkeypatch, version, base, groups):
     (tmp_path / "groups").write_text(groups)
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "groups")
-    job = machine / base / "job"
-    (job / "step").mkdir(parents=True)
-    limit = "memory.limit_in_bytes" if base else "memory.max"
-    use = "memory.usage_in_bytes" if base else "memory.current"
-    for folder, most in ((job, 2**30), (job / "step", 2**32)):
-        (folder / limit).write_text(f"{most}\n")
-        (folder / use).write_text("0\n")
-        (folder / "memory.stat").write_text("inactive_file 0\n")
-    assert available_bytes() == 2**30
-
-
-def test_a_container_of_the_first_kind_counts(machine):
-    for name, text in (
-        ("limit_in_bytes", str(2**31)),
-        ("usage_in_bytes", str(2**30)),
-        ("stat", "total_inactive_file 0"),
-    ):
-        (machine / "memory" / f"memory.{name}").write_text(f"{text}\n")
+    limit(machine / base / "job", version, 2**30)
+    limit(machine / base / "job" / "step", version, 2**32)
     assert available_bytes() == 2**30
