@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from raybench.data.dataset import Dataset
-from raybench.data.inputs import InputShape, parts
+from raybench.data.inputs import InputShape
 from raybench.models.layers import Layer
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
@@ -176,8 +176,7 @@ def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
     splits = (dataset.train, dataset.validation, dataset.test)
     if kind != "tokens" or any(split.is_on_demand for split in splits):
         return None
-    largest = [int(one.max(initial=0)) for split in splits for one in parts(split.arrays)]
-    return max(largest) + 1
+    return 1 + max(int(split.array.max(initial=0)) for split in splits)  # one input: it has a kind
 
 
 def as_tuples(shape: Any) -> InputShape:
@@ -313,8 +312,6 @@ def _is_alike(default: Any, value: Any) -> bool:
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
     if isinstance(default, int | float):
-        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return isinstance(value, int | float) and (isinstance(default, float) or is_whole)
-    if isinstance(default, str):
-        return isinstance(value, str)
-    return True
+        is_number = isinstance(value, int | float)
+        return is_number and (isinstance(default, float) or float(value).is_integer())
+    return not isinstance(default, str) or isinstance(value, str)

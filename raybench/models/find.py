@@ -53,19 +53,16 @@ def check_attributes(workload: Workload, source: str) -> None:
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
     is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
+    num_classes = getattr(workload, "num_classes", 1)
     rules = (
         ("name", "text, for tables", isinstance(workload.name, str) and workload.name.strip()),
         ("task", f"one of {', '.join(TASKS)}", workload.task in TASKS),
-        ("num_classes", "a whole number from 1", _is_positive(getattr(workload, "num_classes", 1))),
-        (
-            "input_shape",
-            "a tuple of whole numbers, (H, W, C) of an image or (features,), or a dict of such",
-            is_shape,
-        ),
+        ("num_classes", "a whole number from 1", _is_positive(num_classes)),
+        ("input_shape", "a tuple of whole numbers, (H, W, C) or (features,), or a dict", is_shape),
         (
             "metric",
             'a raybench metric, as Metric(name="dice", direction="max")',
-            workload.metric is None or isinstance(workload.metric, Metric),
+            isinstance(workload.metric, Metric | None),
         ),
     )
     for name, must, is_right in rules:
@@ -113,9 +110,8 @@ def find_workload(
     """Return a shipped workload, a library's model by name (`torchvision:resnet18`), or an
     instance of `module:Class` (also beside the user).
 
-    Shipped ones take shape, outputs and task of the data (none: their own); a user's class
-    has its own, and data that do not fit it are a UserError. So is a name that leads nowhere,
-    and an input too small for the layers. `model` are its own settings, by name.
+    Shipped ones take shape, outputs and task of the data (none: their own); a user's class has its
+    own. `model` are its own settings, by name. UserError for what does not fit or is not there.
     """
     if is_own_loop(name):
         return OwnLoop(name, None if is_command(name) else _function_of(name))
@@ -144,12 +140,10 @@ def require_framework(workload: Workload, framework: str) -> None:
 
     Builds nothing, so a study can be refused before it starts.
     """
-    if isinstance(workload, OwnLoop):
-        return
     method = BUILD_METHODS[framework]
     if isinstance(workload, NamedWorkload):
         require_library(workload, framework)
-    elif isinstance(workload, LayerWorkload):
+    elif isinstance(workload, LayerWorkload | OwnLoop):
         return
     elif getattr(type(workload), method) is getattr(Workload, method):
         raise missing_method(workload, method, f"framework {framework}")
@@ -166,9 +160,9 @@ def load_workload_dataset(
     """Return workload `name` with its settings and the data of `spec`, made to fit each other.
 
     `data` are settings of the workload's own `load_dataset`; UserError for one that it does not
-    take. A second call with an equal spec does not load again, a workload's own data included. With
-    `shared`, a folder on this machine that lives as long as a session, the arrays are mapped
-    from there: the first process to ask loads them, all others get them at once.
+    take. A second call with an equal spec does not load again. With `shared`, a folder on this
+    machine that lives as long as a session, the first process to ask loads the arrays, and all map
+    them.
     """
     if is_own_loop(name):
         return find_workload(name), NO_DATA
@@ -256,8 +250,8 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
 
 def _require_layers(workload: LayerWorkload) -> None:
     """Check that the layers fit the input, end in the classes, and fit into memory."""
-    last = output_shapes(workload.layers, workload.input_shape)[-1]
     tokens = workload.input_shape if workload.task == "language_modelling" else ()
+    last = output_shapes(workload.layers, workload.input_shape)[-1]
     if last != (*tokens, workload.num_classes):
         raise UserError(
             f"Workload {workload.name}: its last layer gives {last} for a sample; end its layers "

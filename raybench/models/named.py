@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from raybench.data.inputs import shown
 from raybench.models.base import DataShape, Workload, check_settings, users_code
 from raybench.models.networks import NETWORKS
 from raybench.spec.errors import UserError
@@ -169,22 +170,16 @@ def size_warnings(workload: NamedWorkload) -> list[str]:
 
 def _require_installed(name: str, library: Library) -> None:
     if importlib.util.find_spec(library.package) is None:
-        raise UserError(
-            f"Workload {name}: {library.package} is not installed; run: pip install "
-            f"{library.package}."
-        )
+        package = library.package
+        raise UserError(f"Workload {name}: {package} is not installed; run: pip install {package}.")
 
 
 def _require_fit(name: str, library: Library, shape: DataShape) -> None:
-    found = shape.input_shape
-    problem = ""
+    found, problem = shape.input_shape, ""
+    has = f"the dataset has inputs of shape {shown(found)}"
     if library.takes_images:
         if isinstance(found, dict) or len(found) != 3:
-            has = "inputs by name" if isinstance(found, dict) else f"inputs of shape {found}"
-            problem = (
-                f"takes images (H, W, C), the dataset has {has}; choose a workload for them, such "
-                "as mlp or text_bag"
-            )
+            problem = f"takes images (H, W, C), {has}; choose another, such as mlp or text_bag"
         elif shape.task == "language_modelling":
             problem = "takes images and models no language"
         elif found[-1] not in (1, 3) and not name.startswith("timm:"):
@@ -196,10 +191,7 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
         if "input_ids" not in found:
             problem = f"needs an input named input_ids, the dataset has {', '.join(found)}"
     elif len(found) != 1 or shape.kind not in (None, "tokens"):
-        problem = (
-            "takes token ids (whole numbers of shape (tokens,)), the dataset has inputs of shape "
-            f"{found}; name a column of texts with dataset.text"
-        )
+        problem = f"takes token ids (tokens,), {has}; name a column of texts with dataset.text"
     if problem:
         raise UserError(f"Workload {name}: {problem}.")
 

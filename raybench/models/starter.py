@@ -14,8 +14,7 @@ from raybench.spec.documents import parse_yaml
 from raybench.spec.metric import DEFAULTS, METRICS
 from raybench.spec.text import clean, command_line
 
-LIBRARIES = {"torch": "torch", "tensorflow": "tensorflow"}
-"""Frameworks, and the library that each needs."""
+FRAMEWORKS = ("torch", "tensorflow")  # as the libraries are called
 SMALL_PIXELS = 96  # height up to which the shipped networks for pictures are meant
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Texts that YAML may take without quotes, if it takes them for themselves."""
@@ -36,9 +35,8 @@ class Start:
 
 def start_for(seen: Seen, framework: str | None, workload: str | None = None) -> Start:
     """Return what to train: in `framework` alone, or in all that are installed."""
-    # Looked for, not imported.
-    installed = [name for name, library in LIBRARIES.items() if importlib.util.find_spec(library)]
-    frameworks = [framework] if framework else installed or list(LIBRARIES)
+    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]  # not imported
+    frameworks = [framework] if framework else installed or list(FRAMEWORKS)
     of_kind = {
         "texts": ("text_bag", "the mean of a text's words; or transformers:PATH"),
         "running text": ("char_lm", "a small transformer; or module:Class of your own"),
