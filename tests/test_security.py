@@ -213,7 +213,7 @@ LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
 FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
 """`cluster/connectivity.py`: whether the hosts of a cluster that the user named reach each other,
 for seconds, on the address that the group itself uses."""
-NAMED_KINDS_ALONE = ("library_sets.py",)
+NAMED_KINDS_ALONE = ("arrays.py",)
 """Files of other libraries, by an unpickler that lets a few names through: the tests below."""
 
 

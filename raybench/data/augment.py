@@ -1,26 +1,322 @@
-"""Batches of training samples, changed as `augment` of a run spec says."""
+"""Batches of training samples, changed as `augment` of a run spec says: the kinds of changes, then
+what makes all of them.
 
+Each kind takes some images (n, height, width, channels) of any type, which may be written to, and
+their random numbers, and returns others of the same type and shape.
+
+Random numbers are a hash of seed, round, sample and their own number, so a sample is changed alike
+in whatever batch, worker and framework it stands, and no state is kept. The hash is SplitMix64
+(Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195): its output function chained over the
+four, whole arrays at once.
+"""
+
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from raybench.data.dataset import Dataset, Split
-from raybench.data.image_changes import (
-    CHANGES,
-    ONE,
-    Draws,
-    Key,
-    mix,
-    mixup_shares,
-    sample_keys,
-    whole,
-)
 from raybench.data.inputs import Array, Batch, Rows, each, parts
-from raybench.spec.dataset_spec import Augmentation, Mixup, RandomCrop
+from raybench.spec.dataset_spec import (
+    Augmentation,
+    ColorJitter,
+    Cutout,
+    Flip,
+    Mixup,
+    RandomCrop,
+    RandomResizedCrop,
+)
 from raybench.spec.errors import UserError
+
+Key = npt.NDArray[np.uint64]
+Uniform = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+MOST_DRAWS = 64  # random numbers of a sample that one augmentation may ask for
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of one augmentation, of each sample of a batch."""
+
+    keys: Key
+    """(n,): see `sample_keys`."""
+    place: int
+    """Where the augmentation stands in its list: two of one kind draw other numbers."""
+
+    def __call__(self, number: int) -> Uniform:
+        """Return draw `number` of each sample, (n,) float64 from 0 to below 1."""
+        assert number < MOST_DRAWS
+        offset = _mixed_number((self.place * MOST_DRAWS + number + 1) * _GOLDEN & _MASK)
+        bits = _mixed(self.keys + np.uint64(offset)) >> np.uint64(11)
+        return bits.astype(np.float64) * 2.0**-53
+
+    def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
+        """Return those of some samples of the batch."""
+        return Draws(self.keys[samples], self.place)
+
+
+def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Key:
+    """Return (n,) keys, equal where seed, round and row are; of one round all others differ."""
+    first = np.uint64(_mixed_number(seed + _GOLDEN & _MASK))
+    in_round = _mixed(rounds.astype(np.uint64) * np.uint64(_GOLDEN) + first)
+    return _mixed(rows.astype(np.uint64) * np.uint64(_GOLDEN) + in_round)
+
+
+def whole(uniform: Uniform, number: int | Whole) -> Whole:
+    """Return whole numbers from 0 to `number` - 1, equally likely, of uniform ones."""
+    return (uniform * number).astype(np.int64)
+
+
+def _mixed(values: Key) -> Key:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _mixed_number(value: int) -> int:
+    """Return `_mixed` of one number; numpy warns of one that overflows, not of arrays."""
+    return int(_mixed(np.array([value], np.uint64))[0])
+
+
+def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
+    """Pad with zeros, and cut the old size out: each of (2 padding + 1)^2 places alike."""
+    number, height, width, channels = images.shape
+    padding = settings.padding
+    tops, lefts = (whole(draws(one), 2 * padding + 1) for one in (0, 1))
+    padded = np.zeros((number, height + 2 * padding, width + 2 * padding, channels), images.dtype)
+    padded[:, padding : padding + height, padding : padding + width] = images
+    # A row of pixels is one run of memory, so a copy of a window is a copy of `height` runs.
+    lines = padded.reshape(number, height + 2 * padding, -1)
+    windows = sliding_window_view(lines, (height, width * channels), axis=(1, 2))[:, :, ::channels]
+    return windows[np.arange(number), tops, lefts].reshape(images.shape)
+
+
+def flip(images: Array, draws: Draws, settings: Flip) -> Array:
+    """Mirror some left to right."""
+    rows = np.flatnonzero(draws(0) < settings.probability)
+    old = images[rows]
+    mirrored = np.empty_like(old)
+    for channel in range(images.shape[3]):  # four times as fast as all channels of a pixel
+        mirrored[..., channel] = old[:, :, ::-1, channel]
+    images[rows] = mirrored
+    return images
+
+
+def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
+    """Set a square around a pixel to zero, each alike; beyond the edge there is none of it."""
+    height, width = images.shape[1:3]
+    side = max(1, round(settings.size * min(height, width)))
+    tops, lefts = (whole(draws(at), size) - side // 2 for at, size in enumerate((height, width)))
+    for image, top, left in zip(images, tops.tolist(), lefts.tolist(), strict=True):
+        image[max(0, top) : top + side, max(0, left) : left + side] = 0
+    return images
+
+
+TRIES = 10  # how often a part is drawn that reaches over the edge, before the largest one is taken
+ONE = 256
+"""Weights of pixels and shares of mixup are in whole 1/256, so that of bytes every sum is a whole
+number of 16 bits, the loss has the very same share, and all is the same on any machine."""
+
+Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
+"""(n, wanted) each: the two lines of the image that a line lies between, and the second's weight,
+from 0 to 256."""
+
+
+def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
+    """Cut a part out and scale it to the old size.
+
+    Centres of pixels are at halves; beyond the part, its border pixels go on. A part is never
+    larger than the image, so pixels are never averaged.
+    """
+    height, width = images.shape[1:3]
+    top, left, rows, columns = crop_parts(draws, height, width, settings)
+    first, second, weights = _taps(left, columns, width)
+    begin, end = int(first.min()), int(second.max()) + 1  # no part has others
+    tall = _between_rows(images[:, :, begin:end], *_taps(top, rows, height))
+    # Columns as rows: a row is one run of memory, pixels of one column are not.
+    return _turned(_between_rows(_turned(tall), first - begin, second - begin, weights))
+
+
+def crop_parts(
+    draws: Draws, height: int, width: int, settings: RandomResizedCrop
+) -> tuple[Whole, Whole, Whole, Whole]:
+    """Return the parts' top, left, height and width, (n,) each.
+
+    A share of the area is drawn, and a ratio of the sides by its logarithm, until the part fits;
+    after `TRIES` it is the largest of an allowed ratio, in the middle (as in torchvision).
+    """
+    number = len(draws.keys)
+    rows = min(height, max(1, round(width * settings.max_ratio)))  # the largest part allowed
+    columns = min(width, max(1, round(height * settings.max_ratio)))
+    found_rows, found_columns = np.full(number, rows), np.full(number, columns)
+    top, left = (height - found_rows) // 2, (width - found_columns) // 2
+    missing = np.arange(number)
+    for one in range(TRIES):
+        of = draws.of(missing)
+        area = (settings.min_area + (1 - settings.min_area) * of(2 * one)) * height * width
+        side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))  # root of the ratio
+        across = np.maximum(1, np.rint(np.sqrt(area) * side)).astype(np.int64)
+        down = np.maximum(1, np.rint(np.sqrt(area) / side)).astype(np.int64)
+        fits = (across <= width) & (down <= height)
+        fitting = missing[fits]
+        found_rows[fitting], found_columns[fitting] = down[fits], across[fits]
+        where = draws.of(fitting)
+        top[fitting] = whole(where(2 * TRIES), height - down[fits] + 1)
+        left[fitting] = whole(where(2 * TRIES + 1), width - across[fits] + 1)
+        missing = missing[~fits]
+        if not len(missing):
+            break
+    return top, left, found_rows, found_columns
+
+
+def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
+    """Return the taps of `number` (n,) lines of each image from its `first` (n,) on."""
+    last = (number - 1)[:, None]
+    centres = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
+    centres = np.clip(centres, 0, last)
+    before = centres.astype(np.int64)
+    after = np.minimum(before + 1, last)
+    weights = np.rint((centres - before) * ONE).astype(np.uint16)
+    return first[:, None] + before, first[:, None] + after, weights
+
+
+def _between_rows(
+    images: Array, first: Whole, second: Whole, weights: npt.NDArray[np.uint16]
+) -> Array:
+    """Return images (n, wanted, width, channels) of rows that lie between rows of `images`."""
+    number, height, width, channels = images.shape
+    lines = images.reshape(number * height, width * channels)
+    start = np.arange(0, number * height, height)[:, None]
+    one, other = (lines.take((start + at).ravel(), axis=0) for at in (first, second))
+    return _between(one, other, weights.reshape(-1, 1)).reshape(number, -1, width, channels)
+
+
+def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
+    """Return numbers between two arrays (lines, numbers); `weights` (lines, 1) are the other's."""
+    if one.dtype == np.uint8:
+        return _between_bytes(one, other, weights)
+    other -= one
+    other *= weights / np.float32(ONE)
+    other += one
+    return other
+
+
+def _between_bytes(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
+    total = one.astype(np.uint16)
+    total *= ONE - weights
+    added = other.astype(np.uint16)
+    added *= weights
+    total += added
+    total += ONE // 2
+    total >>= 8
+    return total.astype(np.uint8)
+
+
+def _turned(images: Array) -> Array:
+    """Return (n, height, width, channels) as (n, width, height, channels)."""
+    number, height, width, channels = images.shape
+    turned = np.empty((number, width, height, channels), images.dtype)
+    for channel in range(channels):  # four times as fast as all channels of a pixel
+        turned[..., channel] = images[..., channel].transpose(0, 2, 1)
+    return turned
+
+
+GREY = (0.299, 0.587, 0.114)
+"""Parts of red, green and blue in a grey as bright (ITU-R BT.601, as PIL and torchvision)."""
+
+
+def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
+    """Change colours of bytes or float32; of other than three channels saturation stays.
+
+    Brightness multiplies a pixel, contrast its distance from the image's mean grey, saturation
+    from its own grey, one after the other. Together that is `own` x pixel + `greys`, a multiple of
+    its grey and a number of the image, so values are cut to 0..255 once, at the end, and those of
+    float32, whose range nobody knows, are not cut. Grey of other than three channels is their mean.
+    """
+    size, height, width, channels = images.shape
+    most = [settings.brightness, settings.contrast, settings.saturation * (channels == len(GREY))]
+    brightness, contrast, saturation = (
+        1 + (2 * draws(at) - 1) * one for at, one in enumerate(most)
+    )
+    planes = np.empty((channels, size, height * width), np.float32)
+    for channel in range(channels):
+        planes[channel] = images[..., channel].reshape(size, -1)
+    greys = _greys(planes)
+    offset = brightness * (1 - contrast) * greys.mean(axis=1)
+    if images.dtype == np.uint8:
+        offset += 0.5  # rounds, where the fraction is cut off
+    factor, offset, own = (
+        numbers.astype(np.float32)[:, None]
+        for numbers in (
+            brightness * contrast * (1 - saturation),
+            offset,
+            brightness * contrast * saturation,
+        )
+    )
+    greys *= factor
+    greys += offset
+    for channel, plane in enumerate(planes):
+        plane *= own
+        plane += greys
+        if images.dtype == np.uint8:
+            np.clip(plane, 0, 255, out=plane)
+        images[..., channel] = plane.reshape(size, height, width)
+    return images
+
+
+def _greys(planes: Array) -> Array:
+    """Return the grey of each pixel, (n, pixels), of (channels, n, pixels)."""
+    channels = len(planes)
+    parts = GREY if channels == len(GREY) else (1 / channels,) * channels
+    greys: Array = planes[0] * np.float32(parts[0])
+    for plane, part in zip(planes[1:], parts[1:], strict=True):
+        greys += plane * np.float32(part)
+    return greys
+
+
+CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
+    "random_crop": random_crop,
+    "flip": flip,
+    "random_resized_crop": random_resized_crop,
+    "cutout": cutout,
+    "color_jitter": color_jitter,
+}
+"""By kind; `mixup` alone needs other samples too."""
+
+
+@lru_cache
+def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
+    from scipy.special import betainc  # not with the package: it must import fast
+
+    below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(ONE) + 0.5) / ONE)
+    return below
+
+
+def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
+    """Return each sample's own share, (n,) from 0 to 256: of the Beta(alpha, alpha) distribution,
+    by its inverse."""
+    return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
+
+
+def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
+    """Return shares / 256 of the samples and the rest of the others; of bytes rounded to bytes."""
+    assert samples.dtype in (np.uint8, np.float32)
+    share = shares.reshape(-1, *(1,) * (samples.ndim - 1))
+    if samples.dtype == np.float32:
+        mixed = samples - others
+        mixed *= share / np.float32(ONE)
+        mixed += others
+        return mixed
+    return _between_bytes(others, samples, share)
+
 
 CHUNK = 2**18
 """Numbers that all changes are made to before the next ones: about what a core's cache holds."""
@@ -81,7 +377,7 @@ class Augmenter:
         draws = Draws(sample_keys(self._seed, rounds, rows), self._mixup_at)
         shares, others = mixup_shares(draws, self._alpha), whole(draws(1), self._num_rows)
         partners = self._changed(self._before, self._read(others), others, rounds)
-        mixed = self._changed(self._after, _mixed(changed, partners, shares), rows, rounds)
+        mixed = self._changed(self._after, _mixed_inputs(changed, partners, shares), rows, rounds)
         return Augmented(mixed, others, (shares / ONE).astype(np.float32))
 
     def _changed(
@@ -110,7 +406,7 @@ def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
     return changed
 
 
-def _mixed(samples: Batch, others: Batch, shares: npt.NDArray[np.uint16]) -> Batch:
+def _mixed_inputs(samples: Batch, others: Batch, shares: npt.NDArray[np.uint16]) -> Batch:
     if isinstance(samples, dict):
         assert isinstance(others, dict)
         return {name: _mix(one, others[name], shares) for name, one in samples.items()}

@@ -106,8 +106,7 @@ LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
 }
 STORED = {
     **dict.fromkeys(("image_folder", "csv", "parquet", "text", "huggingface"), "tables"),
-    "npz": "arrays",
-    **dict.fromkeys(("keras", "torchvision"), "library_sets"),
+    **dict.fromkeys(("npz", "keras", "torchvision"), "arrays"),
 }
 """Datasets whose arrays are mapped from the store of the machine already: nothing copies them. Each
 with the module of `sources` that loads it, imported when it is needed: pyarrow takes a while."""

@@ -7,21 +7,22 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from raybench.data.augment import Augmenter, check_augment
-from raybench.data.dataset import Dataset, Split
-from raybench.data.image_changes import (
+from raybench.data.augment import (
+    Augmenter,
     Draws,
+    check_augment,
     color_jitter,
+    crop_parts,
     cutout,
     flip,
     mix,
     mixup_shares,
-    parts,
     random_crop,
     random_resized_crop,
     sample_keys,
     whole,
 )
+from raybench.data.dataset import Dataset, Split
 from raybench.spec.dataset_spec import (
     KINDS,
     Augmentation,
@@ -263,7 +264,7 @@ def test_images_change_as_plain_code_changes_one(change, settings, plain, shape,
 def test_random_resized_crop_scales_a_part_bilinearly(shape, kind):
     images, draws = images_of(shape, kind, number=12), draws_of(12)
     height, width, _ = shape
-    boxes = np.stack(parts(draws, height, width, RESIZED), axis=1)
+    boxes = np.stack(crop_parts(draws, height, width, RESIZED), axis=1)
     found = random_resized_crop(images, draws, RESIZED)
     assert (found.dtype, found.shape) == (images.dtype, images.shape)
     for image, one, (top, left, rows, columns) in zip(images, found, boxes, strict=True):
@@ -291,7 +292,7 @@ def at(part, vertical, horizontal):
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 50), (3, 200), (1, 1)])
 def test_parts_have_the_areas_and_ratios_that_were_asked_for(height, width):
     settings = RESIZED.model_copy(update={"min_area": 0.25, "max_ratio": 1.5})
-    top, left, rows, columns = parts(draws_of(4000), height, width, settings)
+    top, left, rows, columns = crop_parts(draws_of(4000), height, width, settings)
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (rows >= 1).all()

@@ -316,7 +316,7 @@ def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
         ("input_shape = ()", "attribute input_shape"),
         ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
         ("input_shape = {}", "attribute input_shape"),
-        ("input_shape = {'a': 3}", "or a dict of such"),
+        ("input_shape = {'a': 3}", "or a dict (found"),
         ("task = 'vision'", "attribute task must be one of classification, regression,"),
         ("metric = 'dice'", "attribute metric must be a raybench metric"),
         ("name = 7", "attribute name must be text"),
