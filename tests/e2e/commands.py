@@ -64,6 +64,13 @@ def until(
         time.sleep(0.05)
 
 
+def has_run(folder: Path, role: str = "trial") -> bool:
+    """Whether the end of a run of that role is recorded."""
+    records = folder / "records.jsonl"
+    lines = records.read_text().splitlines() if records.is_file() else []
+    return any('"kind": "run"' in line and f'"role": "{role}"' in line for line in lines)
+
+
 @contextlib.contextmanager
 def head(*words: str, **environment: str) -> Iterator[None]:
     """Keep a Ray head on this machine, with all that it starts, while the context lasts."""

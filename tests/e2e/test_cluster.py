@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .commands import RAY, start, until
+from .commands import RAY, has_run, start, until
 from .commands import head as running
 from .host_cluster import command
-from .test_interrupt import has_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.apart, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]

@@ -1,13 +1,16 @@
-"""What happens to single runs on one live session: waiting, killed and hung workers, user code."""
+"""What happens to single runs on one live session: waiting, killed and hung workers, sockets, data
+on demand, user code, and training loops of one's own: functions of torch and of none, commands."""
 
 import importlib.util
 import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +18,7 @@ import ray
 from rich.console import Console
 
 import raybench
-from raybench.cluster.run_client import RunClient
+from raybench.cluster.run_client import RunClient, run_once
 from raybench.cluster.session import Session
 from raybench.report.live.progress import Progress
 from raybench.report.scaling_report import ScalingReport
@@ -26,6 +29,10 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, Placement, RunSpec
 from raybench.spec.scaling_study import build_scaling_study
 from raybench.stats.record import RunOutcome
+from raybench.training.own import state_of
+
+from .slow_pictures import READ_S
+from .test_ports import Socket, assert_only_here, listening
 
 pytestmark = pytest.mark.ray
 SPEC = RunSpec(
@@ -41,6 +48,27 @@ CONTINUED = RunSpec(
     batch_size_per_worker=16,
     eval_every_samples=150,
     checkpoint_every_s=1e-9,
+)
+PICTURES = RunSpec(
+    workload="tests.e2e.slow_pictures:SlowPictures",
+    dataset=DatasetSpec(name="workload"),
+    objective=Objective(target=1.0, max_train_seconds=600),
+    batch_size_per_worker=32,
+    num_workers=2,
+    epochs=2.0,
+)
+LOOPS = Path(__file__).with_name("own_loops.py")
+TRAIN = RunSpec(
+    workload=f"{LOOPS}:train",
+    model={"hidden_units": 32},
+    objective=Objective(target=0.9, max_train_seconds=60),
+    learning_rate=0.003,
+)
+PLAIN = RunSpec(
+    workload=f"{LOOPS}:plain",
+    framework="python",
+    model={"slowness": 1},
+    objective=Objective(target=0.9),
 )
 NUM_RUNS, SETTLED = 30, 10
 """Runs in one group, and after how many allocators have reached their size."""
@@ -168,14 +196,18 @@ def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.all
-def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(session: Session) -> None:
-    client = RunClient(session.pool, "hung", SPEC, slice_timeout_s=30)
+def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = RunClient(session.pool, "hung", SPEC)
     client.step()
     os.kill(pids_of(session, "hung")[0], signal.SIGSTOP)
+    limits = iter([2.0])  # those that take its place have all the time they need
+    monkeypatch.setattr(client, "_patience_s", lambda command: next(limits, 600.0))
     outcome = to_the_end(client)
     assert (outcome.failure, outcome.restarts) == (None, 1)
-    assert outcome.restart_reason == "the workers did not answer within 30 s"
-    assert outcome.ledger["lost"] > 30
+    assert outcome.restart_reason == "the workers did not answer within 2 s"
+    assert outcome.ledger["lost"] > 2
 
 
 def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> None:
@@ -250,3 +282,126 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
     assert all(path.is_file() for path in report.write(StudyFiles(results.folder)))
     report.show(console)
     assert "Leave-one-out error" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.all
+def test_nothing_listens_on_the_network(session: Session) -> None:
+    """From the start of two workers to the end of their run."""
+    found, of_tensorflow = set[Socket](), set[int]()
+    for framework in ("tensorflow", "torch"):
+        pytest.importorskip(framework)
+        spec = SPEC.model_copy(update={"framework": framework, "num_workers": 2})
+        client = RunClient(session.pool, f"heard-{framework}", spec)
+        thread = threading.Thread(target=to_the_end, args=[client])
+        thread.start()
+        while thread.is_alive():
+            found |= set(listening({one.pid for one in psutil.Process().children(recursive=True)}))
+            thread.join(timeout=0.2)
+        for group in ray.get(session.pool.groups.remote()):
+            if group.placement.framework == "tensorflow":
+                of_tensorflow |= set(group.pids)
+    assert_only_here(found, tensorflow=of_tensorflow)
+
+
+@pytest.mark.all
+def test_two_workers_wait_for_their_slow_pictures(session: Session) -> None:
+    """Data on demand are shared by two workers, and waited for on the clock."""
+    outcome = to_the_end(RunClient(session.pool, "slow", PICTURES))
+    assert (outcome.failure, outcome.stop) == (None, "epochs"), outcome.message
+    steps = 2 * 20  # of 1,257 samples in global batches of 64
+    assert steps * READ_S <= outcome.ledger["input"] <= outcome.ledger["train"]
+
+
+@pytest.mark.all
+def test_a_picture_that_cannot_be_read_is_the_failure(session: Session) -> None:
+    update = {"workload": "tests.e2e.slow_pictures:TornPictures", "num_workers": 1, "prefetch": 2}
+    outcome = to_the_end(RunClient(session.pool, "torn", PICTURES.model_copy(update=update)))
+    assert "OSError: picture of a seven is torn" in (outcome.message or "")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_loop_of_torch_trains_over_workers(session: Session, num_workers: int) -> None:
+    spec = TRAIN.model_copy(update={"num_workers": num_workers})
+    record, weights = run_once(
+        session.pool,
+        spec,
+        f"torch{num_workers}",
+        role="trial",
+        on_evaluation=lambda name, evaluation: None,
+        stopped_by=lambda: None,
+        save=True,
+        test=True,
+    )
+    assert (record.state, record.stop, record.failure) == ("complete", "target", None), (
+        record.message
+    )
+    assert record.best_value is not None
+    assert record.best_value >= 0.9
+    assert record.test_value == record.best_value
+    assert record.ledger["train"] > 0
+    assert abs(record.ledger["other"]) < 0.05 * record.wall_s + 0.05
+    assert weights is not None
+    assert state_of(weights)[0] == "torch"
+    assert record.num_parameters is None
+
+
+def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session: Session) -> None:
+    objective = Objective(kind="best_at_budget", max_train_seconds=60)
+    spec = TRAIN.model_copy(
+        update={"checkpoint_every_s": 1e-9, "epochs": 6.0, "objective": objective}
+    )
+    client = RunClient(session.pool, "victim", spec)
+    before = [client.step() for _ in range(3)]
+    assert before[-1].saved == 3
+    os.kill(pids_of(session, "victim")[-1], signal.SIGKILL)
+    after = client.step()
+    assert after.restarts == 1
+    assert after.evaluation is not None
+    assert after.evaluation.index == 3
+    assert after.evaluation.epoch == 4.0
+    end = to_the_end(client)
+    assert end.evaluation is not None
+    assert (end.stop, end.evaluation.epoch) == ("epochs", 6.0)
+
+
+def test_plain_python_imports_no_framework_and_its_workers_stay(session: Session) -> None:
+    first = RunClient(session.pool, "plain", PLAIN)
+    first.step()
+    pids = pids_of(session, "plain")
+    assert to_the_end(first).stop == "target"
+    second = RunClient(session.pool, "plain again", PLAIN)
+    second.step()
+    assert pids_of(session, "plain again") == pids
+    assert second.finish().failure is None, "it is stopped by the search"
+
+
+def test_a_command_has_the_cores_of_its_workers(session: Session) -> None:
+    code = "import json, os; print(json.dumps({'accuracy': len(os.sched_getaffinity(0)) / 2}))"
+    spec = RunSpec(
+        workload=f'$ {sys.executable} -c "{code}" {{num_workers}} {{model.a}}',
+        model={"a": 1},
+        num_workers=2,
+        objective=Objective(target=0.9),
+    )
+    outcome = to_the_end(RunClient(session.pool, "command", spec))
+    assert outcome.failure is None, outcome.message
+    assert outcome.evaluation is not None
+    assert outcome.evaluation.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("raises", "ValueError: no luck)"),
+        ("exits", "sys.exit(3)"),
+        ("says nothing", "ended and has not reported its accuracy"),
+    ],
+)
+def test_a_mistake_is_one_sentence_of_its_run_alone(
+    session: Session, fault: str, sentence: str
+) -> None:
+    update: dict[str, Any] = {"workload": f"{LOOPS}:faulty", "model": {"fault": fault}}
+    outcome = to_the_end(RunClient(session.pool, fault, PLAIN.model_copy(update=update)))
+    assert outcome.failure == "error"
+    assert sentence in (outcome.message or "")
+    assert not (outcome.message or "").startswith("UserError")

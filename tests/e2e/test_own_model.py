@@ -1,4 +1,4 @@
-"""The README's class of a user's own model, searched for real."""
+"""The README's class of a user's own model, and a training loop of one's own, searched for real."""
 
 from pathlib import Path
 
@@ -9,16 +9,23 @@ from tests.test_readme import block
 
 from .commands import raybench as run
 
-pytestmark = [pytest.mark.ray, pytest.mark.apart]
+pytestmark = [pytest.mark.ray, pytest.mark.all]
+LOOPS = Path(__file__).with_name("own_loops.py")
+SPACE = """
+objective: {target: 0.9, max_train_seconds: 20}
+search: {trials: 2, early_stopping: false}
+confirm: {race: 2, fresh: 1}
+space: {model: {hidden_units: [16, 32]}}
+fixed: {learning_rate: 0.003}
+"""
 
 
-@pytest.mark.all
 def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
     printed = run(
         *("tune", "--workload", "my_model:MyModel", "--set", "space.framework=[torch]"),
-        *("--set", "num_workers=1", "--trials", "3", "--set", "confirm.race=0"),
+        *("--set", "num_workers=1", "--trials", "2", "--set", "confirm.race=0"),
         *("--target", "auto", "--set", "objective.max_train_seconds=20"),
         *("--isolation", "process"),
         cwd=tmp_path,
@@ -32,7 +39,28 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     assert 0.1 < results.target < trials["best_accuracy"][is_reference].max()
     assert "auto: median of " in results.study["target_set_by"]
     trials = trials[trials["phase"] == "search"]
-    assert len(trials) == 3
+    assert len(trials) == 2
     assert (trials["start_s"] > 0).all(), "new workers for each"
     assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
     assert set(trials["workload"]) == {"my_model:MyModel"}
+
+
+def test_a_whole_search_of_a_loop(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / LOOPS.name).write_text(LOOPS.read_text())
+    (tmp_path / "space.yaml").write_text(SPACE)
+    printed = run("tune", "space.yaml", "--train", "own_loops.py:train", cwd=tmp_path)
+    assert "Answer: Train with PyTorch on 1 worker" in " ".join(printed.split())
+    results = raybench.load(tmp_path / "results/space")
+    trials = results.trials
+    assert set(trials["workload"]) == {"own_loops.py:train"}
+    assert sorted(trials["phase"]) == ["confirm"] * 3 + ["search"] * 2
+    assert set(trials["state"]) == {"complete"}
+    done = run("train", "results/space/best.yaml", cwd=tmp_path)
+    assert "state.pt, as run.save was given it" in " ".join(done.split())
+    folder = tmp_path / "results/train-best"
+    assert (folder / "state.pt").is_file()
+    with pytest.raises(raybench.UserError, match=r"own_loops.py:train builds its model itself"):
+        raybench.load_model(folder)
+    again = run("train", "results/space/best.yaml", cwd=tmp_path)
+    assert "this run is finished" in again
