@@ -122,7 +122,9 @@ def test_a_signal_ends_the_search_cleanly(tmp_path: Path) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize(("number", "when"), cases(), ids=str)
+@pytest.mark.parametrize(
+    ("number", "when"), cases(), ids=lambda one: getattr(one, "name", str(one))
+)
 def test_every_signal_at_every_moment(
     number: signal.Signals, when: float | str, tmp_path: Path
 ) -> None:
@@ -162,6 +164,9 @@ def test_one_study_goes_on_whatever_ends_its_drivers(tmp_path: Path) -> None:
     assert {one.state for one in runs.values() if one.role != "race"} == {"complete"}
     seeds = {name: one.spec.seed for name, one in runs.items() if one.role == "race"}
     assert seeds == {name: 3000 + int(name[-1]) for name in seeds}
+    # What is repeated differs in its seed alone, so not in its placement.
+    for one in (one for one in runs.values() if one.role in ("race", "confirm")):
+        assert one.spec.model_copy(update={"seed": 0}) == runs[one.source or ""].spec
     lines = [x for x in read_lines(results(tmp_path) / "records.jsonl") if x["kind"] == "run"]
     # One that was disturbed runs again, and says so.
     ended = [(line["trial"], line["reruns"]) for line in lines if line["stop"] != "interrupted"]
