@@ -91,6 +91,12 @@ def test_accuracy_is_drawn_against_epochs_and_seconds(results) -> None:
     assert max(seconds.lines[0].get_xdata()) == pytest.approx(row["train_s"])
 
 
+def test_a_study_without_a_complete_run_draws_nothing(results, monkeypatch) -> None:
+    assert SCALING_FIGURES["values"].applies(results)
+    monkeypatch.setattr(plots, "scaling_cells", lambda results: results.scaling.head(0))
+    assert not SCALING_FIGURES["values"].applies(results)
+
+
 def test_an_extrapolation_is_drawn_as_one() -> None:
     predicted = pd.DataFrame(
         {

@@ -342,7 +342,10 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         "of fewer in seconds, and as high in epochs.",
         accuracy_figure,
         _values_table,
-        lambda results: bool(results.curves[results.metric.name].notna().any()),
+        lambda results: (
+            len(scaling_cells(results)) > 0
+            and bool(results.curves[results.metric.name].notna().any())
+        ),
     ),
 }
 """By name; as a picture in the folder `values` has the name of the metric."""
