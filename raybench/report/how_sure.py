@@ -224,7 +224,7 @@ def _drawer(runs: Sequence[Replicate], noise: Noise) -> Callable[[random.Random]
     return run
 
 
-PAGE = "report.html"
+PAGE_FILE = "report.html"
 RESULTS = "results"
 """The folder that a study is written into where no --out was given."""
 
@@ -244,8 +244,8 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[Step]:
     steps = []
     if verdict is not None:
         steps += _use(results, verdict)
-    if (results.folder / PAGE).is_file():
-        steps.append(Step("pictures, every trial", str(results.folder / PAGE)))
+    if (results.folder / PAGE_FILE).is_file():
+        steps.append(Step("pictures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
         steps += _surer(results, verdict)
     left = _go_on(results)

@@ -16,7 +16,7 @@ from raybench.report.figures.parts import in_words
 from raybench.report.figures.scaling_models import offer_words, plan_figure
 from raybench.report.figures.scaling_plots import PLAN_WORDS, SCALING_FIGURES
 from raybench.report.figures.svg import svg
-from raybench.report.page import Extra, Picture, write_extras
+from raybench.report.page import Part, Picture, write_extras
 from raybench.report.page.tables import table_of
 from raybench.report.tables import texts
 from raybench.report.words import duration
@@ -49,7 +49,7 @@ PREDICTED = (
 )
 
 
-def plan_part(plan: TargetPlan) -> Extra:
+def plan_part(plan: TargetPlan) -> Part:
     """Return what is known of a plan for the terminal and the page."""
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
@@ -60,7 +60,7 @@ def plan_part(plan: TargetPlan) -> Extra:
             rows[own] = rows[own].map(form, na_action="ignore")
         hired = [*map(offer_words, rows["offer"], rows["is_spot"])]
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows.assign(hired=hired), PLAN)))
-    return Extra(f"To the target: {plan.series}", lines, tables)
+    return Part(f"To the target: {plan.series}", lines, tables)
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
@@ -174,7 +174,7 @@ class PlanReport:
         return Sentences(line for one in self.parts for line in one.lines)
 
     @cached_property
-    def parts(self) -> list[Extra]:
+    def parts(self) -> list[Part]:
         """The plan of each series, as the terminal prints it."""
         return [plan_part(one) for one in self.plans]
 
@@ -189,7 +189,7 @@ class PlanReport:
             table = in_words(self.table.sort_values("seconds"), PLAN_WORDS)
             drawing = Markup(svg(self.plot(), "plan", kind.title))
             picture = Picture("", kind.title, kind.reading, drawing, table_of(table, kind.title))
-            parts = [Extra(kind.title, pictures=[picture]), *parts]
+            parts = [Part(kind.title, pictures=[picture]), *parts]
         lines = [line for one in self.plans for line in plan_lines(one)]
         headline = f"{lines[0].partition(';')[0].rstrip('.')}." if lines else "No plan."
         return write_extras(headline, parts, file)

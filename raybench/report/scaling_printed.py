@@ -7,6 +7,7 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.report.tables import print_frame, texts, value_form, without_unknown
+from raybench.report.words import ENDINGS
 from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
 from raybench.scaling.shares import FEWEST_MEASURED, SLOW, RankRows, rank_rows, slow_sentences
@@ -21,12 +22,6 @@ DROPPED = (
     *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
 )
 """Columns that a narrow terminal does not show, the first of them first."""
-ENDINGS = {
-    "target": "the target was reached",
-    "max_train_seconds": "its seconds of training were over",
-    "epochs": "its epochs were done",
-}
-"""Why a run ended by itself, by its `stop`."""
 BELOW = (
     "samples/s: of the median step after the first epoch (where a run had more), median of the "
     "repeats; speed-up: over the best single worker of its kind, in brackets the repeats' least "

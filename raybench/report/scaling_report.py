@@ -20,7 +20,7 @@ from raybench.report.figures.scaling_models import (
     model_frame,
     predicted_figure,
 )
-from raybench.report.page import Extra, try_page
+from raybench.report.page import Part, try_page
 from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
@@ -68,7 +68,7 @@ FIT = {
 }
 
 
-def print_part(console: Console, one: Extra) -> None:
+def print_part(console: Console, one: Part) -> None:
     """Print a part of the page on the terminal."""
     for line in one.lines:
         say_wrapped(console, line)
@@ -80,7 +80,7 @@ def print_part(console: Console, one: Extra) -> None:
         console.print()
 
 
-def fit_part(fitted: FittedGroup) -> Extra:
+def fit_part(fitted: FittedGroup) -> Part:
     """Return what to know of a fit, and its predictions: in their units, those beyond what was
     measured with a `~`."""
     name, table = name_of(fitted.group), fitted.predictions
@@ -92,7 +92,7 @@ def fit_part(fitted: FittedGroup) -> Extra:
             del cells["accumulate"]
         tables.append((BASELINE, cells))
     title = f"Predicted{f': {name}' if name else ''}"
-    return Extra(title, [*([f"{name}:"] if name else []), *fitted.words()], tables)
+    return Part(title, [*([f"{name}:"] if name else []), *fitted.words()], tables)
 
 
 PREDICT, NAMED = "predict", "named"
@@ -163,18 +163,18 @@ class ScalingReport:
             say(console, f"plots: {', '.join(map(str, pictures))}")
         say(console, f"results: {shown(results.place, results.folder)}")
 
-    def parts(self, *, is_whole: bool = True) -> list[Extra]:
+    def parts(self, *, is_whole: bool = True) -> list[Part]:
         """Return what is known beyond the records; not `is_whole`: what was asked for alone."""
         results, named = self.results, self.results.study.get(NAMED)
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
         if lines := [*self.not_predicted, *(noise_lines(results) if is_whole else [])]:
-            found.append(Extra("What else is told of other sizes", lines))
+            found.append(Part("What else is told of other sizes", lines))
         found += map(plan_part, self.plans)
         if named in STUDIES:
             title = f"What {named} published, and what held here"
-            found.append(Extra(title, (), [("Claims of its paper", claims_table(results))]))
+            found.append(Part(title, (), [("Claims of its paper", claims_table(results))]))
         return found
 
     @property

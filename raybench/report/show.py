@@ -13,7 +13,7 @@ from rich.text import Text
 
 from raybench.report.answer import said
 from raybench.report.console import say, say_pairs, say_wrapped
-from raybench.report.how_sure import PAGE, next_steps
+from raybench.report.how_sure import PAGE_FILE, next_steps
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
 from raybench.report.remarks import failed_line, ledger_line, sensitivity_lines
@@ -199,7 +199,7 @@ def show(
     else:
         show_tables(console, results, WHOLE if verbose else _amount(console, results))
         _show_answer(console, results, verbose=verbose)
-    if plots and (verbose or not (results.folder / PAGE).is_file()):
+    if plots and (verbose or not (results.folder / PAGE_FILE).is_file()):
         say(console, f"plots: {', '.join(map(str, plots))}")
     say(console, f"results: {shown(results.place, results.folder)}")
 

@@ -24,6 +24,14 @@ ROLES = {
     "pair": "run of a pair",
 }
 """What a run is for."""
+ENDINGS = {
+    "target": "the target was reached",
+    "max_train_seconds": "its seconds of training were over",
+    "epochs": "its epochs were done",
+    "interrupted": "it was interrupted",
+    "time_budget": "the time budget was over",
+}
+"""Why a run ended, by its `stop`."""
 
 
 def duration(seconds: float) -> str:

@@ -6,9 +6,11 @@
 import base64
 import hashlib
 import os
+import platform
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,17 +20,23 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from raybench.report.answer import in_words, said
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
-from raybench.report.page.answer import Answer, answer_of
+from raybench.report.how_sure import PAGE_FILE as PAGE_FILE
+from raybench.report.how_sure import Step, next_steps
 from raybench.report.page.comparison import Comparison, Picture, compared
-from raybench.report.page.tables import Table, TrialTable, own, table_of, trials_of
-from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
+from raybench.report.page.tables import TrialTable, own, table_of, trial_link, trials_of
+from raybench.report.remarks import effort_words, sensitivity_lines
+from raybench.report.scaling_printed import BELOW, TITLES, gains, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
+from raybench.report.words import ENDINGS, counted, duration, price_of, target_sentence
+from raybench.results.lock import driver_of, owner_of
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
 from raybench.results.store import STUDY_FILE, StudyFiles
 from raybench.results.study import Study
+from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import UserError
@@ -37,35 +45,123 @@ from raybench.spec.text import clean, clean_lines, shorten
 HERE = Path(__file__).parent
 
 
+MOST_SERIES = 6
+"""Series of a scaling study that have a fact of their own; the table has all."""
+
+
 @dataclass(frozen=True)
-class Extra:
-    """A part of its own: predictions and plans of a scaling study."""
+class Answer:
+    """What the page opens with; Markup has links to trials."""
 
     title: str
-    lines: Sequence[str] = ()
-    tables: Sequence[tuple[str, pd.DataFrame]] = field(default_factory=tuple)
-    """Captions and tables; columns in words, with their units."""
-    pictures: Sequence[Picture] = ()
+    """The answer in a sentence."""
+    headline: Markup
+    """The same."""
+    lead: Sequence[Markup]
+    """The rest of it."""
+    facts: Sequence[tuple[str, Markup]]
+    """What a decision needs, by names: how sure, target, cost."""
+    mind: Sequence[Markup]
+    """What limits the answer: ties, the study goes on, the winner lies at the end of a range."""
+    steps: Sequence[Step]
+    """What to do next."""
 
-    def part(self, name: str) -> "Part":
-        """Return it as the page has it."""
-        tables = [table_of(table, caption) for caption, table in self.tables]
-        return Part(name, self.title, self.pictures, self.lines, tables)
+
+def answer_of(results: Study, study: str) -> Answer:
+    """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
+    found = said(results)
+    (first, *rest), *others = found.answer
+    steps: list[Step] = []
+    if results.is_scaling:
+        facts = [one for one in gains(results)[:MOST_SERIES] if one[1] not in found.lines]
+    elif results.study["study"].get("run"):
+        facts = _facts_of_run(results)
+    else:
+        sure = found.sure[:1].upper() + found.sure[1:]
+        facts = [("How sure", sure), ("Target", target_sentence(results))]
+        facts.append(("Another target", " ".join(sensitivity_lines(results))))
+        steps = [
+            one for one in next_steps(results, judge(results)) if not one.do.endswith(PAGE_FILE)
+        ]
+    facts.append(("What the study took", effort_words(results)))
+
+    def linked(text: str) -> Markup:
+        return with_links(results, text, study)
+
+    return Answer(
+        first,
+        linked(first),
+        [linked(" ".join(one)) for one in (rest, *others) if one],
+        [(name, linked(text)) for name, text in facts if text],
+        [linked(one) for one in (*unfinished(results), *found.mind)],
+        steps,
+    )
+
+
+def with_links(results: Study, text: str, study: str) -> Markup:
+    """Return a sentence in which the trials that it names (`trial 0003`, `trials 0003, 0004`) are
+    links; `study` begins the ids that they lead to."""
+    pieces: list[Markup] = []
+    plain, is_name = "", False
+    for word in re.split(r"(\s+)", text):
+        name = word.strip("(),.;:")
+        if is_name and name in results.runs:
+            before, after = word.split(name, 1)
+            pieces += [own(plain + before), trial_link(results, name, study)]
+            plain, is_name = after, after == ","
+        else:
+            plain += word
+            is_name = word.lstrip("(") in ("trial", "trials") or (is_name and not word.strip())
+    return Markup("").join([*pieces, own(plain)])
+
+
+def unfinished(results: Study) -> list[str]:
+    """Return a sentence where the study is still running, or was cut off; [] where neither.
+
+    A study below a URL has no lock in its copy: of it only what was cut off is known.
+    """
+    owner, number = owner_of(results.folder), counted(len(results.runs), "run")
+    if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
+        if driver_of(owner) != "died":
+            who = f"process {owner.get('pid')} on {owner.get('host')}"
+            return [f"The study is still running ({who}); this page has the {number} ended so far."]
+        return [f"The study was cut off, with {number} ended: the same command continues it."]
+    if any(run.stop == "interrupted" for run in results.runs.values()):
+        return ["The study was interrupted, and its last runs cut off: the same command continues."]
+    return []
+
+
+def _facts_of_run(results: Study) -> list[tuple[str, str]]:
+    """Return what is to be known of a single training, where it has ended."""
+    if not results.runs:
+        return []
+    run = next(iter(results.runs.values()))
+    trained, cost = duration(run.ledger["train"]), run.spec.num_workers * run.ledger["train"]
+    costs = f"{cost:.3g} worker-seconds{price_of(results, cost, run.trial)}"
+    return [
+        ("Configuration", f"{in_words(results, run.spec)}, seed {run.spec.seed}"),
+        ("Target", target_sentence(results)),
+        ("What it took", f"{trained} of training, {costs}; {duration(run.wall_s)} in all."),
+        ("Ended as", f"{ENDINGS.get(run.stop, run.stop)}." if run.stop is not None else ""),
+    ]
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of the page that has a heading and can be jumped to: what it has, in this order."""
 
-    name: str
-    """Its id."""
     title: str
-    pictures: Sequence[Picture] = ()
     lines: Sequence[str] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[tuple[str, pd.DataFrame]] = ()
+    """Captions and tables; columns in words, with their units."""
+    pictures: Sequence[Picture] = ()
+    rest: str = ""
+    """The file that has all rows of a long table."""
     trials: TrialTable | None = None
     pairs: Sequence[tuple[str, str, bool]] = ()
     """Names, what they are, and whether that is code."""
+    name: str = ""
+    """Its id."""
 
 
 @dataclass(frozen=True)
@@ -85,37 +181,36 @@ PREDICTED = (
 FAILED = "Failed runs by cause, the most frequent first"
 
 
-def study_part(results: Study, study: str, name: str, extras: Sequence[Extra] = ()) -> StudyPart:
+def study_part(results: Study, study: str, name: str, extras: Sequence[Part] = ()) -> StudyPart:
     """Return what the page shows of a study."""
-    parts = [] if results.trials.empty else [*_parts(results, study, extras)]
-    parts.append(Part("provenance", "Provenance", pairs=_provenance(results)))
-    own_ids = [replace(one, name=f"{study}-{one.name}") for one in parts]
+    parts = {} if results.trials.empty else dict(_parts(results, study, extras))
+    parts["provenance"] = Part("Provenance", pairs=_provenance(results))
+    own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
     return StudyPart(study, name, answer_of(results, study), own_ids)
 
 
-def _parts(results: Study, study: str, extras: Sequence[Extra]) -> Iterator[Part]:
-    """Yield the parts of a study that has runs, in the order of the page."""
+def _parts(results: Study, study: str, extras: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+    """Yield the parts of a study that has runs by their ids, in the order of the page."""
     is_scaling, trials = results.is_scaling, results.trials
     if pictures := _pictures(results, study):
-        yield Part("figures", "Pictures", pictures)
+        yield "figures", Part("Pictures", pictures=pictures)
     for scaling, title in TITLES.items() if is_scaling else ():
         rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
-            cells = printed_cells(rows, metric=results.metric)
-            yield Part(
-                f"cells-{scaling}", title, tables=[table_of(cells, BELOW, rest="scaling.csv")]
-            )
-    yield from (one.part(f"extra-{number}") for number, one in enumerate(extras))
-    yield Part("trials", "Runs" if is_scaling else "Trials", trials=trials_of(results, study))
+            tables = [(BELOW, printed_cells(rows, metric=results.metric))]
+            yield f"cells-{scaling}", Part(title, tables=tables, rest="scaling.csv")
+    for number, extra in enumerate(extras):
+        yield f"extra-{number}", extra
+    yield "trials", Part("Runs" if is_scaling else "Trials", trials=trials_of(results, study))
     predicted = pd.DataFrame() if is_scaling else predictions(results)
     if len(predicted):
         rough = [BATCH_STATISTICS] if trials["batch_statistics"].eq(True).any() else []
-        table = table_of(predicted.rename(columns={"trial": "curve of trial"}), PREDICTED)
-        yield Part("predicted", "Not run: predicted", lines=rough, tables=[table])
+        tables = [(PREDICTED, predicted.rename(columns={"trial": "curve of trial"}))]
+        yield "predicted", Part("Not run: predicted", rough, tables)
     failed = failures(trials)
-    tables = [table_of(failed, FAILED, rest="trials.csv")] if len(failed) else []
+    tables = [(FAILED, failed)] if len(failed) else []
     lines = [] if tables else ["No run failed."]
-    yield Part("failures", "Failures by cause", lines=lines, tables=tables)
+    yield "failures", Part("Failures by cause", lines, tables, rest="trials.csv")
 
 
 def _pictures(results: Study, study: str) -> list[Picture]:
@@ -182,7 +277,7 @@ def _environment() -> Environment:
     }
     for name, file in (("script", "page.js"), ("style", "page.css")):
         made.globals[name] = Markup((HERE / file).read_text(encoding="utf-8"))
-    made.globals["glossary"] = glossary()
+    made.globals |= {"glossary": glossary(), "table_of": table_of}
     return made
 
 
@@ -191,7 +286,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def page_text(studies: Sequence[Study], extras: Sequence[Extra] = ()) -> str:
+def page_text(studies: Sequence[Study], extras: Sequence[Part] = ()) -> str:
     """Return the page of a study, or of several side by side.
 
     `extras` are of a single study: what its command knows beyond the records.
@@ -233,19 +328,18 @@ def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | No
     )
 
 
-PAGE_FILE = "report.html"
 LONGEST = 300
 """Characters of an error that a sentence shows."""
 
 
-def write_page(results: Study, folder: Path, extras: Sequence[Extra] = ()) -> Path:
+def write_page(results: Study, folder: Path, extras: Sequence[Part] = ()) -> Path:
     """Write a study's page into its folder, whole or not at all; return its file."""
     StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras))
     return folder / PAGE_FILE
 
 
 def try_page(
-    results: Study, folder: Path, say: Callable[[str], None], extras: Sequence[Extra] = ()
+    results: Study, folder: Path, say: Callable[[str], None], extras: Sequence[Part] = ()
 ) -> list[Path]:
     """Write the page at the end of a study; return its file, in a list.
 
@@ -266,9 +360,9 @@ def write_comparison(studies: Sequence[Study], file: Path) -> Path:
     return _written(lambda: page_text(studies), file)
 
 
-def write_extras(title: str, extras: Sequence[Extra], file: Path) -> Path:
+def write_extras(title: str, extras: Sequence[Part], file: Path) -> Path:
     """Write a page of parts that are of no single study; UserError as `write_comparison`."""
-    parts = [one.part(f"extra-{number}") for number, one in enumerate(extras)]
+    parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
     shown = StudyPart("s1", "Plan", Answer(title, own(title), (), (), (), ()), parts)
     return _written(lambda: _rendered([shown], "Plan"), file)
 

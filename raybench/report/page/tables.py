@@ -185,43 +185,19 @@ Setting = tuple[str, str]
 
 def settings_of(specs: Iterable[RunSpec]) -> list[list[Setting]]:
     """Return for every spec the settings from which `raybench train` makes it anew."""
-    known: dict[Setting, str] = {}
+    known: dict[str, str] = {}  # what YAML takes for one value is too long for those of all trials
 
-    def in_yaml(key: str, value: Any) -> str:
-        mark = key, repr(value)
-        if mark not in known:
+    def in_yaml(value: Any) -> str:
+        if (mark := repr(value)) not in known:
             known[mark] = to_yaml({"x": value}, in_lines=False).strip()[len("{x: ") : -1]
         return known[mark]
 
     documents = (spec.model_dump(mode="json", exclude_defaults=True) for spec in specs)
-    return [[(key, in_yaml(key, value)) for key, value in one.items()] for one in documents]
+    return [[(key, in_yaml(value)) for key, value in one.items()] for one in documents]
 
 
 POINTS = 60
 """Evaluations of a curve that the page keeps."""
-MOST_CHOICES = 12
-"""Values of a column that can be chosen from a list."""
-
-
-def rows_of(results: Study, columns: Sequence[Column], order: Sequence[int]) -> dict[str, Any]:
-    """Return what the script shows in the table."""
-    heads = [
-        {
-            "title": clean(one.title),
-            "kind": one.kind,
-            "choices": one.is_chosen and len(set(one.cells)) <= MOST_CHOICES,
-            "descending": one.descending,
-            "marked": one.is_marked,
-        }
-        for one in columns
-    ]
-    marks = _marks(results)
-    return {
-        "columns": heads,
-        "rows": [[_plain(one.cells[place], one.kind) for one in columns] for place in order],
-        "ids": list(order),
-        "interpolated": [row for row, place in enumerate(order) if marks[place]],
-    }
 
 
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
@@ -232,8 +208,7 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
     every, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [every[place] for place in order]
     distinct: dict[Setting, int] = {}
-    phases = (*PHASES, OTHER)
-    curves, marks = _curves(results), _marks(results)
+    phases, curves, marks = (*PHASES, OTHER), _curves(results), _marks(results)
     return {
         "metric": metric.words,
         "axis": metric.axis_words,
@@ -290,14 +265,14 @@ def _marks(results: Study) -> list[bool]:
 
 def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
     """Return what else is to be known of a run: names and what they are."""
-    disturbed = f"others had its cores for {run.disturbed_s:.2f} s"
+    disturbed = f"others had its cores for {run.disturbed_s:.2f} s" if run.is_disturbed else None
     said: dict[str, str | None] = {
         "repeats": run.source and f"trial {run.source}",
         "ended by": run.stop,
         "failed": run.failure and f"{run.failure}: {run.message or 'no message'}",
         "not ranked": unranked,
         "time to target": "read between two evaluations" if is_interpolated else None,
-        "disturbed": disturbed if run.is_disturbed else None,
+        "disturbed": disturbed,
         "ran before": f"{run.reruns} times, disturbed" if run.reruns else None,
         "waited for": run.waited_for,
         "restarts": f"{run.restarts} ({run.restart_reason})" if run.restarts else None,
@@ -307,8 +282,8 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
     return [[name, shorten(clean(value), LONGEST)] for name, value in said.items() if value]
 
 
-MOST = 50
-"""Rows that stand there without a script."""
+MOST, MOST_CHOICES = 50, 12
+"""Rows that stand there without a script; values of a column that can be chosen from a list."""
 FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
 """Of a number in a cell, by its kind, as the script writes it (`written` in page.js)."""
 
@@ -326,15 +301,33 @@ class TrialTable:
 def trials_of(results: Study, study: str) -> TrialTable:
     """Return the table of trials; `study` begins the ids of its rows."""
     columns, order = columns_of(results), order_of(results)
-    first = order[:MOST]
+    marks, first = _marks(results), order[:MOST]
     caption = f"The {len(first)} best of {len(order):,} runs"
     if len(first) == len(order):
         caption = f"All {len(order)} runs, best first"
-    heads = [(clean(one.title), one.kind != "text") for one in columns]
-    cells = [[_shown(one.cells[place], one.kind) for one in columns] for place in first]
-    ids = [f"{study}-t{place}" for place in first]
-    rows, details = rows_of(results, columns, order), details_of(results, order)
-    return TrialTable(study, Table(caption, heads, cells, ids), rows, details)
+    heads = [
+        {
+            "title": clean(one.title),
+            "kind": one.kind,
+            "choices": one.is_chosen and len(set(one.cells)) <= MOST_CHOICES,
+            "descending": one.descending,
+            "marked": one.is_marked,
+        }
+        for one in columns
+    ]
+    rows = {
+        "columns": heads,
+        "rows": [[_plain(one.cells[place], one.kind) for one in columns] for place in order],
+        "ids": order,
+        "interpolated": [row for row, place in enumerate(order) if marks[place]],
+    }
+    table = Table(
+        caption,
+        [(str(one["title"]), one["kind"] != "text") for one in heads],
+        [[_shown(one.cells[place], one.kind) for one in columns] for place in first],
+        [f"{study}-t{place}" for place in first],
+    )
+    return TrialTable(study, table, rows, details_of(results, order))
 
 
 def _shown(value: Any, kind: str) -> str:

@@ -12,9 +12,8 @@ from pages import HOSTILE, Seen, made_study
 from raybench.commands import report as command
 from raybench.report import page as pages_of
 from raybench.report.page import document, page_text, try_page
-from raybench.report.page.answer import answer_of
 from raybench.report.page.comparison import differing, winner_sentence
-from raybench.report.page.document import glossary
+from raybench.report.page.document import answer_of, glossary
 from raybench.report.page.tables import (
     POINTS,
     columns_of,
