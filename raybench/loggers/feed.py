@@ -37,7 +37,7 @@ from raybench.results.records import add_point, record_of, what_runs
 from raybench.results.store import StudyFiles, mend_last_line, plain
 from raybench.spec.errors import DONE, FAILED, StudyError, UserError
 from raybench.spec.run import RunSpec
-from raybench.spec.text import command_line
+from raybench.spec.text import command_line, counted
 from raybench.stats.clock import unix_seconds
 from raybench.stats.record import Evaluation, Role, RunRecord
 
@@ -79,13 +79,10 @@ class Ledger:
     def open(self, place: str) -> None:
         """Read what was written to `place`."""
         self._place = place
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            content = json.loads(line)
-            if content["place"] != place:
-                continue
-            if "id" in content:
+        for content in map(json.loads, self._path.read_text(encoding="utf-8").splitlines()):
+            if content["place"] == place and "id" in content:
                 self._names[content["run"]] = content["id"]
-            else:
+            elif content["place"] == place:
                 self._ended.add((content["run"], content["ended"]))
 
     def name_of(self, run: str) -> str | None:
@@ -99,15 +96,15 @@ class Ledger:
     def begun(self, run: str, name: str) -> None:
         """Keep that a run was begun, by its name in the tool."""
         self._names[run] = name
-        self._write({"run": run, "id": name, "place": self._place})
+        self._write(run, id=name)
 
     def ended(self, record: RunRecord) -> None:
         """Keep that a run was ended."""
         self._ended.add((record.trial, _end_of(record)))
-        self._write({"run": record.trial, "ended": _end_of(record), "place": self._place})
+        self._write(record.trial, ended=_end_of(record))
 
-    def _write(self, content: dict[str, Any]) -> None:
-        self._file.write(json.dumps(content) + "\n")
+    def _write(self, run: str, **what: str) -> None:
+        self._file.write(json.dumps({"run": run, **what, "place": self._place}) + "\n")
         self._file.flush()
 
 
@@ -127,12 +124,6 @@ class _Live:
     num_written: int = 0
     """Points of the curve that the tool has; -1 where it has some that count no more."""
 
-    def add(self, point: Evaluation) -> None:
-        """Add an evaluation."""
-        add_point(self.curve, point)
-        if len(self.curve) <= self.num_written:
-            self.num_written = -1
-
 
 class Feed:
     """Writes a study's runs to a tool: each once, with the curve of its last attempt."""
@@ -143,13 +134,14 @@ class Feed:
         self.num_ended = 0
         """Runs that were written to their end."""
 
-    def take(self, line: dict[str, Any]) -> None:
-        """Take a line of the records; ValueError where it is no record."""
-        name, found = record_of(plain(line))
+    def take(self, name: str, found: object, line: dict[str, Any]) -> None:
+        """Take what a line of the records holds, as `record_of` returns it."""
         if isinstance(found, Evaluation):
             live = self._live.setdefault(name, _Live())
             live.what = what_runs(line) or live.what
-            live.add(found)
+            add_point(live.curve, found)
+            if len(live.curve) <= live.num_written:
+                live.num_written = -1
         elif isinstance(found, RunRecord):
             self._end(found, self._live.pop(name, _Live()))
 
@@ -240,36 +232,25 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
                 feed.close()
             for line in news.lines:
                 try:
-                    feed.take(json.loads(line))
+                    content = json.loads(line)
+                    name, one = record_of(plain(content))
                 except ValueError:
-                    if _is_record(line):
-                        raise
                     bad += 1  # the study's own screen says which
+                else:
+                    feed.take(name, one, content)
             feed.flush()
         feed.close()
         if ended and feed.num_ended:
-            _write_winners(folder, sink, ledger)
+            # Late: pandas takes a second, while nothing is trained any more.
+            from raybench.results.study import load
+
+            if winners := winners_of(load(folder)):
+                ledger.begun(WINNERS, sink.winners(winners, ledger.name_of(WINNERS)))
         where = sink.close()
     if ended:
-        runs = "1 run" if feed.num_ended == 1 else f"{feed.num_ended} runs"
+        runs = counted(feed.num_ended, "run")
         runs += f" (without {bad} lines that are no records)" if bad else ""
         _say(words, f"{LOGGERS[tool].title}: {runs} written: {where}")
-
-
-def _is_record(line: bytes) -> bool:
-    try:
-        record_of(plain(json.loads(line)))
-    except ValueError:
-        return False
-    return True
-
-
-def _write_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
-    # Late: pandas takes a second, while nothing is trained any more.
-    from raybench.results.study import load
-
-    if found := winners_of(load(folder)):
-        ledger.begun(WINNERS, sink.winners(found, ledger.name_of(WINNERS)))
 
 
 def _sentence(tool: str, folder: Path, place: str, error: BaseException) -> str:

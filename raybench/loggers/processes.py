@@ -3,6 +3,7 @@ waited for, never in its way."""
 
 import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -34,9 +35,7 @@ class LoggerKind:
 
 LOGGERS: dict[str, LoggerKind] = {
     "tensorboard": LoggerKind(
-        title="TensorBoard",
-        package="tensorboardX",
-        install="pip install tensorboardX",
+        title="TensorBoard", package="tensorboardX", install="pip install tensorboardX"
     ),
     "mlflow": LoggerKind(
         title="MLflow",
@@ -62,10 +61,8 @@ def check_loggers(names: Sequence[str]) -> None:
         found = importlib.util.find_spec(kind.package)
         # A folder of that name, as the tools leave in the current one, has no origin.
         if found is None or found.origin is None:
-            raise UserError(
-                f"--log {name}: the package {kind.package} is not installed; install it with: "
-                f"{kind.install}"
-            )
+            what = f"the package {kind.package} is not installed"
+            raise UserError(f"--log {name}: {what}; install it with: {kind.install}")
 
 
 END = b"end\n"
@@ -98,11 +95,12 @@ class Loggers:
     ) -> None:
         """`place` is what the user calls the folder; `say` tells a sentence, in other threads too.
 
-        UserError where a tool's package is missing. `close_s` None waits without end.
+        UserError where a tool's package is missing; `close_s` None waits without end.
         """
         self._tools = list(dict.fromkeys(tools))
         check_loggers(self._tools)
-        self._folder, self._place, self._say, self._close_s = folder, place, say, close_s
+        self._folder, self._place, self._say = folder, place, say
+        self._close_s = math.inf if close_s is None else close_s
         self._followers: list[_Follower] = []
 
     def start(self) -> None:
@@ -128,22 +126,19 @@ class Loggers:
         since = time.monotonic()
         for follower in self._followers:
             follower.write(None)
-        if not self._wait(SAY_S if self._close_s is None else min(SAY_S, self._close_s), since):
-            titles = [one.title for one in self._followers if one.is_running and not one.has_said]
-            limit = "" if self._close_s is None else f", for {self._close_s:g} s at most"
-            if titles:
-                self._say(f"writing the rest to {', '.join(titles)}{limit}")
+        self._wait(min(SAY_S, self._close_s), since)
+        titles = [one.title for one in self._followers if one.is_running and not one.has_said]
+        if titles:
+            limit = "" if self._close_s == math.inf else f", for {self._close_s:g} s at most"
+            self._say(f"writing the rest to {', '.join(titles)}{limit}")
         self._wait(self._close_s, since)
         for follower in self._followers:
             follower.close()
 
-    def _wait(self, seconds: float | None, since: float) -> bool:
-        """Wait for all until `seconds` after `since`; return whether all have ended."""
-        while any(one.is_running for one in self._followers):
-            if seconds is not None and time.monotonic() - since > seconds:
-                return False
+    def _wait(self, seconds: float, since: float) -> None:
+        """Wait for all until `seconds` after `since`."""
+        while any(one.is_running for one in self._followers) and time.monotonic() - since < seconds:
             time.sleep(0.02)
-        return True
 
     def __enter__(self) -> Self:
         return self
@@ -206,7 +201,5 @@ class _Follower:
         code = self._process.wait()
         self.has_failed = self.has_failed or code != 0
         if code != 0 and not self.has_said:
-            self._say(
-                f"--log {self._tool}: ended by itself (exit code {code}); the study goes on, "
-                f"{self._again}"
-            )
+            how = f"ended by itself (exit code {code})"
+            self._say(f"--log {self._tool}: {how}; the study goes on, {self._again}")

@@ -119,16 +119,9 @@ def shown(text: str) -> str:
 def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
     """Return what is drawn of an evaluation: the metric on the validation split, the mean training
     loss since the last one, the rate of the last step, speed, and how far the training is."""
-    values = {
-        f"validation_{metric_name}": point.value,
-        "train_loss": point.train_loss,
-        "learning_rate": point.learning_rate,
-        "samples_per_s": point.samples_per_s,
-        "epoch": point.epoch,
-        "samples": float(point.samples),
-        "train_s": point.train_s,
-    }
-    return _finite(values)
+    names = ("train_loss", "learning_rate", "samples_per_s", "epoch", "samples", "train_s")
+    values = {name: getattr(point, name) for name in names}
+    return _finite({f"validation_{metric_name}": point.value} | values)
 
 
 def run_figures(record: RunRecord) -> dict[str, float]:
@@ -144,9 +137,8 @@ def run_figures(record: RunRecord) -> dict[str, float]:
         "samples": record.samples,
         "num_parameters": record.num_parameters,
     }
-    return _finite(
-        found | {f"ledger.{clean(phase)}_s": spent for phase, spent in record.ledger.items()}
-    )
+    phases = {f"ledger.{clean(phase)}_s": spent for phase, spent in record.ledger.items()}
+    return _finite(found | phases)
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
@@ -157,11 +149,8 @@ def run_words(record: RunRecord) -> dict[str, str]:
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if value is not None and math.isfinite(value)
-    }
+    known = {name: value for name, value in values.items() if value is not None}
+    return {name: float(value) for name, value in known.items() if math.isfinite(value)}
 
 
 def winners_of(results: "Study") -> list[Winner]:
@@ -174,17 +163,16 @@ def winners_of(results: "Study") -> list[Winner]:
     for kind, verdict in judge_each(results).items():
         facts = facts_of(results, verdict)
         both = {"fastest": facts.fastest, "cheapest": facts.cheapest}
-        for title, one in both.items() if results.is_timed else [("best", facts.fastest)]:
-            found.append(
-                Winner(
-                    title=f"{title} on {kind}" if kind else title,
-                    trial=one.trial,
-                    config=shown(one.label),
-                    is_confirmed=facts.is_confirmed,
-                    figures=_figures(results, one, is_confirmed=facts.is_confirmed),
-                    spec=one.spec,
-                )
+        for title, one in (both if results.is_timed else {"best": facts.fastest}).items():
+            winner = Winner(
+                title=f"{title} on {kind}" if kind else title,
+                trial=one.trial,
+                config=shown(one.label),
+                is_confirmed=facts.is_confirmed,
+                figures=_figures(results, one, is_confirmed=facts.is_confirmed),
+                spec=one.spec,
             )
+            found.append(winner)
     return found
 
 

@@ -31,7 +31,8 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIE
 class _MLflow(Sink):
     """Writes through MLflow's client: neither its current run nor the code's place are told."""
 
-    def __init__(self, study: str) -> None:
+    def __init__(self, folder: Path, study: str) -> None:
+        del folder  # MLflow keeps it elsewhere
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
         self._client, self._uri = MlflowClient(), shown(mlflow.get_tracking_uri())
@@ -134,7 +135,4 @@ def _metrics(values: Mapping[str, float], at: int, step: int) -> list[Metric]:
     return [Metric(name, value, at, step) for name, value in values.items()]
 
 
-def open_sink(folder: Path, study: str) -> Sink:
-    """Return the sink of a study, which MLflow keeps elsewhere."""
-    del folder
-    return _MLflow(study)
+open_sink = _MLflow

@@ -40,7 +40,8 @@ NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 class _TensorBoard(Sink):
     """Writes `<study>/tensorboard/<run>/events.out.tfevents...`, in place of an earlier attempt."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, study: str) -> None:
+        del study  # TensorBoard names runs by their folders
         self._folder = folder / FOLDER
         self.place = FOLDER
         self._files: dict[str, _Events] = {}
@@ -138,10 +139,7 @@ class _Events:
         self.add(Summary(value=[one]), step, wall_s=wall_s)
 
 
-def open_sink(folder: Path, study: str) -> Sink:
-    """Return the sink of a study in `folder`; TensorBoard names runs by their folders."""
-    del study
-    return _TensorBoard(folder)
+open_sink = _TensorBoard
 
 
 def folder_name(run: str) -> str:

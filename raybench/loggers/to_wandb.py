@@ -18,8 +18,6 @@ from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")
-SYNCED = ".synced"
-"""End of the file's name that `wandb sync` leaves beside what it has uploaded."""
 
 
 class _WeightsAndBiases(Sink):
@@ -80,7 +78,7 @@ class _WeightsAndBiases(Sink):
             self._finish(name, {"state": "superseded"}, is_well=False)
         if earlier is not None:
             for folder in (self._folder / "wandb").glob(f"offline-run-*-{earlier}"):
-                if not any(folder.glob(f"*{SYNCED}")):
+                if not any(folder.glob("*.synced")):  # what `wandb sync` leaves of an upload
                     shutil.rmtree(folder)
         settings = wandb.Settings(
             silent=True,
@@ -106,6 +104,4 @@ class _WeightsAndBiases(Sink):
         )
 
 
-def open_sink(folder: Path, study: str) -> Sink:
-    """Return the sink of a study."""
-    return _WeightsAndBiases(folder, study)
+open_sink = _WeightsAndBiases

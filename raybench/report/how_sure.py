@@ -117,11 +117,7 @@ def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
         return None, told, ""
     if not ties:
         runs = max(LEAST_RUNS, min(len(once), ALIKE_RUNS))
-        return (
-            runs,
-            f"Those that ran once can run again: --more {runs}.",
-            "repeat what ran once",
-        )
+        return (runs, f"Those that ran once can run again: --more {runs}.", "repeat what ran once")
     enough, of_ties = runs_needed(results), counted(len(ties), "tie")
     if enough is None:
         told = (

@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raybench.report.tables import DISTURBED, failures, ledger_totals
-from raybench.report.words import (
-    counted,
-    duration,
-    price_of,
-    span_s,
-    target_in_words,
-    target_words,
-)
+from raybench.report.words import counted, duration, price_of, span_s, target_in_words, target_words
 from raybench.results.analyses import around_target, search_curves
 from raybench.results.ranking import ranked
 from raybench.results.study import Study

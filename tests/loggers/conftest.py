@@ -8,6 +8,8 @@ import pytest
 
 from raybench.loggers.feed import Feed, Ledger
 from raybench.loggers.to_tensorboard import open_sink
+from raybench.results.records import record_of
+from raybench.results.store import plain
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
@@ -46,7 +48,7 @@ def session(tmp_path):
             ledger.open(sink.place)
             feed = Feed(sink, ledger)
             for line in lines:
-                feed.take(line)
+                feed.take(*record_of(plain(line)), line)
             feed.flush()
             if close:
                 feed.close()

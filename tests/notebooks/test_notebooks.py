@@ -148,8 +148,7 @@ def run_here(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "study"),
-    [("tune_results", "digits_study"), ("scaling", "batch_size_vs_workers")],
+    ("name", "study"), [("tune_results", "digits_study"), ("scaling", "batch_size_vs_workers")]
 )
 def test_ones_own_study_is_opened(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, study: str

@@ -108,9 +108,8 @@ SPLIT = ["framework", "num_workers"]
 MANY = 6
 """Optimizers that have a name; further ones are `other optimizers`."""
 PREDICTED: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8}
-PREDICTED["markerfacecolor"] = parts.PAPER
-CONFIRMED: dict[str, Any] = {"markersize": 7.5, "markeredgecolor": parts.INK}
-CONFIRMED["markeredgewidth"] = 1.2
+PREDICTED |= {"markerfacecolor": parts.PAPER}
+CONFIRMED: dict[str, Any] = {"markersize": 7.5, "markeredgecolor": parts.INK, "mew": 1.2}
 ONCE: dict[str, Any] = {"markersize": 5, "markeredgecolor": parts.PAPER, "markeredgewidth": 0.6}
 
 
@@ -143,9 +142,17 @@ def batches_figure(results: Study) -> Figure:
         parts.head(axes, title)
     _batch_axis(grid, known)
     outcome_axis(grid[0], results, found, known["outcome"])
-    figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
-    if left_out := _left_out(rows, splits):
-        figure.suptitle(left_out, fontsize=parts.SMALL, color=parts.INK)
+    parts.y_title(figure, found.words)
+    groups: Any = rows.groupby(SPLIT)["outcome"]
+    left_out = [
+        f"{split[0]}, {counted(int(split[1]), 'worker')} ({own.count()} of {len(own)} reached)"
+        for split, own in groups
+        if split not in splits
+    ]
+    if left_out:
+        more = f" and {len(left_out) - 4} more" if len(left_out) > 4 else ""
+        words = parts.wrapped(f"not drawn: {'; '.join(left_out[:4])}{more}", parts.ROOM)
+        figure.suptitle(words, fontsize=parts.SMALL, color=parts.INK)
     keys = _keys(names, found, has_predicted=len(predicted) > 0)
     if drawn < number:
         keys.append(parts.dot(f"{drawn:,} of {number:,} runs drawn", parts.QUIET))
@@ -160,10 +167,9 @@ def batch_rows(results: Study) -> pd.DataFrame:
     """
     rows = outcome(results).rows
     batches = results.trials.set_index("trial")["global_batch_size"].reindex(rows["trial"])
-    columns = ["trial", "framework", "num_workers", "optimizer"]
-    found = rows[columns].assign(batch=batches.to_numpy(), outcome=rows["outcome"])
-    found["is_confirmed"] = rows["is_confirmed"]
-    return found.dropna(subset=["batch", "num_workers"])
+    found = rows.assign(batch=batches.to_numpy())
+    columns = ["trial", *SPLIT, "optimizer", "batch", "outcome", "is_confirmed"]
+    return found[columns].dropna(subset=["batch", "num_workers"])
 
 
 def predicted_rows(results: Study) -> pd.DataFrame:
@@ -193,7 +199,7 @@ def _measured(axes: Axes, here: pd.DataFrame, names: list[str], part: float, *, 
     """Draw the runs of a panel, of very many `part` and the best; return how many."""
     drawn = 0
     for optimizer, own in here[here["outcome"].notna()].groupby("optimizer", sort=False):
-        colour, shape = _style(names, str(optimizer))
+        own_style = _style(names, optimizer)
         powers = (sign * own["outcome"]).groupby(np.log2(own["batch"]).round())
         best = own.loc[powers.idxmax()].sort_values("batch")
         shown = parts.some(own, max(int(len(own) * part), 1))
@@ -201,37 +207,24 @@ def _measured(axes: Axes, here: pd.DataFrame, names: list[str], part: float, *, 
         drawn += len(shown)
         for row in parts.tuples(shown):
             style = CONFIRMED | {"zorder": 4} if row.is_confirmed else ONCE | {"zorder": 3}
-            place = row.batch, row.outcome, str(row.trial)
-            parts.mark(axes, *place, color=colour, marker=shape, **style)
-        axes.plot(best["batch"], best["outcome"], color=colour, linewidth=1.1, alpha=0.6, zorder=2)
+            parts.mark(axes, row.batch, row.outcome, str(row.trial), **own_style, **style)
+        line = {"color": own_style["color"], "linewidth": 1.1, "alpha": 0.6, "zorder": 2}
+        axes.plot(best["batch"], best["outcome"], **line)
     return drawn
 
 
 def _predicted(axes: Axes, there: pd.DataFrame, names: list[str]) -> None:
     for trial, split in there.groupby("trial", sort=False):
         own = split.sort_values("batch")
-        colour, shape = _style(names, str(own["optimizer"].iloc[0]))
-        style = PREDICTED | {"color": colour, "marker": shape, "markersize": 5.5, "zorder": 2.5}
-        axes.plot(own["batch"], own["outcome"], gid=str(trial), **style)
+        style = PREDICTED | _style(names, own["optimizer"].iloc[0])
+        axes.plot(own["batch"], own["outcome"], gid=str(trial), markersize=5.5, zorder=2.5, **style)
 
 
-def _style(names: list[str], optimizer: str) -> tuple[str, str]:
-    place = names.index(optimizer)
-    if place >= MANY:
-        return parts.QUIET, "h"
-    return parts.colour(place), parts.marker(place)
-
-
-def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
-    """Return what is said of splits without a panel; "" where there are none."""
-    groups: Any = rows.groupby(SPLIT)["outcome"]
-    words = [
-        f"{split[0]}, {counted(int(split[1]), 'worker')} ({own.count()} of {len(own)} reached)"
-        for split, own in groups
-        if split not in splits
-    ]
-    more = f" and {len(words) - 4} more" if len(words) > 4 else ""
-    return parts.wrapped(f"not drawn: {'; '.join(words[:4])}{more}", parts.ROOM) if words else ""
+def _style(names: list[str], optimizer: object) -> dict[str, Any]:
+    place = names.index(str(optimizer))
+    is_named = place < MANY
+    colour = parts.colour(place) if is_named else parts.QUIET
+    return {"color": colour, "marker": parts.marker(place) if is_named else "h"}
 
 
 def _batch_axis(grid: Any, known: pd.DataFrame) -> None:

@@ -48,8 +48,19 @@ def curves_figure(results: Study) -> Figure:
     _grey(axes, results, grey)
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
     keys = [_best(axes, results, trial, rank) for rank, trial in enumerate(best)]
-    keys += _envelope(axes, best_at_every_budget(curves, metric), metric)
-    _seconds_axis(axes, results, curves)
+    envelope = best_at_every_budget(curves, metric)
+    if len(envelope):
+        x, y = curve_xy(metric, parts.some(envelope, MOST_OF_ONE))
+        style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
+        axes.plot(x, y, drawstyle="steps-post", zorder=2.5, gid="envelope", **style)
+        keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
+    seconds = curves["train_s"][curves["train_s"] > 0]
+    fastest = configurations(results)["expected_s"].min()
+    if seconds.max() > LONG * fastest:  # False where one of them is not known
+        axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
+        parts.plain_ticks(axes, "x")
+    else:
+        axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
     if others:
         rest = counted(len(others), "other search run")
         if len(grey) < len(others):
@@ -72,15 +83,6 @@ def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
         axes.add_line(Line2D(x, y, gid=str(trial), **style))
 
 
-def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
-    if best.empty:
-        return []
-    x, y = curve_xy(metric, parts.some(best, MOST_OF_ONE))
-    style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
-    axes.plot(x, y, drawstyle="steps-post", zorder=2.5, gid="envelope", **style)
-    return [parts.key("best at every budget of seconds, of all search runs", **style)]
-
-
 def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     run: Any = results.trials.set_index("trial").loc[trial]
     curve = results.curves[results.curves["trial"] == trial]
@@ -91,16 +93,6 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     shape = parts.marker_of(run["num_workers"])
     words = told(results, trial)
     return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
-
-
-def _seconds_axis(axes: Axes, results: Study, curves: pd.DataFrame) -> None:
-    seconds = curves["train_s"][curves["train_s"] > 0]
-    fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LONG * fastest:  # False where one of them is not known
-        axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
-        parts.plain_ticks(axes, "x")
-    else:
-        axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

@@ -12,11 +12,7 @@ from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIG
 from raybench.report.figures.slices import importance_figure, plateaus, slices_figure
 from raybench.report.figures.timeline import ledger_figure, phases, spans, timeline_figure
 from raybench.report.tables import ledger_totals
-from raybench.results.analyses import (
-    best_at_every_budget,
-    importance_of,
-    pareto_front,
-)
+from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
 from raybench.results.ranking import confirmed, ranked, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target

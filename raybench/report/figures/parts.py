@@ -32,6 +32,7 @@ BESIDE = 11
 
 # Okabe and Ito's colours: colour-blind readers distinguish them.
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
+OTHER_COLOUR = "#009E73"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """In an order in which adjacent ones differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -40,7 +41,6 @@ LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
 """A page's theme decides these: see `figures.svg`."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
-OTHER_COLOUR = "#009E73"
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
 """What `gid` names where an artist stands for no trial."""
 FAR = 30.0
@@ -80,22 +80,22 @@ def panels(
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     every = list(figure.subplots(lines, min(number, columns), squeeze=False, **shared).ravel())
     for axes in every[:number]:
-        dress(axes)
+        axes.set_facecolor("none")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(INK)
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(which="both", labelsize=TEXT, color=INK, labelcolor=INK)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set(fontsize=TEXT, color=INK)
     for axes in every[number:]:
         axes.set_axis_off()
     return figure, every
 
 
-def dress(axes: Axes) -> None:
-    """Take away the frame, add a quiet grid, set the sizes of the text."""
-    axes.set_facecolor("none")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(INK)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", labelsize=TEXT, color=INK, labelcolor=INK)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set(fontsize=TEXT, color=INK)
+def y_title(figure: Figure, words: str) -> None:
+    """Write what y is of all panels."""
+    figure.supylabel(words, fontsize=TEXT, color=INK)
 
 
 def rows_only(axes: Axes) -> None:
@@ -163,15 +163,16 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def line_of(number: int) -> str:
-    """Return the line style of the first, second, ... line: another one for each round of
-    `COLOURS`."""
-    return LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]
-
-
 def marker(number: int) -> str:
     """Return the marker of the first, second, ... line: with `colour`, it is known without one."""
     return MARKERS[number % len(MARKERS)]
+
+
+def style_of(number: int) -> dict[str, Any]:
+    """Return how the first, second, ... line is drawn; each round of `COLOURS` is dashed
+    otherwise."""
+    style = {"color": colour(number), "marker": marker(number)}
+    return style | {"linestyle": LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]}
 
 
 def marker_of(num_workers: float) -> str:
@@ -197,9 +198,8 @@ def note(label: str) -> Line2D:
 
 def frameworks(names: "pd.Series[Any]") -> list[Artist]:
     """Return a row of a legend for each framework."""
-    return [
-        Patch(color=colour_of(name), label=plain(name)) for name in sorted(set(names.astype(str)))
-    ]
+    every = sorted(set(names.astype(str)))
+    return [Patch(color=colour_of(name), label=plain(name)) for name in every]
 
 
 def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
@@ -242,7 +242,7 @@ def number(value: float) -> str:
 
 def tuples(table: pd.DataFrame) -> Iterator[Any]:
     """Yield the rows of a table, a column as an attribute."""
-    yield from table.itertuples()
+    return table.itertuples()
 
 
 def spread(items: Sequence[One], most: int) -> list[One]:

@@ -225,8 +225,7 @@ def accuracy_figure(results: Study) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    style = {"color": parts.colour(number), "linestyle": parts.line_of(number)}
-    return style | {"marker": parts.marker(number), "linewidth": 1.2, "markersize": 4}
+    return parts.style_of(number) | {"linewidth": 1.2, "markersize": 4}
 
 
 SPEED_WORDS = {

@@ -134,11 +134,11 @@ def slices_figure(results: Study) -> Figure:
     rows = _some(found, near, max(MOST_POINTS // len(shown), 60))
     for axes, key in zip(grid, shown, strict=False):
         _panel(axes, results, found, key, rows, near)
-        axes.set_title(parts.wrapped(key, 36), fontsize=parts.TEXT, loc="left")
+        parts.head(axes, parts.wrapped(key, 36), parts.TEXT)
     outcome_axis(grid[0], results, found)
     if found.is_seconds and len(found.missed):
         _strip(grid[0])
-    figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
+    parts.y_title(figure, found.words)
     legend = _keys(found, rows, near)
     if len(keys) > len(shown):
         legend.append(parts.note(f"the first {len(shown)} of {len(keys)} keys"))

@@ -276,11 +276,7 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
     lines = [*curve("0000", [0.8]), run_line("0000", best_value=0.8, objective=budget)]
     lines += [
         run_line(
-            f"0000-confirm{n}",
-            best_value=found,
-            role="confirm",
-            stop="epochs",
-            objective=budget,
+            f"0000-confirm{n}", best_value=found, role="confirm", stop="epochs", objective=budget
         )
         for n, found in enumerate([0.6, 0.7, 0.75])
     ]

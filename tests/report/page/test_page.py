@@ -179,9 +179,7 @@ def test_the_answer_has_the_misses_of_the_race_too(tmp_path):
     assert "in 5 of 7 runs, and of its runs alone after 4.50 s" in found.lead[0]
 
 
-def test_the_headline_counts_what_was_stopped_early_and_a_disturbed_run_is_borne_in_mind(
-    tmp_path,
-):
+def test_the_headline_counts_what_was_stopped_early_and_a_disturbed_run_is_borne_in_mind(tmp_path):
     lines = [run_line("0000", 2.0), run_line("0001", learning_rate=0.5)]
     lines.append(run_line("0002", 3.0, learning_rate=0.2, slow={"disturbed": 1.2}))
     found = answer_of(results_folder(tmp_path, lines), "s1")
