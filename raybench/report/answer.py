@@ -18,6 +18,7 @@ from raybench.report.scaling_printed import (
     scaling_answer,
     straggler_lines,
 )
+from raybench.report.tables import texts, value_form
 from raybench.report.words import (
     as_billed,
     bill_of,
@@ -104,7 +105,10 @@ def said(results: Study) -> Said:
         return Said([(f"No run has finished{' yet' if results.owner else ''}.",)], mind=notes)
     if results.is_scaling:
         cells = scaling_cells(results)
-        found = scaling_answer(cells) or [_all_failed(results) or _fastest_cell(cells)]
+        found = scaling_answer(cells)
+        if not found:
+            is_all_failed = (results.trials["state"] == "failed").all()
+            found = [_nothing(results) if is_all_failed else _fastest_cell(cells)]
         mind = [*outlier_lines(results), *other_lines(cells), *straggler_lines(results)]
         mind += [*drift_line(results), *notes]
         return Said([(line,) for line in found], mind=mind)
@@ -132,21 +136,13 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     if not facts.is_proven:
         head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
     standing = f"the {what} of {tried_words(results)}{_as_good(facts.tied, facts.once, like)}"
-    found: list[tuple[str, ...]] = [
-        (
-            f"{head} {named(results, fastest)}, {standing}.",
-            f"It {reaches(results, facts, fastest)}.",
-        )
-    ]
+    first = f"{head} {named(results, fastest.trial)}, {standing}."
+    found: list[tuple[str, ...]] = [(first, f"It {reaches(results, facts, fastest)}.")]
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
         near += "; it may be as fast" if cheapest.trial in facts.tied else ""
-        found.append(
-            (
-                f"The cheapest{billed} is {named(results, cheapest)}{_saved(facts)}{near}.",
-                f"It {reaches(results, facts, cheapest)}.",
-            )
-        )
+        second = f"The cheapest{billed} is {named(results, cheapest.trial)}{_saved(facts)}{near}."
+        found.append((second, f"It {reaches(results, facts, cheapest)}."))
     return [*found, *((line,) for line in optimism_lines(results, facts))]
 
 
@@ -169,9 +165,9 @@ def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str,
     return [(f"{said}; the cheapest is {cheapest}, {billed[cheapest]:.3g} as billed.",)]
 
 
-def named(results: Study, winner: Winner) -> str:
+def named(results: Study, trial: str) -> str:
     """Return a configuration in words and its trial."""
-    return f"{in_words(results, winner.spec)} (trial {winner.trial})"
+    return f"{in_words(results, results.specs[trial])} (trial {trial})"
 
 
 def tried_words(results: Study) -> str:
@@ -258,10 +254,8 @@ def _tested(results: Study, one: Winner) -> str:
     metric = results.metric
     if math.isnan(one.test_value):
         return "" if results.has_test else "; not tested: there is no test split"
-    interval = (
-        "" if one.test_ends is None else f" (90 % interval: {between(metric, one.test_ends)})"
-    )
-    return f"; test {metric.words} {metric.shown(one.test_value)}{interval}"
+    ends = "" if one.test_ends is None else f" (90 % interval: {between(metric, one.test_ends)})"
+    return f"; test {metric.words} {metric.shown(one.test_value)}{ends}"
 
 
 def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
@@ -300,9 +294,8 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
         facts = facts_of(results, verdict)
-        proof = reaches(
-            results, facts, facts.fastest if trial == facts.fastest.trial else facts.cheapest
-        )
+        one = facts.fastest if trial == facts.fastest.trial else facts.cheapest
+        proof = reaches(results, facts, one)
     elif refuted := refuted_words(results, trial):
         proof = f"refuted: {refuted}"
     else:
@@ -318,7 +311,7 @@ def _unreached(results: Study) -> list[tuple[str, ...]]:
     if trial is None:
         return [(why,)]
     run = results.runs[trial]
-    name = f"{in_words(results, run.spec)} (trial {trial})"
+    name = named(results, trial)
     if refuted := refuted_words(results, trial):
         return [(why, f"The nearest: {name} {refuted}.")]
     reached = f"{metric.words} {metric.shown(run.best_value)}"
@@ -338,14 +331,13 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
         base, value = results.baselines[found[0]], metric.shown(found[1])
         than = "it is no better than guessing" if found[0] == "test" else "that may be luck"
         guess = GUESSES.get(metric.name, "guessing")
-        lines.append(
-            (
-                f"No winner: {results.label(results.specs[verdict.fastest])} (trial "
-                f"{verdict.fastest}) did best in validation, but on the {found[0]} rows {than} "
-                f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)}).",
-                "There may be nothing to learn in these inputs, or too few rows to show it.",
-            )
+        first = (
+            f"No winner: {results.label(results.specs[verdict.fastest])} (trial "
+            f"{verdict.fastest}) did best in validation, but on the {found[0]} rows {than} "
+            f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)})."
         )
+        why = "There may be nothing to learn in these inputs, or too few rows to show it."
+        lines.append((first, why))
     return lines
 
 
@@ -355,42 +347,30 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     both, metric = results.baselines, results.metric
     if not facts.is_confirmed or len(both) < 2:
         return []
-    said, found = (new_value(results, facts.fastest.trial, part) for part in PARTS)
+    trial = facts.fastest.trial
+    values = {part: new_value(results, trial, part) for part in ("validation", "test")}
+    said, found = values.values()
     if said is None or found is None:
         return []
-    names = repeated(results)[facts.fastest.trial].printed_runs
+    names = repeated(results)[trial].printed_runs
     of_said = rows_error(results, "validation", said, names)
     of_found = rows_error(results, "test", found, names)
     if of_said is None or of_found is None:
         return []
     if metric.gap(said, found) <= BEYOND * math.hypot(of_said, of_found):
         return []
-    shares = [
-        f"{metric.shown(value)} of {both[part].rows:,}"
-        for value, part in zip((said, found), PARTS, strict=True)
-    ]
+    shares = (f"{metric.shown(one)} of {both[part].rows:,}" for part, one in values.items())
     return [
         f"Validation said more than the test rows do: {' against '.join(shares)}, which "
         "is more than luck of the rows; believe the latter."
     ]
 
 
-PARTS = ("validation", "test")
-
-
-def _all_failed(results: Study) -> str:
-    """Say that no run did anything; "" where one did."""
-    number = len(results.trials)
-    if (results.trials["state"] != "failed").any():
-        return ""
-    return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
-
-
 def _nothing(results: Study) -> str:
     """Say why nobody won, and what follows from it."""
     trials, metric, target = results.trials, results.metric, results.target
-    if failed := _all_failed(results):
-        return failed
+    if (trials["state"] == "failed").all():
+        return f"No result: {'the run' if len(trials) == 1 else f'all {len(trials)} runs'} failed."
     best = metric.best(trials[metric.best_column])
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if results.is_target_awaited:
@@ -465,14 +445,13 @@ PHASES = {
 def lines_of(results: Study) -> list[str]:
     """Return the answer, what is to be borne in mind, what ran, and where: a line each."""
     found = said(results)
-    return [*found.lines, *map(clean, found.mind), *_small(results)]
+    return [*found.lines, *map(clean, found.mind), _counted(results), _frames(results)]
 
 
-def _small(results: Study) -> tuple[str, str]:
-    """Return what ran, and where it is."""
+def _frames(results: Study) -> str:
+    """Say where a study is, and what it has."""
     frames = SCALING_FRAMES if results.is_scaling else FRAMES
-    where = f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
-    return _counted(results), where
+    return f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
 
 
 def html_of(results: Study) -> str:
@@ -480,7 +459,7 @@ def html_of(results: Study) -> str:
     found = said(results)
     head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in found.lines)
     mind = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.mind)
-    small = "<br>".join(map(html.escape, _small(results)))
+    small = "<br>".join(map(html.escape, (_counted(results), _frames(results))))
     table = f"{table_html(_best(results))}<p><small>{small}</small></p>"
     return f'<div class="raybench-study">{head}{mind}{table}</div>'
 
@@ -496,21 +475,14 @@ def _best(results: Study) -> pd.DataFrame:
     """Return the best configurations as texts."""
     if results.is_scaling or results.trials.empty:
         return pd.DataFrame()
-    metric, table = results.metric, configurations(results).head(MOST_ROWS)
-    found = table[["trial", "config"]].rename(columns={"config": "configuration"})
+    metric, forms = results.metric, {"trial": "{trial}", "configuration": "{config}"}
     if results.is_timed:
-        found["target after s"] = table["time_to_target_s"].map(_number)
-        found["worker-seconds"] = table["worker_seconds_to_target"].map(_number)
-        found["reached"] = [
-            f"{hits} of {runs}" for hits, runs in zip(table["hits"], table["runs"], strict=True)
-        ]
-    found[f"best {metric.words}"] = table[metric.best_column].map(metric.shown)
-    found["confirmed"] = table["is_confirmed"].map({True: "yes", False: "no, one run"})
-    return found
-
-
-def _number(value: float | None) -> str:
-    return "not reached" if value is None or math.isnan(value) else f"{value:.2f}"
+        forms |= {"target after s": "{time_to_target_s:.2f}"}
+        forms |= {"worker-seconds": "{worker_seconds_to_target:.2f}", "reached": "{hits} of {runs}"}
+    forms |= {f"best {metric.words}": value_form(metric, metric.best_column)}
+    table = configurations(results).head(MOST_ROWS)
+    proof = table["is_confirmed"].map({True: "yes", False: "no, one run"})
+    return texts(table.assign(proof=proof), forms | {"confirmed": "{proof}"})
 
 
 def _counted(results: Study) -> str:

@@ -14,7 +14,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePath
 from statistics import fmean
 
@@ -67,11 +66,8 @@ def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
 
 def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     kind = results.runs[verdict.fastest].accelerators
-    found = {
-        trial: one
-        for trial, one in repeated(results).items()
-        if results.runs[trial].accelerators == kind
-    }
+    again = repeated(results).items()
+    found = {name: one for name, one in again if results.runs[name].accelerators == kind}
     share = len(found[verdict.fastest].chosen)
     scatter = _scatter(results, noise, verdict.fastest)
     if len(found) == 1:
@@ -239,7 +235,11 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[Step]:
     """Return what there is to do, the most useful first; commands are the study's own."""
     steps = []
     if verdict is not None:
-        steps += _use(results, verdict)
+        files = {"train it, keep the model": "best.yaml"}
+        if verdict.fastest != verdict.cheapest:
+            files["or the cheapest"] = "cheapest.yaml"
+        for what, file in files.items():
+            steps.append(Step(what, results.command("train", results.folder / file)))
     if (results.folder / PAGE_FILE).is_file():
         steps.append(Step("pictures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
@@ -250,19 +250,17 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[Step]:
     return [*steps, *left]
 
 
-def _use(results: Study, verdict: Verdict) -> list[Step]:
-    files = {"train it, keep the model": "best.yaml"}
-    if verdict.fastest != verdict.cheapest:
-        files["or the cheapest"] = "cheapest.yaml"
-    train = partial(results.command, "train")
-    return [Step(what, train(results.folder / file)) for what, file in files.items()]
-
-
 def _surer(results: Study, verdict: Verdict) -> list[Step]:
     """Return the step that makes the verdict surer, if there is one."""
     if not verdict.is_confirmed:
-        is_tried = bool(repeated(results))  # what ran again missed: once more is no help
-        return [] if is_tried else [Step("confirm it by new runs", _confirming_command(results))]
+        if repeated(results):  # what ran again missed: once more is no help
+            return []
+        # The study's own command so that it confirms: `--more` is for what is confirmed.
+        asked = results.study["study"].get("confirm")
+        is_unasked = isinstance(asked, dict) and asked.get("race") == 0
+        more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
+        own = _own_command(results, *more, without="--no-confirm")
+        return [Step("confirm it by new runs", own)]
     number, _, what = _more(results, verdict)
     return [] if number is None else [Step(what, _own_command(results, "--more", str(number)))]
 
@@ -280,14 +278,6 @@ def _go_on(results: Study) -> list[Step]:
     if not isinstance(asked, int) or done >= asked or not len(ranked(results.trials)):
         return []
     return [Step(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
-
-
-def _confirming_command(results: Study) -> str:
-    """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
-    asked = results.study["study"].get("confirm")
-    is_unasked = isinstance(asked, dict) and asked.get("race") == 0
-    more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
-    return _own_command(results, *more, without="--no-confirm")
 
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:

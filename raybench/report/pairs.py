@@ -91,10 +91,10 @@ class Pairs:
         return [self._difference(a, b, unit) for a, b in pairs]
 
     def _difference(self, a: Replicate, b: Replicate, unit: float) -> float:
-        if not (a.is_hit and b.is_hit):
-            return (
-                math.nan if a.is_hit == b.is_hit else math.copysign(math.inf, b.is_hit - a.is_hit)
-            )
+        if a.is_hit != b.is_hit:
+            return math.inf if b.is_hit else -math.inf
+        if not a.is_hit:
+            return math.nan
         if self.is_timed:
             return math.log(a.seconds / b.seconds)
         return (a.seconds - b.seconds) / unit  # `seconds` holds values, less is better
@@ -121,11 +121,10 @@ def pairs_of(
         is_broken = record.failure == "error" and not record.samples
         is_pair = record.role == "pair" and record.is_answer and not is_broken
         if is_pair and record.source in runs:
-            number = int(trial.rpartition("-")[2])
             found = replicate_of(
                 record, curves.get(trial, ()), baseline_value=objective.baseline_value
             )
-            runs[record.source][number] = found
+            runs[record.source][int(trial.rpartition("-")[2])] = found
     return Pairs(sides, objective, runs, smallest, errors)
 
 
@@ -219,9 +218,7 @@ def documents(pairs: Pairs) -> dict[str, Any]:
 
 def _percent(pairs: Pairs, difference: float) -> float:
     """Return a difference in the unit of the sentence: of seconds, how many per cent fewer."""
-    if pairs.is_timed:
-        return 100 * -math.expm1(-difference)
-    return 100 * difference
+    return 100 * (-math.expm1(-difference) if pairs.is_timed else difference)
 
 
 def _unit(pairs: Pairs) -> str:
@@ -229,29 +226,25 @@ def _unit(pairs: Pairs) -> str:
 
 
 def _size(pairs: Pairs, found: Comparison) -> str:
-    what = " of the seconds" if pairs.is_timed else ""
     if found.effect is None:
-        return (
-            "reaching the target more often" if found.outcome == "better" else "missing the target"
-        )
+        better = found.outcome == "better"
+        return "reaching the target more often" if better else "missing the target"
+    what = " of the seconds" if pairs.is_timed else ""
     return f"{abs(_percent(pairs, found.effect)):.1f} {_unit(pairs)}{what}"
 
 
 def interval_words(pairs: Pairs, found: Comparison) -> str:
     """Return `1.9 to 6.3 % better`, `3.1 % worse to 9.2 % better`, `at most 4.0 % better`."""
-    unit, ends = _unit(pairs), [_percent(pairs, one) for one in (found.low, found.high)]
 
     def word(end: float) -> str:
-        return f"{abs(end):.1f} {unit} {'worse' if end < 0 else 'better'}"
+        return f"{abs(end):.1f} {_unit(pairs)} {'worse' if end < 0 else 'better'}"
 
-    known = [
-        end for end, one in zip(ends, (found.low, found.high), strict=True) if math.isfinite(one)
-    ]
-    if len(known) == 2 and ends[0] * ends[1] >= 0:
-        small, large = sorted(map(abs, ends))
-        return f"{small:.1f} to {word(math.copysign(large, sum(ends)))}"
+    known = [_percent(pairs, one) for one in (found.low, found.high) if math.isfinite(one)]
+    if len(known) == 2 and known[0] * known[1] >= 0:
+        small, large = sorted(map(abs, known))
+        return f"{small:.1f} to {word(math.copysign(large, sum(known)))}"
     if len(known) == 2:
-        return " to ".join(map(word, ends))
+        return " to ".join(map(word, known))
     if not known:
         return "not known yet"
     is_least = (known[0] >= 0) == math.isfinite(found.low)

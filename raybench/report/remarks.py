@@ -3,8 +3,6 @@ runs, and whether the winner lies at the end of a searched range.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from raybench.report.tables import DISTURBED, failures, ledger_totals
 from raybench.report.words import counted, duration, price_of, span_s, target_in_words, target_words
@@ -14,7 +12,7 @@ from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPEN, RunSpec, flat, value_of
-from raybench.spec.space import SEARCHABLE, Dimension, Powers, Range, Space, parse_space, resolve
+from raybench.spec.space import SEARCHABLE, Dimension, Powers, Range, parse_space, resolve
 from raybench.spec.text import clean, shorten
 
 FEW, MANY = 0.05, 0.9
@@ -93,10 +91,8 @@ def ledger_line(results: Study) -> str:
     table = ledger_totals(trials)
     phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST)]
     phases = phases.sort_values("share", ascending=False, kind="stable")
-    shares = [
-        f"{IN_WORDS[phase]} {100 * share:.0f} %"
-        for phase, share in zip(phases["phase"], phases["share"], strict=True)
-    ]
+    named = zip(phases["phase"], phases["share"], strict=True)
+    shares = [f"{IN_WORDS[phase]} {100 * share:.0f} %" for phase, share in named]
     total = float(trials["wall_s"].sum())
     return (
         f"Where the {total:,.0f} s of {counted(len(trials), 'run')} went: {', '.join(shares)}. "
@@ -154,8 +150,12 @@ NEAR = 0.05
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return a sentence that names the keys of the fastest at an end of their range."""
-    space = None if verdict is None else _space(results.study["study"])
-    if verdict is None or space is None:
+    if verdict is None:
+        return []
+    study = results.study["study"]
+    try:
+        space = parse_space(study.get("space") or {}, study.get("fixed") or {}, "study.yaml")
+    except UserError:  # another version's, of whose ends nothing is said
         return []
     spec = results.specs[verdict.fastest]
     ends: dict[str, list[str]] = {"upper": [], "lower": []}
@@ -175,9 +175,8 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
 
     A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
     """
-    known = {one: getattr(spec, one) for one in SEARCHABLE} | flat(
-        {one: getattr(spec, one) for one in OPEN}
-    )
+    known = {one: getattr(spec, one) for one in SEARCHABLE}
+    known |= flat({one: getattr(spec, one) for one in OPEN})
     found, value = resolve(dimension, known), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
         return None
@@ -188,12 +187,3 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
         return "upper"
     least = 1 if isinstance(found, Powers) or found.is_integer else 0
     return "lower" if place <= NEAR and found.low > least else None
-
-
-def _space(study: Mapping[str, Any]) -> Space | None:
-    """Return the space that a study has searched; None where its file has another version's, of
-    whose ends nothing is said."""
-    try:
-        return parse_space(study.get("space") or {}, study.get("fixed") or {}, "study.yaml")
-    except UserError:
-        return None

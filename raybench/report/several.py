@@ -1,7 +1,6 @@
 """What `raybench.load` takes: results folders and their URLs, one or several; and several studies
 side by side: their frames in one, and what each found."""
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -90,9 +89,8 @@ class Studies(Sequence[StudyResults]):
             return Studies(self._studies[index])
         if isinstance(index, str):
             if index not in self.names:
-                raise UserError(
-                    f"There is no study '{clean(index)}'; there are {', '.join(self.names)}."
-                )
+                there = ", ".join(self.names)
+                raise UserError(f"There is no study '{clean(index)}'; there are {there}.")
             index = self.names.index(index)
         return self._studies[index]
 
@@ -138,7 +136,7 @@ class Studies(Sequence[StudyResults]):
 
         Seconds of studies with other targets, data or machines are no comparison.
         """
-        rows = [{STUDY: name} | winner_row(one) for name, one in zip(self.names, self, strict=True)]
+        rows = [{STUDY: name} | winner_row(one) for name, one in self._named()]
         return pd.DataFrame(rows, columns=[*WINNER_COLUMNS])
 
     def best_at_every_budget(self) -> pd.DataFrame:
@@ -156,36 +154,33 @@ class Studies(Sequence[StudyResults]):
         ]
         return self._joined(found)
 
+    @property
     def _counted(self) -> str:
         return "1 study" if len(self) == 1 else f"{len(self)} studies"
 
+    def _named(self) -> list[tuple[str, StudyResults]]:
+        return list(zip(self.names, self, strict=True))
+
     def __repr__(self) -> str:
-        lines = [f"{self._counted()}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
-        pairs = zip(self.names, self, strict=True)
-        return "\n".join(
-            [*lines, *(f"{clean(name)}: {' '.join(said(one).lines)}" for name, one in pairs)]
-        )
+        lines = [f"{self._counted}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
+        lines += [f"{clean(name)}: {' '.join(said(one).lines)}" for name, one in self._named()]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = pd.DataFrame(
-            {"study": self.names, "answer": [" ".join(said(one).lines) for one in self]}
-        )
-        head = html.escape(self._counted())
-        return (
-            f'<div class="raybench-studies"><p><strong>{head}</strong></p>{table_html(rows)}</div>'
-        )
+        answers = [" ".join(said(one).lines) for one in self]
+        rows = table_html(pd.DataFrame({"study": self.names, "answer": answers}))
+        head = f"<p><strong>{self._counted}</strong></p>"
+        return f'<div class="raybench-studies">{head}{rows}</div>'
 
     def _joined(self, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
         named = []
         for name, frame in zip(self.names, frames, strict=True):
             if len(frame.columns):
                 own = frame.copy()
-                own.insert(0, STUDY, pd.Series([name] * len(own), index=own.index, dtype=object))
+                own.insert(0, STUDY, pd.Series(name, index=own.index, dtype=object))
                 named.append(own)
-        full = [frame for frame in named if len(frame)]
-        if full:
-            return pd.concat(full, ignore_index=True)
-        return named[0] if named else pd.DataFrame(columns=[STUDY])
+        full = [frame for frame in named if len(frame)] or named[:1]
+        return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[STUDY])
 
 
 def winner_row(study: StudyResults) -> dict[str, Any]:

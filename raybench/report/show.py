@@ -40,8 +40,6 @@ from raybench.results.verdict import judge
 LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 MOST_CAUSES = 8
 """Causes of failures that are printed; `trials.csv` holds all of them."""
-MOST_RACED = 12
-"""Contenders of a race that are printed."""
 CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
 RACE = "Race: {again}, new seeds, side by side"
 RACE_AND_SEARCH = "Race: {again}, the search's run and new seeds"
@@ -69,67 +67,63 @@ class Amount:
     """Whether what is no part of the answer is left out."""
 
 
-WHOLE = Amount(runs=10, raced=MOST_RACED, is_brief=False)
+WHOLE = Amount(runs=10, raced=12, is_brief=False)
 
 
 def show_tables(console: Console, results: Study, amount: Amount) -> None:
     """Print what ran, from single runs to confirmed ones."""
     if not amount.is_brief:
         _show_failures(console, failures(results.trials))
-    marked = _show_runs(console, results, amount)
+    tables = _of_runs(results, amount)
     if not amount.is_brief:
-        _show_predicted(console, results)
+        tables += _predicted(results)
         ledger = texts(ledger_totals(results.trials), LEDGER)
-        print_frame(console, ledger, "Where the seconds went (all runs)")
-    marked |= _show_race(console, results, amount)
-    marked |= _show_alone(console, results, amount)
-    if marked and amount.is_brief:
+        tables.append((ledger, "Where the seconds went (all runs)", ""))
+    tables += _of_race(results, amount)
+    tables += _of_alone(results, amount)
+    for cells, title, below in tables:
+        print_frame(console, cells, title, below=below, is_explained=not amount.is_brief)
+    if amount.is_brief and any(has_marks(cells) for cells, *_ in tables):
         say(console, MARK_SAYS)
 
 
-def _print(
-    console: Console, cells: pd.DataFrame, title: str, amount: Amount, *, below: str = ""
-) -> bool:
-    """Print a table; return whether times are marked."""
-    print_frame(console, cells, title, below=below, is_explained=not amount.is_brief)
-    return has_marks(cells)
+Printed = tuple[pd.DataFrame, str, str]
+"""A table of texts, its title, and what stands below it."""
 
 
-def _show_runs(console: Console, results: Study, amount: Amount) -> bool:
-    """Print the best single runs; return whether times are marked."""
+def _of_runs(results: Study, amount: Amount) -> list[Printed]:
+    """Return the best single runs."""
     trials, metric = results.trials, results.metric
     begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
     best, number = ranked(begun).head(amount.runs), len(ranked(trials))
     if best.empty:
-        return False
+        return []
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
     cells = of_runs(best, results, is_brief=amount.is_brief)
-    title = f"Search: {which}{aim}, one run each (luck is in it)"
-    is_marked = _print(console, cells, title, amount, below=LABEL)
+    found = [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
     if not amount.is_brief:
         each = ranked(trials).groupby("framework", sort=False).head(1)
-        _print(console, of_runs(each, results), "Best of each framework, one run each", amount)
-    return is_marked
+        found.append((of_runs(each, results), "Best of each framework, one run each", ""))
+    return found
 
 
-def _show_predicted(console: Console, results: Study) -> None:
+def _predicted(results: Study) -> list[Printed]:
     predicted = predictions(results)
     if predicted.empty:
-        return
+        return []
     predicted["configuration"] = brief(predicted["configuration"])
     title = "Not run: predicted (~) from a trial's curve and the step times"
-    print_frame(console, texts(predicted, PREDICTIONS), title, below=PREDICTED)
-    if results.trials["batch_statistics"].eq(True).any():
-        say_wrapped(console, BATCH_STATISTICS)
-        console.print()
+    is_rough = results.trials["batch_statistics"].eq(True).any()
+    below = f"{PREDICTED}\n{BATCH_STATISTICS}" if is_rough else PREDICTED
+    return [(texts(predicted, PREDICTIONS), title, below)]
 
 
-def _show_race(console: Console, results: Study, amount: Amount) -> bool:
-    """Print the race of a study with a target, where there was one."""
+def _of_race(results: Study, amount: Amount) -> list[Printed]:
+    """Return the race of a study with a target, where there was one."""
     table = confirmed(results)
     if not has_race(results) or table.empty:
-        return False
+        return []
     rows = table.head(amount.raced)
     more = len(table) - len(rows)
     below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
@@ -137,8 +131,7 @@ def _show_race(console: Console, results: Study, amount: Amount) -> bool:
     if amount.is_brief:  # the winner's runs alone stand beside it
         below = ""
         title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
-    cells = of_race(rows, results, has_alone=amount.is_brief)
-    return _print(console, cells, title, amount, below=below)
+    return [(of_race(rows, results, has_alone=amount.is_brief), title, below)]
 
 
 def has_race(results: Study) -> bool:
@@ -153,16 +146,16 @@ def _again(number: int, printed: int) -> str:
     return counted(number, "configuration")
 
 
-def _show_alone(console: Console, results: Study, amount: Amount) -> bool:
-    """Print what ran alone; of a study without a target the race, where nothing did."""
+def _of_alone(results: Study, amount: Amount) -> list[Printed]:
+    """Return what ran alone; of a study without a target the race, where nothing did."""
     if has_race(results) and amount.is_brief:
-        return False  # the race's table has them
+        return []  # the race's table has them
     table = confirmed(results)
     rows, title = table[table["is_alone"].astype(bool)].head(amount.raced), CONFIRMED
     if rows.empty and not results.is_timed:
         rows = table.head(amount.raced)
         title = RACE.format(again=_again(len(table), len(rows)))
-    return len(rows) > 0 and _print(console, of_confirmed(rows, results), title, amount)
+    return [(of_confirmed(rows, results), title, "")] if len(rows) else []
 
 
 def _show_failures(console: Console, broken: pd.DataFrame) -> None:

@@ -84,9 +84,8 @@ class Chosen:
         import raybench  # what trains is above, and found when it is asked for
 
         place = out if out is not None else f"results/train-{self.file_name}"
-        with contextlib.ExitStack() as stack:
-            if not say:
-                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        quiet = contextlib.nullcontext() if say else contextlib.redirect_stdout(io.StringIO())
+        with quiet:
             return raybench.train(self.spec, out=place, address=address, **changes)
 
     @property
@@ -123,12 +122,10 @@ def arguments_of(spec: RunSpec) -> list[str]:
     for key in PARTS:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
     content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
-    found = []
-    for key, value in content.items():
-        if key in PARTS or value != default[key]:
-            text = json.dumps(value, ensure_ascii=False)  # which is YAML, in one line
-            found += ["--set", f"{key}={text}"]
-    return found
+    asked = {key: one for key, one in content.items() if key in PARTS or one != default[key]}
+    # JSON is YAML, in one line.
+    given = [f"{key}={json.dumps(one, ensure_ascii=False)}" for key, one in asked.items()]
+    return [word for one in given for word in ("--set", one)]
 
 
 class StudyResults(Study):
@@ -322,13 +319,12 @@ class StudyPlots:
         self._results = results
 
     def __dir__(self) -> list[str]:
-        kinds = _kinds(self._results)
-        return [name for name, kind in kinds.items() if kind.applies(self._results)]
+        return [name for name, kind in self._kinds.items() if kind.applies(self._results)]
 
     def __getattr__(self, name: str) -> "Callable[[], Figure]":
         if name.startswith("_"):
             raise AttributeError(name)  # what notebooks and copy ask of any object
-        kinds = _kinds(self._results)
+        kinds = self._kinds
         if name not in kinds:
             close = difflib.get_close_matches(name, kinds, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(kinds)}."
@@ -336,10 +332,8 @@ class StudyPlots:
         return lambda: self._drawn(name, kinds[name])
 
     def __repr__(self) -> str:
-        kinds = _kinds(self._results)
-        return "\n".join(
-            f".{name}(): {kinds[name].title}. {kinds[name].reading}" for name in dir(self)
-        )
+        shown = [(name, self._kinds[name]) for name in dir(self)]
+        return "\n".join(f".{name}(): {kind.title}. {kind.reading}" for name, kind in shown)
 
     def _drawn(self, name: str, kind: "FigureKind") -> "Figure":
         if not kind.applies(self._results):
@@ -350,9 +344,8 @@ class StudyPlots:
             )
         return kind.draw(self._results)
 
+    @property
+    def _kinds(self) -> "dict[str, FigureKind]":
+        from raybench.report.figures.kinds import kinds_of  # late: matplotlib takes a second
 
-def _kinds(results: Study) -> "dict[str, FigureKind]":
-    # Late: matplotlib takes a second.
-    from raybench.report.figures.kinds import kinds_of
-
-    return kinds_of(results)
+        return kinds_of(self._results)

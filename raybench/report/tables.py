@@ -19,14 +19,11 @@ from raybench.spec.text import clean, shorten
 
 NUMBERS = re.compile(rf"\S*\b{ERRORS_FOLDER}/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
-LONGEST_CAUSE = 2000
-"""Characters of a message by which causes are distinguished."""
-
 
 def cause_of(failure: str, message: str | None) -> str:
     """Return the same text for failures of one cause, whatever numbers (sizes, pids, the trial's
-    own file) their messages hold."""
-    return f"{failure}: {NUMBERS.sub('#', (message or '')[:LONGEST_CAUSE])}"
+    own file) the first 2,000 characters of their messages hold."""
+    return f"{failure}: {NUMBERS.sub('#', (message or '')[:2000])}"
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
