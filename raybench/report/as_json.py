@@ -120,14 +120,9 @@ def of_results(results: StudyResults) -> dict[str, Any]:
         return found
     if results.study["study"].get("run"):
         run = next(iter(results.runs.values()))
-        found["details"] |= {
-            "spec": run.spec.complete(),
-            "stop": run.stop,
-            "best_value": run.best_value,
-            "test_value": run.test_value,
-            "time_to_target_s": run.time_to_target_s,
-            "seconds": dict(run.ledger),
-        }
+        told = ("stop", "best_value", "test_value", "time_to_target_s")
+        found["details"] |= {"spec": run.spec.complete(), "seconds": dict(run.ledger)}
+        found["details"] |= {key: getattr(run, key) for key in told}
         return found
     found["configurations"] = [
         row for gpu, one in judge_each(results).items() for row in _named(results, one, gpu)
@@ -144,27 +139,15 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
     rows = []
     for role, trial in named:
         one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
-        is_timed = results.is_timed
-        rows.append(
-            {
-                "role": role,
-                "gpu": gpu or None,
-                "trial": trial,
-                "configuration": one.label,
-                "spec": one.spec.complete(),
-                "is_confirmed": verdict.is_confirmed and one.hits > 0,
-                "runs": one.runs,
-                "hits": one.hits,
-                "seconds": one.seconds if is_timed else None,
-                "low_s": one.ends_s[0] if is_timed else None,
-                "high_s": one.ends_s[1] if is_timed else None,
-                "worker_seconds": one.cost if is_timed else None,
-                "value": one.value,
-                "value_low": one.ends[0] if one.ends else None,
-                "value_high": one.ends[1] if one.ends else None,
-                "test_value": one.test_value,
-            }
-        )
+        row: dict[str, Any] = {"role": role, "gpu": gpu or None, "trial": trial}
+        row["configuration"] = one.label
+        row |= {"spec": one.spec.complete(), "runs": one.runs, "hits": one.hits}
+        row |= {"is_confirmed": verdict.is_confirmed and one.hits > 0}
+        times = (one.seconds, *one.ends_s, one.cost) if results.is_timed else [None] * 4
+        row |= dict(zip(("seconds", "low_s", "high_s", "worker_seconds"), times, strict=True))
+        low, high = one.ends or (None, None)
+        row |= {"value": one.value, "value_low": low, "value_high": high}
+        rows.append(row | {"test_value": one.test_value})
     return rows
 
 

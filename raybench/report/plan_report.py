@@ -13,8 +13,12 @@ from matplotlib.figure import Figure
 
 from raybench.report.console import Sentences
 from raybench.report.figures.parts import in_words
-from raybench.report.figures.scaling_models import offer_words, plan_figure
-from raybench.report.figures.scaling_plots import PLAN_WORDS, SCALING_FIGURES
+from raybench.report.figures.scaling_plots import (
+    PLAN_WORDS,
+    SCALING_FIGURES,
+    offer_words,
+    plan_figure,
+)
 from raybench.report.figures.svg import svg
 from raybench.report.page import Part, Picture, write_extras
 from raybench.report.page.tables import table_of
@@ -76,11 +80,8 @@ def plan_lines(plan: TargetPlan) -> list[str]:
         (IN_TIME, plan.terms.deadline_s, "seconds", duration),
     ):
         if taken and limit is not None and name not in set(plan.answers["answer"]):
-            least = form(float(plan.table[column].min()))
-            what = "costs" if column == "cost" else "takes"
-            lines.append(
-                f"No {name}: the least of all {what} {least}, which is over {form(limit)}."
-            )
+            least = f"{'costs' if column == 'cost' else 'takes'} {form(plan.table[column].min())}"
+            lines.append(f"No {name}: the least of all {least}, which is over {form(limit)}.")
     for names, row in taken.values():
         more = with_more(plan.table, row)
         if more is not None and row["seconds"] - more["seconds"] > TIE * row["seconds"]:
@@ -93,11 +94,8 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     hired = offer_words(row["offer"], row["is_spot"])
     if row["offer"] != row["gpu_type"]:
         hired = f"{row['machines']:g} {hired}"
-    more = [
-        f"{_sure(row[key])} sure to keep the {key.removeprefix('keeps_')}"
-        for key in CHANCES
-        if key in row
-    ]
+    kept = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
+    more = [f"{_sure(chance)} sure to keep the {what}" for what, chance in kept]
     if row["is_spot"]:
         every = row["checkpoint_every_s"]
         saved = f", a checkpoint every {duration(every)}" if every == every else ""
@@ -105,8 +103,8 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     return (
         f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on {hired}, "
         f"global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
-        f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_amount(row['cost'])}"
-        f"{_unit(row)} ({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
+        f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_amount(row['cost'], row)} "
+        f"({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
         f"{''.join(f'; {one}' for one in more)}."
     )
 
@@ -114,13 +112,15 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
 def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
     """Say what the next larger number of workers would bring."""
     workers, saved, dearer = (more[k] - row[k] for k in ("num_workers", "seconds", "cost"))
-    price = f"{'for' if dearer >= 0 else 'and'} {_amount(abs(dearer))}{_unit(row)}"
+    price = f"{'for' if dearer >= 0 else 'and'} {_amount(abs(dearer), row)}"
     more_workers = counted(int(workers), "more worker")
     return f"From the {name}, {more_workers} would save {duration(-saved)} {price}."
 
 
-def _amount(cost: float) -> str:
-    return f"{cost:.3g}" if cost < 1000 else f"{cost:,.0f}"
+def _amount(cost: float, row: Mapping[Any, Any] | None = None) -> str:
+    """Return a bill, with its unit where its row is given and that is no money."""
+    unit = "" if row is None or row["unit"] == MONEY else f" {row['unit']}"
+    return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 
 
 def _sure(chance: float) -> str:
@@ -129,10 +129,6 @@ def _sure(chance: float) -> str:
 
 def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
-
-
-def _unit(row: Mapping[Any, Any]) -> str:
-    return "" if row["unit"] == MONEY else f" {row['unit']}"
 
 
 @dataclass(frozen=True, repr=False)

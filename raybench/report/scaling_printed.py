@@ -12,7 +12,7 @@ from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
 from raybench.scaling.shares import FEWEST_MEASURED, SLOW, RankRows, rank_rows, slow_sentences
 from raybench.spec.metric import ACCURACY, Metric
-from raybench.spec.text import clean
+from raybench.spec.text import clean, counted
 
 TITLES = {
     "weak": "Weak scaling: the batch of each worker stays, more workers do more at once",
@@ -74,15 +74,17 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
     forms = CELLS | {metric.words: value_form(metric, metric.name)}
     if cells["reached"].any():
         forms["target after s"] = "{time_to_target_s:.2f} {reached}/{tried}"
-    rows = cells.to_dict("records")
-    own = {
-        "series": [_series(row, several) for row in rows],
-        "outliers": [str(row["outliers"] or "") for row in rows],
-        "failed": [f"{row['failed']} {row['failure']}" if row["failed"] else "" for row in rows],
-    }
-    table = texts(cells, forms).assign(**own)
-    table = table[["series", *(name for name in table.columns if name != "series")]]
-    return without_unknown(table)
+
+    def series(row: dict[Any, Any]) -> str:
+        where = f", {row['topology']}" if several else ""
+        hosts = f", {row['num_nodes']} hosts" if several and row["num_nodes"] > 1 else ""
+        return clean(f"{row['series']}{where}{hosts}")
+
+    rows, table = cells.to_dict("records"), texts(cells, forms)
+    table.insert(0, "series", [series(row) for row in rows])
+    table["outliers"] = [str(row["outliers"] or "") for row in rows]
+    failed = [f"{row['failed']} {row['failure']}" if row["failed"] else "" for row in rows]
+    return without_unknown(table.assign(failed=failed))
 
 
 def outlier_lines(results: Study) -> list[str]:
@@ -109,8 +111,8 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
     """Return what else is to be known of the cells: failures, missing baselines, more hosts."""
     lines = []
     for row in cells[cells["failed"] > 0].drop_duplicates("cell").to_dict("records"):
-        runs = "run" if row["failed"] == 1 else "runs"
-        lines.append(f"Failed: {row['failed']} {runs} of {_cell_words(row)} ({row['failure']}).")
+        runs = counted(row["failed"], "run")
+        lines.append(f"Failed: {runs} of {_cell_words(row)} ({row['failure']}).")
     ended = cells[cells["n"] > 0]
     if len(ended) and ended["speedup"].isna().any():
         lines.append(
@@ -124,10 +126,8 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
         )
     for stop, cold in ended[~ended["is_warm"].astype(bool)].groupby("stop"):
         why = " or ".join(ENDINGS.get(one, one) for one in str(stop).split(", "))
-        which = "all cells"
-        if len(cold) < len(ended):
-            rows = cold.drop_duplicates("cell").to_dict("records")
-            which = "; ".join(_cell_words(row) for row in rows)
+        which = "; ".join(map(_cell_words, cold.drop_duplicates("cell").to_dict("records")))
+        which = which if len(cold) < len(ended) else "all cells"
         lines.append(
             f"No figures of the steady state, but with the first epoch in them: {which}. A run "
             f"ended with it or before it, as {why}."
@@ -178,12 +178,6 @@ def _cell_words(row: Any) -> str:
         f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}"
         + (f" x {row['accumulate']}" if row["accumulate"] > 1 else "")
     )
-
-
-def _series(row: Any, several: bool) -> str:
-    where = f", {row['topology']}" if several else ""
-    hosts = f", {row['num_nodes']} hosts" if several and row["num_nodes"] > 1 else ""
-    return clean(f"{row['series']}{where}{hosts}")
 
 
 SCALINGS = {

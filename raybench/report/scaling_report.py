@@ -14,7 +14,7 @@ from rich.console import Console
 from raybench.report.answer import said
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
-from raybench.report.figures.scaling_models import (
+from raybench.report.figures.scaling_plots import (
     MODEL_FILE,
     PLAN_FILE,
     model_frame,
@@ -152,15 +152,16 @@ class ScalingReport:
         for sentence in found.lines:
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         console.print()
-        pages = [path for path in written if path.suffix == ".html"]
-        steps = [("pictures, every run", str(page)) for page in pages]
+        pages, plots = (
+            [str(path) for path in written if path.suffix == one] for one in (".html", ".png")
+        )
+        steps = [("pictures, every run", page) for page in pages]
         if not verbose and self.fitted:
             report = command_line("report", results.place, "--verbose")
             steps.append(("more workers, predicted", report))
         say_pairs(console, steps)
-        pictures = [path for path in written if path.suffix == ".png"]
-        if pictures and not pages:
-            say(console, f"plots: {', '.join(map(str, pictures))}")
+        if plots and not pages:
+            say(console, f"plots: {', '.join(plots)}")
         say(console, f"results: {shown(results.place, results.folder)}")
 
     def parts(self, *, is_whole: bool = True) -> list[Part]:
@@ -201,8 +202,7 @@ class ScalingReport:
         ]
         lines = []
         for fitted in self.fitted:
-            own = fitted.model.observed.cells
-            cells = sorted({*own, *fitted.asked})
+            cells = sorted({*fitted.model.observed.cells, *fitted.asked})
             table = prediction_table(fitted.model, cells, fitted.group)
             samples = np.array([cell.samples for cell in cells])
             ends = {"low": samples / table["high_s"], "high": samples / table["low_s"]}
@@ -238,7 +238,7 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """Write the page of a scaling study, as `results.page.try_page` does."""
+    """Write the page of a scaling study, as `report.page.try_page` does."""
     return try_page(report.results, folder, say, report.parts())
 
 
@@ -252,9 +252,8 @@ def fit_to_files(
     """
     if out is not None:
         if predict is None:
-            raise UserError(
-                f"--out {clean(str(out))}: there is nothing to write without --predict."
-            )
+            where = clean(str(out))
+            raise UserError(f"--out {where}: there is nothing to write without --predict.")
         check_out(out, file)
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()

@@ -58,12 +58,9 @@ def named_trials(trials: Sequence[str]) -> str:
 
 def unranked_lines(results: Study) -> list[str]:
     """Return a sentence for every reason for which trials of the search were not ranked."""
-    trials = results.trials
-    left_out = trials[(trials["phase"] == "search") & trials["unranked"].notna()]
-    lines = []
-    for reason, group in left_out.groupby("unranked", sort=False):
-        lines.append(f"Not ranked, {reason}: {named_trials(list(group['trial']))}.")
-    return lines
+    searched = results.trials[results.trials["phase"] == "search"]
+    reasons = searched.groupby("unranked", sort=False)["trial"]
+    return [f"Not ranked, {why}: {named_trials(list(trials))}." for why, trials in reasons]
 
 
 def span_s(trials: pd.DataFrame) -> float | None:

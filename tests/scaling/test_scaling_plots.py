@@ -7,14 +7,15 @@ import pytest
 
 from raybench.report.figures import parts
 from raybench.report.figures import scaling_plots as plots
-from raybench.report.figures.scaling_models import (
+from raybench.report.figures.scaling_plots import (
     MODEL_FILE,
+    SCALING_FIGURES,
+    accuracy_figure,
     model_frame,
     plan_figure,
     predicted_figure,
     read_model,
 )
-from raybench.report.figures.scaling_plots import SCALING_FIGURES, accuracy_figure
 from raybench.report.study import StudyResults, load
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec

@@ -3,13 +3,20 @@ words, with their units."""
 
 import pandas as pd
 
-from raybench.report.figures.batches import batch_rows, batches_figure, outcome, predicted_rows
 from raybench.report.figures.curves import curves_figure, race_figure, race_rows, repeats_figure
+from raybench.report.figures.outcomes import (
+    batch_rows,
+    batches_figure,
+    importance_figure,
+    outcome,
+    plateaus,
+    predicted_rows,
+    slices_figure,
+)
 from raybench.report.figures.pareto import has_costs, pareto_figure
 from raybench.report.figures.parts import MOST_ROWS, drawn, in_words
 from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
-from raybench.report.figures.slices import importance_figure, plateaus, slices_figure
 from raybench.report.figures.timeline import ledger_figure, phases, spans, timeline_figure
 from raybench.report.tables import ledger_totals
 from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front

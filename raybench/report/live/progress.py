@@ -67,13 +67,17 @@ class EventLines:
         if self._lines is not None:
             line: dict[str, object] = {"event": event, "at": now, "t": round(seconds, 3)}
             line |= {"phase": state.phase, "done": pace.num_done, "of": pace.num_runs}
-            line |= found | ({"text": text} if text else {}) | {"best": _best(state.best)}
+            line |= found | ({"text": text} if text else {}) | {"best": None}
+            if (best := state.best) is not None:
+                known = {"trial": best.trial, "value": best.best_value}
+                known |= {"train_s": best.ledger["train"]}
+                line["best"] = _finite(known | {"time_to_target_s": best.time_to_target_s})
             print(json.dumps(_finite(line), ensure_ascii=False), file=self._lines, flush=True)
             return
         total = "?" if pace.num_runs is None else pace.num_runs
-        head_words = f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{total} {event}"
-        pairs = [f"{key}={_value(value)}" for key, value in found.items()]
-        say(self._console, " ".join([head_words, *pairs, *([text] if text else [])]))
+        words = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{total} {event}"]
+        words += [f"{key}={_value(value)}" for key, value in found.items()]
+        say(self._console, " ".join(filter(None, [*words, text])))
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
         """Write an evaluation, where lines are JSON."""
@@ -87,13 +91,11 @@ class EventLines:
     ) -> None:
         """Print how a run ended, and how long it takes until all have."""
         metric, best = record.spec.objective.judged_by, self._state.best
-        values: dict[str, object] = {"trial": record.trial}
-        if cause is not None:
-            values["failure"] = record.failure
-            if cause.count == 1:
-                values["message"] = record.message
-            else:
-                values |= {"same_as": cause.trial, "count": cause.count}
+        values: dict[str, object] = {"trial": record.trial, "failure": record.failure}
+        if cause is not None and cause.count == 1:
+            values["message"] = record.message
+        elif cause is not None:
+            values |= {"same_as": cause.trial, "count": cause.count}
         else:
             values |= {
                 "time_to_target_s": record.time_to_target_s,
@@ -128,19 +130,6 @@ class EventLines:
         self.write(at, "status", values)
 
 
-def _best(record: RunRecord | None) -> dict[str, object] | None:
-    if record is None:
-        return None
-    return _finite(
-        {
-            "trial": record.trial,
-            "value": record.best_value,
-            "train_s": record.ledger["train"],
-            "time_to_target_s": record.time_to_target_s,
-        }
-    )
-
-
 def _finite(values: Mapping[str, object]) -> dict[str, object]:
     """Return what JSON can hold: neither NaN nor infinity."""
     return {
@@ -152,7 +141,7 @@ def _finite(values: Mapping[str, object]) -> dict[str, object]:
 def _value(value: object) -> str:
     """Return a value without spaces, or in quotes."""
     text = clean(f"{value:.5g}" if isinstance(value, float) else str(value))
-    is_plain = text and not any(character in text for character in ' "=')
+    is_plain = text and not set(text) & set(' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
@@ -346,8 +335,8 @@ class TrainingScreen:
             return None
         left = max(limit_s - point.train_s, 0.0)
         if point.epoch > 0:
-            epochs_left = max(self._spec.epochs - point.epoch, 0.0)
-            left = min(left, epochs_left * point.train_s / point.epoch)
+            share = max(self._spec.epochs / point.epoch - 1, 0.0)
+            left = min(left, share * point.train_s)
         since_s = self._clock() - self._run.heard_s
         spent_s = self._run.heard_s - self._run.trains_since_s
         return max(left * max(spent_s / point.train_s, 1.0) - since_s, 0.0)

@@ -138,7 +138,11 @@ class UrlSource:
     def driver(self) -> Driver:
         """Say whether somebody writes the study, by what its lease says."""
         content = self._bucket.get(LEASE_KEY)
-        is_released = content is None or _mapping(content).get("released") is True
+        try:
+            lease = {"released": True} if content is None else json.loads(content)
+        except (ValueError, RecursionError):  # torn
+            return "unknown"
+        is_released = isinstance(lease, dict) and lease.get("released") is True
         return "ended" if is_released else "unknown"
 
     def idle_s(self) -> float | None:
@@ -162,15 +166,6 @@ def _read(path: Path) -> bytes | None:
 
 def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be read ({error.strerror}); give yourself the right to.")
-
-
-def _mapping(content: bytes) -> dict[str, Any]:
-    """Return what a JSON file says; nothing where it is torn."""
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 PAUSE_S = 120.0
@@ -275,8 +270,9 @@ class Replay:
             self._ended(found)
 
     def _ended(self, record: RunRecord) -> None:
-        ended_s = _moment(record)
-        if ended_s is None:
+        try:
+            ended_s = datetime.fromisoformat(record.finished).timestamp()
+        except ValueError:  # of a version that did not say it
             ended_s = self.last_s or self.state.began_s
         self._enter(self._phase(record), ended_s - record.wall_s)
         self._open.pop(record.trial, None)
@@ -293,7 +289,8 @@ class Replay:
 
     def _runs_on(self, name: str, points: Sequence[Evaluation], at: float) -> None:
         begun_s = at - points[-1].train_s
-        self._enter(self._phase_of(name), begun_s)
+        found = (phase for pattern, phase in PHASE_OF_NAME if re.fullmatch(pattern, name))
+        self._enter(self.plan.only or next(found, "search"), begun_s)
         if name not in self.state.runs:
             self.state.started(name, self._spec_of(name), begun_s)
         for point in points:
@@ -305,10 +302,8 @@ class Replay:
         is_pause = self.last_s is not None and at - self.last_s > PAUSE_S and not state.runs
         if self._has_begun and phase == state.phase and not is_pause:
             return
-        done = sum(
-            self._phase(record) == phase and record.stop != "interrupted"
-            for record in self.records.values()
-        )
+        ended = [one for one in self.records.values() if one.stop != "interrupted"]
+        done = sum(self._phase(one) == phase for one in ended)
         if not self._has_begun:
             state.began_s = at
         num_runs = self.plan.num_runs.get(phase) or self._forecast.num_runs(phase)
@@ -325,18 +320,3 @@ class Replay:
             return self.plan.specs[name]
         source = self.records.get(re.sub(r"-(race|confirm)\d+$", "", name))
         return None if source is None or source.trial == name else source.spec
-
-    def _phase_of(self, name: str) -> str:
-        """Return the phase of a run that has not endedby its name."""
-        if self.plan.only is not None:
-            return self.plan.only
-        found = (phase for pattern, phase in PHASE_OF_NAME if re.fullmatch(pattern, name))
-        return next(found, "search")
-
-
-def _moment(record: RunRecord) -> float | None:
-    """Return when a run ended, in Unix time; None where its version did not say it."""
-    try:
-        return datetime.fromisoformat(record.finished).timestamp()
-    except ValueError:
-        return None

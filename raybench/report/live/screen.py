@@ -16,10 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raybench.report.live.state import Cause, LiveRun, LiveState
+from raybench.report.live.state import LiveRun, LiveState
 from raybench.report.words import target_words
 from raybench.spec.metric import Metric
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, counted, shorten
 from raybench.stats.record import RunRecord
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -90,15 +90,6 @@ FOLLOWS |= dict.fromkeys(("search", "placement_check"), "the race and the winner
 """What the time after a phase is for."""
 
 
-def _left_words(state: LiveState, at: float) -> str:
-    left = state.time_left(at)
-    if left is None:
-        return ""
-    if left.is_budget:
-        return f"at most {about(left.seconds)} left (time budget)"
-    return f"about {about(left.seconds)} left"
-
-
 def result_words(record: RunRecord) -> str:
     """Return what a run that did not fail came to, in a few words."""
     metric, target = record.spec.objective.judged_by, record.spec.objective.target
@@ -122,18 +113,10 @@ def _best_words(state: LiveState) -> str:
 def _workers_words(state: LiveState, at: float) -> str:
     training, num_all = state.num_training, state.num_workers
     if training is None:
-        count = len(state.training)
-        return f"{count} run{'' if count == 1 else 's'} training"
-    words = f"{training} training" if num_all is None else f"{training} of {num_all} training"
+        return f"{counted(len(state.training), 'run')} training"
+    words = f"{training}{'' if num_all is None else f' of {num_all}'} training"
     share = state.busy_share(at)
     return words if share is None else f"{words}, {100 * share:.0f} % of the last minute"
-
-
-def _failed_words(causes: Iterable[Cause]) -> list[str]:
-    ordered = sorted(causes, key=lambda cause: -cause.count)
-    lines = [f"{one.count} {one.failure} ({one.message})" for one in ordered[:MOST_CAUSES]]
-    more = sum(one.count for one in ordered[MOST_CAUSES:])
-    return [*lines, *([f"{more} of other causes"] if more else [])]
 
 
 MOST_LINES = 3
@@ -172,11 +155,13 @@ def study_screen(
             facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
     if not state.is_over:
         facts.append(("workers", _workers_words(state, at), ""))
-    failed = _failed_words(list(state.causes.values()))
     top += [_named(facts, width)] if facts else []
-    names = ["failed", *[""] * len(failed)]
-    causes = [(name, words, "red") for name, words in zip(names, failed, strict=False)]
-    bottom = [_named(causes, width, 1)] if causes else []
+    causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
+    failed = [f"{one.count} {one.failure} ({one.message})" for one in causes[:MOST_CAUSES]]
+    if more := sum(one.count for one in causes[MOST_CAUSES:]):
+        failed.append(f"{more} of other causes")
+    named = [("" if number else "failed", words, "red") for number, words in enumerate(failed)]
+    bottom = [_named(named, width, 1)] if named else []
     used = sum(len(console.render_lines(one, pad=False)) for one in (*top, *bottom))
     room = max((height or console.height) - used - 1, LEAST_ROWS)
     rows: list[RenderableType] = _running(console, state, at, room)
@@ -190,7 +175,12 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
     words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done}"
     words += " done" if pace.num_runs is None else f" of {pace.num_runs} done"
     in_all = f"{state.num_finished} runs in all" if state.is_over else ""
-    parts = [words, in_all, spent(at - state.began_s), _left_words(state, at)]
+    left, left_words = state.time_left(at), ""
+    if left is not None:
+        left_words = f"about {about(left.seconds)} left"
+        if left.is_budget:
+            left_words = f"at most {about(left.seconds)} left (time budget)"
+    parts = [words, in_all, spent(at - state.began_s), left_words]
     lines: list[RenderableType] = [_text(", ".join(filter(None, parts)), width, "bold")]
     if pace.num_runs:
         done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
@@ -237,22 +227,21 @@ def _running(console: Console, state: LiveState, at: float, room: int) -> list[R
         return []
     name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
     columns = {runs[0].metric.words: 8, "train s": 8, "samples/s": 9, "curve": CURVE}
-    columns = {key: max(wide, len(key)) for key, wide in columns.items()}
-    shown = [one for one in columns if console.width >= LEAST_WIDTHS.get(one, 30)]
-    taken = name + 2 + sum(columns[one] + 2 for one in shown)
+    shown = {
+        key: max(wide, len(key))
+        for key, wide in columns.items()
+        if console.width >= LEAST_WIDTHS.get(key, 30)
+    }
+    taken = name + 2 + sum(shown.values()) + 2 * len(shown)
     wide = max(console.width - taken, 6)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("trial", width=name, overflow="ellipsis", no_wrap=True)
     table.add_column("configuration", max_width=wide, overflow="fold")
-    for one in shown:
-        is_curve = one == "curve"
-        table.add_column(
-            one,
-            justify="left" if is_curve else "right",
-            no_wrap=True,
-            min_width=0 if is_curve else columns[one],
-            style="cyan" if is_curve else "",
-        )
+    for one, width in shown.items():
+        if one == "curve":
+            table.add_column(one, no_wrap=True, style="cyan")
+        else:
+            table.add_column(one, no_wrap=True, justify="right", min_width=width)
     values = [value for run in runs for value in run.values]
     scale = values if state.target is None else [*values, state.target]
     lines = 1
@@ -329,20 +318,17 @@ class NotebookView:
         self._display = ipython_display()
         self._shown_s = -math.inf
 
-    def start(self) -> None:
-        """Show it for the first time."""
-        self._show()
-
     def changed(self) -> None:
         """Show it anew, if that was not just done."""
         if self._clock() - self._shown_s >= NOTEBOOK_S:
-            self._show()
+            self.start()
 
     def stop(self) -> None:
         """Show how it ended."""
-        self._show()
+        self.start()
 
-    def _show(self) -> None:
+    def start(self) -> None:
+        """Show how it is now."""
         is_new, self._shown_s = self._shown_s == -math.inf, self._clock()
         out = io.StringIO()
         console = Console(file=out, force_jupyter=False, color_system=None, **NOTEBOOK_SIZE)  # type: ignore[arg-type]

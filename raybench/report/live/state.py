@@ -179,7 +179,10 @@ class LiveState:
         """What a run without workers waits for, and for how many seconds by now."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
-        self.metric, self.target = ACCURACY, None
+        self.metric: Metric = ACCURACY
+        """Of the runs that were begun last; all runs of a study have one."""
+        self.target: float | None = None
+        """Value of the metric that the search asks for."""
         self.num_finished = 0
         """Runs of all phases that are done."""
         self.num_searched, self.num_reached = 0, 0
@@ -188,11 +191,6 @@ class LiveState:
         """Those that labels tell (`results.label.label_keys`)."""
         self._trained: deque[tuple[float, float, int]] = deque()
         """(from, until, workers) of runs that trained within the last minute."""
-
-    metric: Metric
-    """Of the runs that were begun last; all runs of a study have one."""
-    target: float | None
-    """Value of the metric that the search asks for."""
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration in one line."""
@@ -275,7 +273,7 @@ class LiveState:
     def num_training(self) -> int | None:
         """Workers that train now; None where it is not known of some."""
         each = [run.num_workers for run in self.training]
-        return None if None in each else sum(one or 0 for one in each)
+        return None if None in each else sum(filter(None, each))
 
     def busy_share(self, at: float) -> float | None:
         """Return the share of the workers' last minute in which they trained; None if unknown."""

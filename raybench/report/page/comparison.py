@@ -56,12 +56,12 @@ class Comparison:
 def compared(named: Named) -> Comparison:
     """Return the comparison."""
     studies = [one for _, one in named]
-    headline = f"{len(named)} studies side by side"
-    apart = [] if any(one.is_scaling for one in studies) else differing(studies)
-    if apart:
+    if any(one.is_scaling for one in studies):
+        headline = f"{len(named)} studies side by side"
+    elif apart := differing(studies):
         unlike = f"{len(named)} studies with different {' and '.join(apart)}"
         headline = f"{unlike}: none is named the best of them"
-    elif not any(one.is_scaling for one in studies):
+    else:
         headline = winner_sentence(named)
     others = "They ran on different machines, so their seconds differ by that too."
     mind = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
@@ -122,10 +122,6 @@ def _judged(results: Study, facts: VerdictFacts) -> tuple[float, float, float]:
     return one.value, *(one.ends or (math.nan, math.nan))
 
 
-def _said(results: Study, value: float) -> str:
-    return duration(value) if results.is_timed else results.metric.shown(value)
-
-
 def winners_table(studies: Named) -> pd.DataFrame:
     """Return the winners in words and units, a row a study; one without a winner says so."""
     rows = []
@@ -166,7 +162,8 @@ def winner_sentence(studies: Named) -> str:
         head = f"{what}: {best}, {metric.words} {metric.shown(value)}"
     if not others:
         return f"{head}; no other study has an answer."
-    against = ", ".join(f"{_said(results, row[1])} ({row[0]})" for row in others[:3])
+    said = duration if results.is_timed else results.metric.shown
+    against = ", ".join(f"{said(row[1])} ({row[0]})" for row in others[:3])
     if not all(is_confirmed for *_, is_confirmed in rows):
         sure = "not all of them are confirmed"
     elif any(low <= row[3] and row[2] <= high for row in others):

@@ -261,6 +261,10 @@ def glossary() -> dict[str, dict[str, str]]:
 @cache
 def _environment() -> Environment:
     """Return the template's surroundings: every text is escaped, and safe to show."""
+
+    def digest(content: str) -> str:
+        return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
     made = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -269,21 +273,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda one: clean(one) if type(one) is str else one,
     )
-    made.filters |= {"own": own, "digest": _digest}
-    made.policies["json.dumps_kwargs"] = {
-        "ensure_ascii": False,
-        "separators": (",", ":"),
-        "allow_nan": False,
-    }
+    made.filters |= {"own": own, "digest": digest}
+    how = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    made.policies["json.dumps_kwargs"] = how
     for name, file in (("script", "page.js"), ("style", "page.css")):
         made.globals[name] = Markup((HERE / file).read_text(encoding="utf-8"))
     made.globals |= {"glossary": glossary(), "table_of": table_of}
     return made
-
-
-def _digest(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def page_text(studies: Sequence[Study], extras: Sequence[Part] = ()) -> str:
@@ -312,20 +308,12 @@ def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | No
         title = headline = comparison.headline
         links = [("winners", "Winners"), *((one.id, one.name) for one in shown)]
     trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            studies=shown,
-            title=title,
-            headline=headline,
-            kind=kind,
-            links=[*links, ("glossary", "Words")],
-            comparison=comparison,
-            data=[(f"{one.study}-rows", one.rows) for one in trials]
-            + [(f"{one.study}-details", one.details) for one in trials],
-        )
-    )
+    data = [(f"{one.study}-rows", one.rows) for one in trials]
+    data += [(f"{one.study}-details", one.details) for one in trials]
+    links.append(("glossary", "Words"))
+    found = {"studies": shown, "title": title, "headline": headline, "kind": kind, "links": links}
+    page = _environment().get_template("page.html")
+    return page.render(**found, comparison=comparison, data=data)
 
 
 LONGEST = 300
@@ -371,9 +359,8 @@ def _written(page: Callable[[], str], file: Path) -> Path:
     if file.is_dir():
         raise UserError(f"--out {file}: is a folder; name a file, as {file / 'compare.html'}.")
     if not file.parent.is_dir():
-        raise UserError(
-            f"--out {file}: there is no folder {file.parent}; make it, or name another."
-        )
+        missing = f"there is no folder {file.parent}"
+        raise UserError(f"--out {file}: {missing}; make it, or name another.")
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise UserError(f"--out {file}: cannot be written (no permission in {file.parent}).")
     StudyFiles(file.parent).write_text(file.name, page())

@@ -4,10 +4,7 @@
 
 const MISSING = "-";
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const HUNDREDTHS = new Intl.NumberFormat("en-US", {
-  minimumFractionDigits: 2,
-  maximumFractionDigits: 2,
-});
+const HUNDREDTHS = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
 function written(value, kind) {
   if (value === null) return MISSING;
@@ -32,13 +29,13 @@ function made(tag, attributes = {}, ...children) {
 }
 
 // A text whose letters may run from right to left.
-function isolated(text) {
-  return made("bdi", {}, text);
-}
-
-function block(name) {
-  return JSON.parse(document.getElementById(name).textContent);
-}
+const isolated = (text) => made("bdi", {}, text);
+const block = (name) => JSON.parse(document.getElementById(name).textContent);
+// Cells of numbers, and heads of columns (`columns`: titles, whether they are of numbers) and rows.
+const numeric = (text) => made("td", { class: "number" }, text);
+const headed = (columns) => made("thead", {}, made("tr", {}, ...columns.map(([title, isNumber]) =>
+  made("th", { scope: "col", class: isNumber ? "number" : null }, title))));
+const rowHead = (text, isNumber) => made("th", { scope: "row", class: isNumber ? "number" : null }, text);
 
 // A trial's learning curve as SVG.
 
@@ -106,14 +103,10 @@ function curve(details, seconds, values) {
 function curveTable(details, seconds, values) {
   const kind = details.isShare ? "share" : "number";
   const rows = seconds.map((second, i) => made("tr", {},
-    made("th", { scope: "row", class: "number" }, written(second, "seconds")),
-    made("td", { class: "number" }, written(values[i], kind))));
+    rowHead(written(second, "seconds"), true), numeric(written(values[i], kind))));
   return made("details", {}, made("summary", {}, "Its numbers as a table"),
     made("table", {}, made("caption", {}, `${details.axis}, ${rows.length} evaluations`),
-      made("thead", {}, made("tr", {},
-        made("th", { scope: "col", class: "number" }, "seconds of training"),
-        made("th", { scope: "col", class: "number" }, details.metric))),
-      made("tbody", {}, ...rows)));
+      headed([["seconds of training", true], [details.metric, true]]), made("tbody", {}, ...rows)));
 }
 
 // A trial that is opened: its curve, where its seconds went, its spec, the command to run it again.
@@ -126,10 +119,6 @@ function quoted(text) {
 function commandOf(settings) {
   const parts = settings.map(([key, value]) => `--set ${quoted(`${key}=${value}`)}`);
   return ["python -m raybench.train", ...parts].join(" \\\n  ");
-}
-
-function specOf(settings) {
-  return settings.map(([key, value]) => `${key}: ${value}`).join("\n");
 }
 
 function copyable(text, what) {
@@ -150,17 +139,13 @@ function ledger(phases, seconds, wall) {
   const rows = phases.map((phase, i) => {
     const bar = made("span", { class: "bar", "aria-hidden": "true" });
     bar.style.width = `${(100 * seconds[i]) / most}%`;
-    return made("tr", {}, made("th", { scope: "row" }, phase),
-      made("td", { class: "number" }, written(seconds[i], "seconds")),
+    return made("tr", {}, rowHead(phase), numeric(written(seconds[i], "seconds")),
       made("td", { class: "bars" }, bar));
   });
-  const foot = made("tr", {}, made("th", { scope: "row" }, "start to end"),
-    made("td", { class: "number" }, written(wall, "seconds")), made("td", {}));
+  const foot = made("tr", {}, rowHead("start to end"), numeric(written(wall, "seconds")), made("td"));
   return made("table", { class: "ledger" },
     made("caption", {}, "Where its seconds went; only train counts for the target"),
-    made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "phase"),
-      made("th", { scope: "col", class: "number" }, "seconds"),
-      made("th", { scope: "col" }, "share"))),
+    headed([["phase"], ["seconds", true], ["share"]]),
     made("tbody", {}, ...rows), made("tfoot", {}, foot));
 }
 
@@ -186,7 +171,8 @@ function openTrial(study, name, row, place) {
     made("figure", {}, curve(details, seconds, values), curveTable(details, seconds, values)),
     ledger(details.phases, details.ledgers[row], details.walls[row]),
     made("h3", {}, "Run it again"), copyable(commandOf(settings), "command"),
-    made("h3", {}, "Its spec, where it is not the default"), copyable(specOf(settings), "spec"));
+    made("h3", {}, "Its spec, where it is not the default"), 
+    copyable(settings.map(([key, value]) => `${key}: ${value}`).join("\n"), "spec"));
   history.replaceState(null, "", `#${study.name}-t${place}`);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
@@ -221,19 +207,14 @@ class Trials {
     return this.known;
   }
 
+  // Opens the trial of a row, if there is one.
   open(row) {
-    openTrial(this, this.rows[row][0], row, this.ids[row]);
-  }
-
-  openNamed(name) {
-    const row = this.rows.findIndex((cells) => cells[0] === name);
-    if (row >= 0) this.open(row);
+    if (row >= 0) openTrial(this, this.rows[row][0], row, this.ids[row]);
     return row >= 0;
   }
 
-  openPlace(place) {
-    const row = this.ids.indexOf(place);
-    if (row >= 0) this.open(row);
+  openNamed(name) {
+    return this.open(this.rows.findIndex((cells) => cells[0] === name));
   }
 
   heads() {
@@ -277,8 +258,7 @@ class Trials {
       },
     }, "Show all");
     const controls = this.root.querySelector(".controls");
-    controls.append(made("label", {}, made("span", {}, "find"), find),
-      ...labels, clear);
+    controls.append(made("label", {}, made("span", {}, "find"), find), ...labels, clear);
     controls.hidden = false;
   }
 
@@ -361,7 +341,7 @@ class Trials {
     const text = written(value, column.kind);
     if (column.kind === "text") return made("td", {}, isolated(text));
     const star = column.marked && value !== null && this.marked.has(number) ? "*" : "";
-    return made("td", { class: "number" }, text + star);
+    return numeric(text + star);
   }
 }
 
@@ -397,7 +377,8 @@ document.addEventListener("click", (event) => {
 
 function openAddressed() {
   const match = /^#(s\d+)-t(\d+)$/.exec(location.hash);
-  if (match) tables.get(match[1])?.openPlace(Number(match[2]));
+  const table = match && tables.get(match[1]);
+  table?.open(table.ids.indexOf(Number(match[2])));
 }
 addEventListener("hashchange", openAddressed);
 openAddressed();

@@ -7,16 +7,17 @@ import pytest
 from made_studies import RMSE, SPACE, made_study
 from matplotlib.figure import Figure
 
-from raybench.report.figures.batches import (
+from raybench.report.figures.curves import curves_figure, race_figure, race_rows
+from raybench.report.figures.outcomes import (
     NEAR,
     batch_rows,
     batches_figure,
     outcome,
     plateau,
+    plateaus,
     predicted_rows,
+    slices_figure,
 )
-from raybench.report.figures.curves import curves_figure, race_figure, race_rows
-from raybench.report.figures.slices import plateaus, slices_figure
 from raybench.report.figures.timeline import best_so_far, phases, spans
 from raybench.report.study import StudyResults
 from raybench.results.verdict import judge
