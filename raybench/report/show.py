@@ -115,7 +115,7 @@ def _predicted(results: Study) -> list[Printed]:
     predicted["configuration"] = brief(predicted["configuration"])
     title = "Not run: predicted (~) from a trial's curve and the step times"
     is_rough = results.trials["batch_statistics"].eq(True).any()
-    below = f"{PREDICTED}\n{BATCH_STATISTICS}" if is_rough else PREDICTED
+    below = f"{PREDICTED}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED
     return [(texts(predicted, PREDICTIONS), title, below)]
 
 

@@ -110,8 +110,8 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, str]) -> pd.DataFrame:
     known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
     rows = frame.astype(object).where(known, missing).to_dict("records")
-    table = pd.DataFrame({name: [_text(form, row) for row in rows] for name, form in forms.items()})
-    return without_unknown(table)
+    cells = {name: [_text(form, row) for row in rows] for name, form in forms.items()}
+    return without_unknown(pd.DataFrame(cells, dtype=object))
 
 
 def without_unknown(table: pd.DataFrame) -> pd.DataFrame:

@@ -274,13 +274,13 @@ def _interval(axes: Axes, results: Study, trial: str, place: int, colour: str) -
 
 
 def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
-    is_filled = row.role not in SEARCHED
     style: dict[str, Any] = {"marker": ROLE_MARKERS[row.role], "markersize": 6, "color": colour}
-    style |= {"markerfacecolor": colour if is_filled else parts.PAPER}
-    if is_filled:
-        style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 0.7}
     if not row.is_hit:
         style = MISSED | {"markersize": 7, "color": parts.INK}
+    elif row.role in SEARCHED:
+        style |= {"markerfacecolor": parts.PAPER}
+    else:
+        style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 0.7}
     axes.plot(row.value, place, linestyle="none", zorder=4, gid=row.run, **style)
 
 

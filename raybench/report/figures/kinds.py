@@ -28,8 +28,7 @@ TRIAL = {"trial": "trial", "config": "configuration"}
 
 
 def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
-    labels = results.trials.set_index("trial")["config"]
-    return table.assign(config=table["trial"].map(labels))
+    return table.assign(config=table["trial"].map(results.trials.set_index("trial")["config"]))
 
 
 def curves_table(results: Study) -> pd.DataFrame:
@@ -100,18 +99,16 @@ def timeline_table(results: Study) -> pd.DataFrame:
     """Return when each phase ran, how many runs it had, and how many of them ran at once."""
     runs = spans(results).runs
     found = phases(runs)
-    most = [_most_at_once(runs[runs["role"] == role]) for role in found["role"]]
+    most = []
+    for role in found["role"]:
+        own = runs[runs["role"] == role]
+        moments = pd.concat([own["begin"], own["end"]])
+        changes = pd.DataFrame({"at": moments, "change": [1] * len(own) + [-1] * len(own)})
+        in_use = changes.sort_values(["at", "change"])["change"].cumsum()
+        most.append(int(min(in_use.max(), own["lane"].nunique())))
     found = found.assign(role=found["role"].replace({"trial": "search"}), most=most)
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
     return in_words(found, words | {"most": "most at once"})
-
-
-def _most_at_once(runs: pd.DataFrame) -> int:
-    """Return the most lanes in use at a time."""
-    moments = pd.concat([runs["begin"], runs["end"]])
-    changes = pd.DataFrame({"at": moments, "change": [1] * len(runs) + [-1] * len(runs)})
-    in_use = changes.sort_values(["at", "change"])["change"].cumsum()
-    return int(min(in_use.max(), runs["lane"].nunique()))
 
 
 def repeats_table(results: Study) -> pd.DataFrame:

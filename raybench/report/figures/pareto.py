@@ -44,10 +44,8 @@ def pareto_figure(results: Study) -> Figure:
     # The frame holds the points, and the ranges that are drawn of those on the front.
     ends = pd.concat([front["low_s"], front["high_s"]])
     costs = ends * pd.concat([front["num_workers"]] * 2)
-    for which, values in (
-        ("x", pd.concat([points["x"], costs]).dropna()),
-        ("y", pd.concat([points["y"], ends]).dropna()),
-    ):
+    for which, more in (("x", costs), ("y", ends)):
+        values = pd.concat([points[which], more]).dropna()
         parts.log_axis(axes, which, values.min(), values.max())
     shown = _points(axes, points, set(front["trial"]))
     known = front[front["is_confirmed"] & np.isfinite(front["high_s"])]
@@ -109,14 +107,12 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
     shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_POINTS)])
     for row in parts.tuples(shown):
         colour = parts.colour_of(row.framework)
-        style: dict[str, Any] = {"markersize": 6.5, "markerfacecolor": parts.PAPER, "zorder": 3}
-        style |= {"markeredgecolor": colour, "markeredgewidth": 1.6}
+        style: dict[str, Any] = {"marker": parts.marker_of(row.num_workers)}
         if row.is_confirmed:
-            style = {"markersize": 8, "markerfacecolor": colour, "zorder": 4}
-            style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 1}
-        parts.mark(
-            axes, row.x, row.y, str(row.trial), marker=parts.marker_of(row.num_workers), **style
-        )
+            style |= {"ms": 8, "mfc": colour, "mec": parts.PAPER, "mew": 1, "zorder": 4}
+        else:
+            style |= {"ms": 6.5, "mfc": parts.PAPER, "mec": colour, "mew": 1.6, "zorder": 3}
+        parts.mark(axes, row.x, row.y, str(row.trial), **style)
     return len(shown)
 
 
@@ -124,10 +120,7 @@ def _explain(
     figure: Figure, rows: pd.DataFrame, once: str, again: str, more: Sequence[Artist] = ()
 ) -> None:
     """Explain colours, markers and fillings: of what ran once, and again."""
-    handles = parts.frameworks(rows["framework"])
-    for count in sorted(set(rows["num_workers"])):
-        label, marker = counted(int(count), "worker"), parts.marker_of(count)
-        handles.append(parts.dot(label, marker=marker))
+    handles = [*parts.frameworks(rows["framework"]), *parts.workers(rows["num_workers"])]
     for is_confirmed, words in ((False, once), (True, again)):
         if (rows["is_confirmed"] == is_confirmed).any():
             handles.append(parts.dot(words, is_filled=is_confirmed))
@@ -178,9 +171,9 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
     handles, num_lines = [], 0
     for number, row in enumerate(parts.tuples(front), start=1):
         if len(front) > 1:
-            place = {"xytext": (-6, -6), "textcoords": "offset points", "ha": "right", "va": "top"}
-            style: dict[str, Any] = place | {"fontsize": parts.TEXT, "color": parts.INK}
-            axes.annotate(str(number), (row.x, row.y), **style)
+            style: dict[str, Any] = {"fontsize": parts.TEXT, "color": parts.INK, "ha": "right"}
+            style |= {"va": "top", "textcoords": "offset points"}
+            axes.annotate(str(number), (row.x, row.y), (-6, -6), **style)
         if number > MOST_NAMED:
             continue
         words = f"{number}  " if len(front) > 1 else ""
@@ -192,14 +185,7 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
         colour, marker = parts.colour_of(row.framework), parts.marker_of(row.num_workers)
         handles.append(parts.dot(label, colour, marker=marker, is_filled=row.is_confirmed))
     title = "on the Pareto front" + (f" (first {MOST_NAMED})" if len(front) > MOST_NAMED else "")
-    figure.legend(
-        handles=handles,
-        loc="outside upper left",
-        frameon=False,
-        fontsize=parts.SMALL,
-        labelcolor=parts.INK,
-        title=title,
-        title_fontsize=parts.SMALL,
-        alignment="left",
-    ).get_title().set_color(parts.INK)
+    place: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "title": title}
+    legend = figure.legend(handles=handles, title_fontsize=parts.SMALL, **place, **parts.LEGEND)
+    legend.get_title().set_color(parts.INK)
     figure.set_figheight(figure.get_figheight() + parts.LINE * num_lines)

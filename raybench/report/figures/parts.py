@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from raybench.results.study import Study
 from raybench.spec.metric import Metric
-from raybench.spec.text import clean
+from raybench.spec.text import clean, counted
 
 WIDTH = 5.4
 """Inches of a figure: its text is read on a telephone, where 390 points become 340 pixels, and is
@@ -200,6 +200,12 @@ def frameworks(names: "pd.Series[Any]") -> list[Artist]:
     """Return a row of a legend for each framework."""
     every = sorted(set(names.astype(str)))
     return [Patch(color=colour_of(name), label=plain(name)) for name in every]
+
+
+def workers(counts: "pd.Series[Any]", *, is_filled: bool = True) -> list[Artist]:
+    """Return a row of a legend for each worker count."""
+    every = [(counted(int(one), "worker"), marker_of(one)) for one in sorted(set(counts))]
+    return [dot(label, marker=marker, is_filled=is_filled) for label, marker in every]
 
 
 def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:

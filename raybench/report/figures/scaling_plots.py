@@ -21,7 +21,6 @@ from raybench.results.study import Study
 from raybench.scaling.cells import curves_of, scaling_cells, scaling_runs
 from raybench.scaling.plan import MONEY
 from raybench.spec.errors import UserError
-from raybench.spec.text import counted
 
 SHARE_STYLE = {
     "input wait": ("#CC79A7", "xx"),
@@ -125,15 +124,18 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
         if not curves:
             parts.say(figure, axes, "no cell with a single worker to compare with")
             continue
-        workers = sorted(
-            {int(count) for curve in curves.values() for count in curve["num_workers"]}
-        )
+        workers = sorted({int(one) for curve in curves.values() for one in curve["num_workers"]})
         shown = list(curves.items())[:MOST_CURVES]
         for number, (name, curve) in enumerate(shown):
             # Bars of neighbours lie beside each other.
             aside = 2.0 ** (ASIDE * (number - (len(shown) - 1) / 2))
-            moved = curve.assign(num_workers=curve["num_workers"] * aside)
-            _curve(axes, moved, column, number, _short(name, scaling, cells))
+            middle = curve[column].astype(float)
+            below = middle - curve[f"{column}_low"].astype(float)
+            above = curve[f"{column}_high"].astype(float) - middle
+            bars = np.array([one.fillna(0.0).clip(lower=0) for one in (below, above)])
+            style = _style(number) | {"linewidth": 1.5, "markersize": 6, "elinewidth": 1}
+            style |= {"label": parts.wrapped(_short(name, scaling, cells), parts.ROOM)}
+            axes.errorbar(curve["num_workers"] * aside, middle, yerr=bars, capsize=3, **style)
         if column == "speedup":  # both by their logs: what is in proportion is straight
             low, high = axes.get_ylim()
             parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
@@ -165,15 +167,6 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
     axes.legend(handles, labels, loc="upper left", ncols=columns, **place, **parts.LEGEND)
     lines = -(-len(labels) // columns) + 1 + sum(str(label).count("\n") for label in labels)
     figure.set_figheight(figure.get_figheight() + parts.LINE * lines)
-
-
-def _curve(axes: Axes, curve: pd.DataFrame, column: str, number: int, label: str) -> None:
-    middle = curve[column].astype(float)
-    low = (middle - curve[f"{column}_low"].astype(float)).fillna(0.0).clip(lower=0)
-    high = (curve[f"{column}_high"].astype(float) - middle).fillna(0.0).clip(lower=0)
-    style = _style(number) | {"linewidth": 1.5, "markersize": 6, "capsize": 3, "elinewidth": 1}
-    style["label"] = parts.wrapped(label, parts.ROOM)
-    axes.errorbar(curve["num_workers"], middle, yerr=np.array([low, high]), **style)
 
 
 def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
@@ -300,9 +293,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     unit = plan["unit"].iloc[0]
     panels[-1].set_xlabel("bill" if unit == MONEY else "worker-seconds that are held [s]")
     keys: list[Artist] = [Patch(color=parts.colour(i), label=n) for i, n in enumerate(offers)]
-    for count in sorted(set(plan["num_workers"])):
-        words = counted(int(count), "worker")
-        keys.append(parts.dot(words, marker=parts.marker_of(count), is_filled=False))
+    keys += parts.workers(plan["num_workers"], is_filled=False)
     keys.append(parts.key("no other is faster and cheaper", linewidth=1.2))
     keys.append(parts.key("90 % interval", linewidth=4, alpha=0.25))
     if np.isfinite(plan["measured_s"]).any():
@@ -338,11 +329,9 @@ def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
         (ran, "measured_cost", "measured_s", {}),
     ):
         for (offer, _), group in table.groupby(["offer", "num_workers"], sort=False):
-            style = {
-                "color": colours[str(offer)],
-                "marker": parts.marker_of(group["num_workers"].iloc[0]),
-            }
-            axes.plot(group[x], group[y], linestyle="none", markersize=6, **(style | own))
+            marker = parts.marker_of(group["num_workers"].iloc[0])
+            style = {"color": colours[str(offer)], "marker": marker, "linestyle": "none", **own}
+            axes.plot(group[x], group[y], markersize=6, **style)
 
 
 TITLE_WIDTH = 32

@@ -286,7 +286,7 @@ def ledger_figure(results: Study) -> Figure:
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
     axes.set_xlabel("seconds summed over runs [s]")
     names = [
-        parts.plain(f"{phase}, {framework}") + f"\n{counted(len(runs), 'run')}"
+        parts.plain(f"{phase}, {framework}\n{counted(len(runs), 'run')}")
         for (phase, framework), runs in groups
     ]
     left, keys = np.zeros(len(groups)), []
