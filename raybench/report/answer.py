@@ -449,7 +449,6 @@ def lines_of(results: Study) -> list[str]:
 
 
 def _frames(results: Study) -> str:
-    """Say where a study is, and what it has."""
     frames = SCALING_FRAMES if results.is_scaling else FRAMES
     return f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
 
@@ -472,7 +471,6 @@ def table_html(table: pd.DataFrame) -> str:
 
 
 def _best(results: Study) -> pd.DataFrame:
-    """Return the best configurations as texts."""
     if results.is_scaling or results.trials.empty:
         return pd.DataFrame()
     metric, forms = results.metric, {"trial": "{trial}", "configuration": "{config}"}
@@ -498,7 +496,6 @@ def _counted(results: Study) -> str:
 
 
 def _trained(results: Study) -> str:
-    """Say how a single training ended."""
     record = next(iter(results.runs.values()))
     name = f"One training of {results.label(record.spec)}"
     if record.failure:

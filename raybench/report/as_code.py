@@ -66,7 +66,8 @@ def code_of(spec: RunSpec, kind: Kind) -> str:
         "processes": processes,
     }
     found |= {"nesterov": spec.nesterov and spec.momentum != 0}
-    values: dict[str, object] = {**DEFAULTS.get(name, {}), **_named(spec), **found}
+    given = {key: one for key, one in spec.model_dump().items() if one is not None}
+    values: dict[str, object] = {**DEFAULTS.get(name, {}), **given, **found}
     text = parts["code"]
     while "$" in text:  # parts hold others
         text = Template(text).substitute(values)
@@ -102,11 +103,6 @@ def _parts() -> dict[str, str]:
 def _body(text: str) -> str:
     """Return lines as they stand in a function, whose first is indented already."""
     return text.replace("\n", "\n    ")
-
-
-def _named(spec: RunSpec) -> dict[str, object]:
-    """Return the keys of a spec that have a value."""
-    return {key: one for key, one in spec.model_dump().items() if one is not None}
 
 
 def _plain(value: object) -> str:

@@ -110,7 +110,6 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
 
 
 def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
-    """Say what the next larger number of workers would bring."""
     workers, saved, dearer = (more[k] - row[k] for k in ("num_workers", "seconds", "cost"))
     price = f"{'for' if dearer >= 0 else 'and'} {_amount(abs(dearer), row)}"
     more_workers = counted(int(workers), "more worker")

@@ -60,9 +60,8 @@ def sensitivity_lines(results: Study) -> list[str]:
         config = results.label(results.specs[row["trial"]])
         target = target_words(results.metric, row["target"])
         lines.append(
-            f"With target {target} trial {row['trial']} ({config}) would lead "
-            f"the search after {row['seconds']:.2f} s; "
-            f"{row['reached']} {'trial' if row['reached'] == 1 else 'trials'} reached it."
+            f"With target {target} trial {row['trial']} ({config}) would lead the search after "
+            f"{row['seconds']:.2f} s; {counted(row['reached'], 'trial')} reached it."
         )
     return lines
 

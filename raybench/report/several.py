@@ -41,16 +41,16 @@ def load_one(place: str | Path) -> StudyResults:
         kind = type(place).__name__
         raise TypeError(f"raybench.load: takes a folder, a URL or a list of them, not {kind}.")
     text = str(place)
-    if not is_url(text):
-        if max(map(len, text.split("/"))) > LONGEST_NAME:
-            raise UserError(f"{shorten(text, 60)}: is too long for a path; name a folder.")
-        folder = local_path(text)
-        if folder.is_file():
-            raise UserError(f"{folder}: is no study of raybench; name a folder.")
-        if folder.is_dir() and not (folder / RECORDS_FILE).is_file():
-            _refuse(folder)
-        text = str(folder)
-    return load(text)
+    if is_url(text):
+        return load(text)
+    if max(map(len, text.split("/"))) > LONGEST_NAME:
+        raise UserError(f"{shorten(text, 60)}: is too long for a path; name a folder.")
+    folder = local_path(text)
+    if folder.is_file():
+        raise UserError(f"{folder}: is no study of raybench; name a folder.")
+    if folder.is_dir() and not (folder / RECORDS_FILE).is_file():
+        _refuse(folder)
+    return load(folder)
 
 
 def _refuse(folder: Path) -> None:

@@ -92,7 +92,6 @@ Printed = tuple[pd.DataFrame, str, str]
 
 
 def _of_runs(results: Study, amount: Amount) -> list[Printed]:
-    """Return the best single runs."""
     trials, metric = results.trials, results.metric
     begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
     best, number = ranked(begun).head(amount.runs), len(ranked(trials))

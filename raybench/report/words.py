@@ -172,7 +172,7 @@ def target_sentence(results: Study) -> str:
     """Return what a run is asked for, in a sentence."""
     objective = results.study["study"]["objective"]
     budget = objective.get("max_train_seconds")
-    within = "" if budget is None else f" within {duration(budget)} of training"
+    within = "" if budget is None else f" {within_budget(budget)}"
     if not results.is_timed:
         return f"The best validation {results.metric.words}{within}."
     hold = objective.get("hold") or 1

@@ -9,7 +9,7 @@ from test_screens import RMSE, RMSE_BUDGET, RMSE_LINES
 
 from raybench.report.answer import said
 from raybench.report.figures.curves import curves_figure
-from raybench.report.figures.pareto import pareto_figure
+from raybench.report.figures.outcomes import pareto_figure
 from raybench.report.figures.parts import metric_axis, new_figure
 from raybench.report.live.progress import Progress
 from raybench.report.live.screen import study_screen

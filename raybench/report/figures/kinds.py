@@ -7,13 +7,14 @@ from raybench.report.figures.curves import curves_figure, race_figure, race_rows
 from raybench.report.figures.outcomes import (
     batch_rows,
     batches_figure,
+    has_costs,
     importance_figure,
     outcome,
+    pareto_figure,
     plateaus,
     predicted_rows,
     slices_figure,
 )
-from raybench.report.figures.pareto import has_costs, pareto_figure
 from raybench.report.figures.parts import MOST_ROWS, drawn, in_words
 from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES

@@ -170,7 +170,6 @@ def _states(trials: pd.DataFrame) -> list[str]:
 
 
 def _own(key: str, column: pd.Series) -> Column:
-    """Return the column of a searched key."""
     if pd.api.types.is_bool_dtype(column):
         return Column(key, "text", ["yes" if value else "no" for value in column], is_chosen=True)
     if pd.api.types.is_numeric_dtype(column):
@@ -231,7 +230,6 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
 
 
 def _plain(value: Any, kind: str) -> Any:
-    """Return a cell as JSON has it."""
     if value is None or value is pd.NA:
         return None
     if kind == "text":

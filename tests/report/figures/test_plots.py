@@ -21,12 +21,11 @@ from raybench.report.export import write_plots
 from raybench.report.figures import parts
 from raybench.report.figures.curves import curves_figure, repeats_figure
 from raybench.report.figures.kinds import FIGURES
-from raybench.report.figures.pareto import pareto_figure
+from raybench.report.figures.outcomes import pareto_figure
 from raybench.report.figures.timeline import ledger_figure
 from raybench.report.study import StudyResults
 from raybench.results.analyses import pareto_front
 from raybench.results.verdict import reached_target
-from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.objective import Objective
 from raybench.stats.clock import PHASES
 from tests.made_results import curve, results_folder, run_line
@@ -172,13 +171,9 @@ def test_small_studies_are_drawn(trials: list[str], part_of_study: Any) -> None:
 
 
 def test_run_that_failed_before_its_first_evaluation_is_drawn(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in (STUDY / "records.jsonl").read_text().splitlines()]
-    run = next(line for line in lines if line["kind"] == "run")
-    run |= {"state": "failed", "failure": "oom", "best_value": None, "samples": 0}
+    run = run_line("0000", failure="oom") | {"best_value": None, "samples": 0}
     run["ledger"] = dict.fromkeys(run["ledger"], 0.0)
-    (tmp_path / "records.jsonl").write_text(json.dumps(run) + "\n")
-    (tmp_path / "study.yaml").write_text((STUDY / "study.yaml").read_text())
-    for figure in drawn_of(raybench.load(tmp_path)).values():
+    for figure in drawn_of(results_folder(tmp_path, [run])).values():
         figure.draw_without_rendering()
 
 
@@ -205,15 +200,7 @@ def many_workers(folder: Path) -> StudyResults:
         name = f"0007-confirm{repeat}"
         spent = {"train_s": time or 1.0, "num_workers": 64}
         lines.append(run_line(name, time, role="confirm", stop=stop, **spent))
-    results_folder(folder, lines)
-    write_space(folder, {"weight_decay": {}, "schedule": {}})
-    return raybench.load(folder)
-
-
-def write_space(folder: Path, space: dict[str, Any]) -> None:
-    content = read_mapping(folder / "study.yaml")
-    content["study"]["space"] = space
-    (folder / "study.yaml").write_text(to_yaml(content))
+    return results_folder(folder, lines, study={"space": {"weight_decay": {}, "schedule": {}}})
 
 
 STUDIES: dict[str, Callable[[dict[str, Any]], bool] | None] = {
@@ -262,9 +249,7 @@ def test_long_configurations_and_misses_are_named_on_the_front(tmp_path: Path) -
 def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
     lines = [*curve("0000", [0.5, 0.95]), run_line("0000", 2.0)]
     lines[-1]["spec"]["workload"] = r"$\frac{$ $x_1$ \udce9"
-    results_folder(tmp_path, lines)
-    write_space(tmp_path, {"workload": {}})
-    results = raybench.load(tmp_path)
+    results = results_folder(tmp_path, lines, study={"space": {"workload": {}}})
     for name, figure in drawn_of(results).items():
         figure.draw_without_rendering()  # a formula would raise here
         if name in ("curves", "pareto"):
@@ -274,12 +259,9 @@ def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
 def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
     budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
     lines = [*curve("0000", [0.8]), run_line("0000", best_value=0.8, objective=budget)]
-    lines += [
-        run_line(
-            f"0000-confirm{n}", best_value=found, role="confirm", stop="epochs", objective=budget
-        )
-        for n, found in enumerate([0.6, 0.7, 0.75])
-    ]
+    alone: Any = {"role": "confirm", "stop": "epochs", "objective": budget}
+    for number, found in enumerate([0.6, 0.7, 0.75]):
+        lines.append(run_line(f"0000-confirm{number}", best_value=found, **alone))
     results = results_folder(tmp_path, lines, objective=budget)
     figure = pareto_figure(results)
     (axes,) = figure.axes
@@ -293,14 +275,10 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
 def test_plots_are_written_whole(tmp_path: Path) -> None:
     results = results_folder(tmp_path, [*curve("0000", [0.5]), run_line("0000", 2.0)])
     paths = write_plots(results, tmp_path)
-    drawn = ("curves", "pareto", "ledger")
-    assert paths == [tmp_path / f"{name}.png" for name in drawn]
+    assert paths == [tmp_path / f"{name}.png" for name in ("curves", "pareto", "ledger")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "records.jsonl",
-        "study.yaml",
-        *(path.name for path in paths),
-    }
+    there = {tmp_path / "records.jsonl", tmp_path / "study.yaml", *paths}
+    assert {*tmp_path.iterdir()} == there
 
 
 def test_a_report_of_a_running_study_leaves_its_records_alone(tmp_path: Path, capsys: Any) -> None:
