@@ -18,7 +18,7 @@ from raybench.report.scaling_printed import (
     scaling_answer,
     straggler_lines,
 )
-from raybench.report.tables import texts, value_form
+from raybench.report.tables import texts
 from raybench.report.words import (
     as_billed,
     bill_of,
@@ -477,10 +477,11 @@ def _best(results: Study) -> pd.DataFrame:
     if results.is_timed:
         forms |= {"target after s": "{time_to_target_s:.2f}"}
         forms |= {"worker-seconds": "{worker_seconds_to_target:.2f}", "reached": "{hits} of {runs}"}
-    forms |= {f"best {metric.words}": value_form(metric, metric.best_column)}
+    forms |= {f"best {metric.words}": "{best}", "confirmed": "{proof}"}
     table = configurations(results).head(MOST_ROWS)
     proof = table["is_confirmed"].map({True: "yes", False: "no, one run"})
-    return texts(table.assign(proof=proof), forms | {"confirmed": "{proof}"})
+    best = table[metric.best_column].map(metric.shown)
+    return texts(table.assign(proof=proof, best=best), forms)
 
 
 def _counted(results: Study) -> str:
