@@ -16,12 +16,13 @@ from raybench.spec.objective import Objective
 from raybench.training.check_model import Probed
 from tests.made_results import results_folder, run_line
 
+Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "docs/answer.schema.json").read_text())
 FIXTURES = ROOT / "tests/fixtures"
 
 
-def asked(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, Any]:
+def asked(capsys: Capture, *words: object, code: int = 0) -> dict[str, Any]:
     """Run a command with `--json`; return its document, which is all that it printed."""
     try:
         found = cli.main([*map(str, words), "--json"])
@@ -37,9 +38,7 @@ def copied(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(FIXTURES / name, folder / name))
 
 
-def test_of_a_search_it_has_the_winners_as_its_files_do(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_of_a_search_it_has_the_winners_as_its_files_do(capsys: Capture, tmp_path: Path) -> None:
     found = asked(capsys, "report", copied("digits_race", tmp_path))
     fastest, cheapest, *tied = found["configurations"]
     assert [fastest["role"], cheapest["role"]] == ["fastest", "cheapest"]
@@ -54,9 +53,7 @@ def test_of_a_search_it_has_the_winners_as_its_files_do(
     assert watched["configurations"] == found["configurations"]
 
 
-def test_of_a_scaling_study_it_has_the_cells(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_of_a_scaling_study_it_has_the_cells(capsys: Capture, tmp_path: Path) -> None:
     found = asked(capsys, "report", copied("scaling", tmp_path))
     cells = found["details"]["cells"]
     assert len(cells) > 1
@@ -66,24 +63,20 @@ def test_of_a_scaling_study_it_has_the_cells(
 MISSED = {"role": "race", "stop": "max_train_seconds"}
 
 
-def test_what_no_new_seed_reached_is_not_confirmed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_no_new_seed_reached_is_not_confirmed(capsys: Capture, tmp_path: Path) -> None:
     results_folder(tmp_path, [run_line("0000", 2.0), run_line("0000-race0", **MISSED)])
     for row in asked(capsys, "report", tmp_path)["configurations"]:
         assert (row["is_confirmed"], row["runs"], row["hits"]) == (False, 1, 0)
 
 
-def test_of_a_budget_it_has_the_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_a_budget_it_has_the_value(capsys: Capture, tmp_path: Path) -> None:
     budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
     results_folder(tmp_path, [run_line("0000", objective=budget)], objective=budget)
     best = asked(capsys, "report", tmp_path)["configurations"][0]
     assert (best["value"], best["seconds"], best["is_confirmed"]) == (0.8, None, False)
 
 
-def test_what_has_no_answer_yet_is_a_document(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_has_no_answer_yet_is_a_document(capsys: Capture, tmp_path: Path) -> None:
     results_folder(tmp_path / "none", [])
     assert asked(capsys, "report", tmp_path / "none")["answer"] == ["No run has finished."]
     results_folder(tmp_path / "failed", [run_line("0000", failure="oom")])
@@ -91,16 +84,14 @@ def test_what_has_no_answer_yet_is_a_document(
     assert (found["details"]["failed"], found["configurations"]) == (1, [])
 
 
-def test_a_diagnosis_is_read_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_diagnosis_is_read_again(capsys: Capture, tmp_path: Path) -> None:
     results_folder(tmp_path, [run_line("as_it_is-0", role="scaling")])
     (tmp_path / "diagnosis.yaml").write_text("{sentence: It computes., verdict: compute}")
     found = asked(capsys, "report", tmp_path)
     assert (found["answer"], found["details"]["verdict"]) == (["It computes."], "compute")
 
 
-def test_watching_ends_once_runs_alone_have_confirmed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_watching_ends_once_runs_alone_have_confirmed(capsys: Capture, tmp_path: Path) -> None:
     """A driver that is there, and goes on racing."""
     lines = [run_line("0000", 2.0), run_line("0000-race0", 2.1, role="race")]
     results_folder(tmp_path, lines)
@@ -125,7 +116,7 @@ def test_watching_ends_once_runs_alone_have_confirmed(
     ids=lambda one: one[0],
 )
 def test_a_plan_is_what_would_run(
-    words: tuple[str, ...], key: tuple[str, str | None, Any], capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], key: tuple[str, str | None, Any], capsys: Capture
 ) -> None:
     plan = asked(capsys, *words, "--dry-run")["details"]["plan"]
     part = plan[key[0]]
@@ -134,10 +125,7 @@ def test_a_plan_is_what_would_run(
 
 @pytest.mark.parametrize("command", ["train", "scale", "compare", "diagnose", "tune"])
 def test_a_plan_has_the_warnings(
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:
     probed = Probed(["A sentence of warning."])
     for module in ("compare", "preflight", "scale", "train"):
@@ -152,7 +140,7 @@ def test_a_plan_has_the_warnings(
     assert ("A sentence of warning." in found) == (command != "diagnose")
 
 
-def test_a_fit_has_its_predictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_fit_has_its_predictions(capsys: Capture, tmp_path: Path) -> None:
     rows = ["1,1,32,0.05", "2,1,32,0.06", "4,1,32,0.065", "1,1,64,0.08"]
     file = tmp_path / "measured.csv"
     file.write_text("\n".join(["num_workers,num_nodes,batch_size_per_worker,step_s", *rows]))
@@ -163,7 +151,7 @@ def test_a_fit_has_its_predictions(capsys: pytest.CaptureFixture[str], tmp_path:
     assert all(one["low_s"] < one["step_s"] < one["high_s"] for one in rows_of_8)
 
 
-def test_data_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_data_are_looked_at(capsys: Capture, tmp_path: Path) -> None:
     rows = [f"{number},{number % 7},{'ab'[number % 2]}" for number in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["x,y,kind", *rows]))
     out = tmp_path / "space.yaml"
@@ -184,9 +172,7 @@ def test_data_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     ],
     ids=lambda one: one[0],
 )
-def test_a_mistake_is_a_document_too(
-    words: tuple[str, ...], part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_a_document_too(words: tuple[str, ...], part: str, capsys: Capture) -> None:
     error = asked(capsys, *words, code=2)["error"]
     assert error["kind"] == "user"
     assert part in error["message"]

@@ -17,6 +17,7 @@ from raybench.spec.prices import read_prices
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 from tests.test_json import asked
 
+Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[1]
 SIZES = [32, 64, 128, 256]
 PRICES = """
@@ -49,7 +50,7 @@ def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_two_kinds_of_machine_are_one_plan(
-    folders: tuple[Path, Path], prices: Path, capsys: pytest.CaptureFixture[str]
+    folders: tuple[Path, Path], prices: Path, capsys: Capture
 ) -> None:
     words = ("--prices", prices, "--budget", "0.5", "--deadline", "3s")
     found = asked(capsys, "plan", *folders, *words)
@@ -157,8 +158,6 @@ def test_a_deadline_is_told_in_its_unit() -> None:
             seconds_of(wrong)
 
 
-def test_studies_without_a_target_are_refused(
-    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_studies_without_a_target_are_refused(folders: tuple[Path, Path], capsys: Capture) -> None:
     error = asked(capsys, "plan", folders[1], code=2)["error"]["message"]
     assert "asked for no target" in error

@@ -51,6 +51,12 @@ def made_study(
     curves: dict[str, list[Evaluation]] = {}
     predictions: list[Prediction] = []
     clocks = [0.0, 3.0]
+
+    def add(run: RunRecord, points: list[Evaluation], clock: float) -> None:
+        finished = (BEGIN + timedelta(seconds=clock)).isoformat(timespec="seconds")
+        object.__setattr__(run, "finished", finished)
+        runs[run.trial], curves[run.trial] = run, points
+
     for number in range(num_trials):
         spec = _drawn(random, objective)
         name, group = names.format(number), number % 2
@@ -58,10 +64,17 @@ def made_study(
             clocks = [clock + pause_s for clock in clocks]
         run, points = _run(random, name, spec, "trial", None, num_points, failed)
         clocks[group] += run.wall_s
-        _add(runs, curves, run, points, clocks[group])
+        add(run, points, clocks[group])
         if run.time_to_target_s is not None and len(predictions) < 40:
             for workers in (1, 2, 4):
-                predictions.append(_predicted(run, workers))
+                one = Prediction(
+                    trial=name,
+                    framework=spec.framework,
+                    num_workers=workers,
+                    batch_size_per_worker=max(spec.global_batch_size // workers, 1),
+                    time_to_target_s=run.time_to_target_s * (spec.num_workers / workers) ** 0.5,
+                )
+                predictions.append(one)
     clock = max(clocks)
     best = sorted((one for one in runs.values() if not one.failure), key=lambda one: one.score)
     for role, repeats in (("race", 3), ("confirm", 2)):
@@ -71,7 +84,7 @@ def made_study(
                 name = f"{origin.trial}-{role}{repeat}"
                 run, points = _run(random, name, spec, role, origin.trial, num_points, 0.0)
                 clock += run.wall_s
-                _add(runs, curves, run, points, clock)
+                add(run, points, clock)
     study = {"study": {"objective": objective.model_dump(mode="json"), "space": SPACE}}
     metric = metric_of(study)
     return StudyResults(
@@ -84,18 +97,6 @@ def made_study(
         predictions=prediction_table(predictions),
         evaluations=curves,
     )
-
-
-def _add(
-    runs: dict[str, RunRecord],
-    curves: dict[str, list[Evaluation]],
-    run: RunRecord,
-    points: list[Evaluation],
-    clock: float,
-) -> None:
-    finished = (BEGIN + timedelta(seconds=clock)).isoformat(timespec="seconds")
-    object.__setattr__(run, "finished", finished)
-    runs[run.trial], curves[run.trial] = run, points
 
 
 def _drawn(random: np.random.Generator, objective: Objective) -> RunSpec:
@@ -155,14 +156,3 @@ def _run(
     ledger = dict.fromkeys((*PHASES, "input", OTHER), 0.1) | {"train": train, "queue": 0.5}
     wall_s = sum(ledger.values()) - ledger["input"]
     return replace(made, ledger=ledger, wall_s=wall_s, hosts=["a"], devices=["cpu"]), points
-
-
-def _predicted(run: RunRecord, workers: int) -> Prediction:
-    assert run.time_to_target_s is not None
-    return Prediction(
-        trial=run.trial,
-        framework=run.spec.framework,
-        num_workers=workers,
-        batch_size_per_worker=max(run.spec.global_batch_size // workers, 1),
-        time_to_target_s=run.time_to_target_s * (run.spec.num_workers / workers) ** 0.5,
-    )

@@ -15,6 +15,7 @@ from raybench.report.live.progress import Progress, TrainingScreen
 from raybench.report.live.screen import NOTEBOOK_S, NotebookView
 from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
 
+Patch = pytest.MonkeyPatch
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [a-z]+( |$)")
 
 
@@ -161,13 +162,13 @@ class Page:
         self.num_new += is_new
 
 
-def notebook(monkeypatch: pytest.MonkeyPatch, page: Page) -> tuple[Console, io.StringIO]:
+def notebook(monkeypatch: Patch, page: Page) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
     monkeypatch.setattr(screen, "ipython_display", lambda: page)
     return Console(file=out, width=100, force_jupyter=True), out
 
 
-def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
     page = Page()
     console, out = notebook(monkeypatch, page)
     monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
@@ -183,9 +184,7 @@ def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: pytest.MonkeyPatch
     assert "trial 0000 &lt;b&gt;&amp;" in page.shown[-1]
 
 
-def test_a_training_in_a_notebook_is_one_display(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_in_a_notebook_is_one_display(clock: Clock, monkeypatch: Patch) -> None:
     page = Page()
     console, out = notebook(monkeypatch, page)
     monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))

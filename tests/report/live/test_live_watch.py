@@ -21,6 +21,8 @@ from raybench.spec.documents import to_yaml
 from raybench.spec.study import SearchSpec, StudySpec
 from tests.report.live.made_live import OBJECTIVE, evaluation, record
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 STUDY = StudySpec(
     objective=OBJECTIVE,
     search=SearchSpec(trials=12),
@@ -118,9 +120,7 @@ def test_a_study_that_runs_is_followed_to_its_end(folder: Path) -> None:
     assert watched.notes() == ["The study was interrupted: the same command continues."]
 
 
-def test_who_does_not_write_is_told_from_who_has_died(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_does_not_write_is_told_from_who_has_died(folder: Path, monkeypatch: Patch) -> None:
     source = FolderSource(str(folder))
     watched = Watched(source, 0.0)
     watched.look(1e9)
@@ -179,9 +179,7 @@ def test_a_study_of_another_version_is_shown_without_what_is_left(folder: Path) 
     )
 
 
-def test_a_finished_study_ends_with_its_tables(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_study_ends_with_its_tables(folder: Path, capsys: Capture) -> None:
     (folder / OWNER_FILE).unlink()
     (folder / RECORDS_FILE).write_text(text_of(FIRST[:2]))
     assert watch.main([str(folder)]) == cli.DONE
@@ -201,7 +199,7 @@ def test_a_finished_study_ends_with_its_tables(
 
 
 def test_in_a_pipe_a_study_is_lines_until_it_ends(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     naps = []
 
@@ -220,9 +218,7 @@ def test_in_a_pipe_a_study_is_lines_until_it_ends(
     assert set(naps) == {0.5}
 
 
-def test_ctrl_c_ends_the_watching_alone(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_the_watching_alone(folder: Path, capsys: Capture, monkeypatch: Patch) -> None:
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
@@ -241,11 +237,7 @@ def test_ctrl_c_ends_the_watching_alone(
     ],
 )
 def test_a_wrong_place_is_a_sentence(
-    arguments: list[str],
-    why: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], why: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert watch.main(arguments) == cli.WRONG_INPUT
@@ -265,7 +257,7 @@ def test_a_command_that_has_just_begun_is_waited_for(folder: Path) -> None:
     assert (watched.state.pace.num_runs, module.QUIET_S) == (12, 300.0)
 
 
-def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr("raybench.results.staging.PART_BYTES", 3000)
     with open_storage(url) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, YAML)
