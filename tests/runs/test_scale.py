@@ -138,6 +138,11 @@ def refusal(capsys: Any, *arguments: object) -> str:
         (["my.yaml", "--address", "host:port"], "is no address"),
         (["my.yaml", "--out", "my.yaml"], "is a file; name a folder"),
         (["my.yaml", "--set", "axes.framework=[torch, jax]"], "'framework'"),
+        (
+            ["my.yaml", "--set", "axes.objective.metric=[accuracy, loss]"],
+            "judged by one metric, here by accuracy and loss",
+        ),
+        (["my.yaml", "--time-budget", "-5"], "must be above 0 seconds"),
     ],
 )
 def test_a_mistake_is_a_sentence_before_ray_starts(capsys, arguments, message) -> None:
@@ -167,16 +172,6 @@ def test_a_metric_alone_leaves_the_rest_of_the_objective_as_it_is() -> None:
     assert (objective.kind, objective.max_train_seconds) == ("best_at_budget", 600.0)
 
 
-def test_a_study_has_one_metric(capsys) -> None:
-    study_file(GOOD + "axes: {objective.metric: [accuracy, loss]}\n")
-    assert "judged by one metric, here by accuracy and loss" in refusal(capsys, "my.yaml")
-
-
-def test_a_time_budget_in_which_nothing_can_be_is_refused(capsys) -> None:
-    assert scale.main(["--time-budget", "-5", "--dry-run"]) == cli.WRONG_INPUT
-    assert "must be above 0 seconds" in capsys.readouterr().err
-
-
 def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
     assert scale.main(["--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
@@ -185,24 +180,21 @@ def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "batch", "expected"),
-    [(1, 64, [1]), (2, 64, [1, 2]), (7, 64, [1, 2, 4]), (256, 64, [1, 2, 4, 8, 16, 32, 64])],
+    ("cpus", "content", "expected"),
+    [
+        (1, {}, [1]),
+        (2, {}, [1, 2]),
+        (7, {}, [1, 2, 4]),
+        (256, {}, [1, 2, 4, 8, 16, 32, 64]),
+        (4, {"base": {"gpus_per_worker": 1}}, [1, 2, 4]),  # which nobody has counted
+    ],
 )
-def test_workers_are_doubled_as_long_as_they_fit_and_divide(cpus, batch, expected) -> None:
-    study = study_of(num_workers=None, batch_sizes=[batch])
-    found = body.with_room(study, Capacity((Node(cpus, 0),), 0.0), "test")
+def test_workers_are_doubled_as_long_as_they_fit_and_divide(
+    cpus: int, content: dict[str, Any], expected: list[int]
+) -> None:
+    there = Capacity((Node(cpus, 0),), 0.0, knows_gpus=not content)
+    found = body.with_room(study_of(num_workers=None, **content), there, "test")
     assert found.num_workers == expected
-
-
-def test_gpus_that_nobody_counted_are_bounded_by_cores() -> None:
-    study = study_of(num_workers=None, base={"gpus_per_worker": 1})
-    found = body.with_room(study, Capacity((Node(4, 0),), 0.0, knows_gpus=False), "test")
-    assert found.num_workers == [1, 2, 4]
-
-
-def test_too_many_workers_are_refused() -> None:
-    with pytest.raises(UserError, match="4 workers of 1 CPU each do not fit"):
-        body.with_room(study_of(num_workers=[1, 4]), TWO_CORES, "test")
 
 
 @pytest.mark.parametrize("name", ["mnist_data_parallel", "batch_size_vs_workers"])
@@ -283,17 +275,12 @@ def test_workers_that_the_machine_has_set_are_kept(monkeypatch, made_up_runs, no
 def test_another_study_in_the_folder_is_refused_with_the_difference(
     capsys, made_up_runs, no_pictures
 ) -> None:
-    study_file()
-    scale.main(["my.yaml"])
+    scale.main([study_file()])
     capsys.readouterr()
     line = refusal(capsys, "my.yaml", "--set", "epochs=4")
     assert "holds another study (base.epochs was 3.0, is 4.0); name another place" in line
-
-
-def test_a_search_in_the_folder_is_refused(capsys) -> None:
-    folder = write(Path("results/my"), study_of(), {}, {})
-    (folder / "study.yaml").write_text("study: {objective: {kind: x, target: 0.9}}\n")
-    assert "holds no scaling study" in refusal(capsys, study_file())
+    Path("results/my/study.yaml").write_text("study: {objective: {kind: x, target: 0.9}}\n")
+    assert "holds no scaling study" in refusal(capsys, "my.yaml")
 
 
 def test_a_folder_of_a_search_has_no_scaling(tmp_path) -> None:

@@ -107,14 +107,9 @@ def test_an_interrupted_study_goes_on_where_it_stopped(monkeypatch, tmp_path) ->
     order = [cell.repeat(number)[0] for cell, number in run_order(CELLS, 2, seed=STUDY.seed)]
     assert [name for name, _, _ in machine.ran[:4] + again.ran] == order
     assert Machine(monkeypatch).run(tmp_path, STUDY) == [0]
-
-
-def test_more_repeats_run_the_new_ones_alone(monkeypatch, tmp_path) -> None:
-    Machine(monkeypatch).run(tmp_path, STUDY)
-    machine = Machine(monkeypatch)
-    machine.run(tmp_path, STUDY.model_copy(update={"repeats": 3}))
-    assert {name[-1] for name, _, _ in machine.ran} == {"2"}
-    assert len(machine.ran) == len(CELLS)
+    more = Machine(monkeypatch)
+    assert more.run(tmp_path, STUDY.model_copy(update={"repeats": 3})) == [len(CELLS)]
+    assert {name[-1] for name, _, _ in more.ran} == {"2"}, "more repeats: the new ones alone"
 
 
 def test_what_the_machine_lost_runs_again_and_what_failed_does_not(monkeypatch, tmp_path) -> None:

@@ -10,7 +10,7 @@ from raybench.search.placement import Placer
 from raybench.search.policy import SearchPolicy
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
-from raybench.stats.record import StopReason
+from raybench.stats.record import Evaluation, StopReason
 from tests.search.made_up import STUDY, evaluation, record
 
 
@@ -57,15 +57,6 @@ def test_a_trial_beyond_the_best_times_is_capped(beta: float) -> None:
     assert not cap.allows(TWO, 20 * beta)
 
 
-def test_a_trial_that_may_still_be_the_cheapest_is_not_capped() -> None:
-    cap = Cap(1.0, costs)
-    for seconds in (9.0, 9.5, 10.0):
-        cap.reached(FOUR, seconds)
-    assert cap.allows(ONE, 39)  # 39 worker-seconds against 40
-    assert not cap.allows(ONE, 41)
-    assert not cap.allows(FOUR, 11)
-
-
 def test_an_early_underestimate_caps_only_as_long_as_it_is_believed() -> None:
     """What was measured is kept, and what it stands for is asked for anew."""
     belief = {"factor": 0.1}
@@ -94,35 +85,17 @@ def test_of_many_finished_trials_the_best_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "epoch", "epochs", "seconds"),
-    [(0, 0.5, 3.0, 1.5), (3, 2.0, 3.0, 5.0), (3, 2.0, 2.25, 4.5)],
+    ("point", "epochs", "seconds"),
+    [
+        (evaluation(1.0, epoch=0.5), 3.0, 1.5),  # half of its second may have been the machine's
+        (evaluation(4.0, index=3, epoch=2.0), 3.0, 5.0),
+        (evaluation(4.0, index=3, epoch=2.0), 2.25, 4.5),  # the last of the run comes sooner
+        (evaluation(7.0, index=3), 9.0, 8.0),  # 4 s for the first epoch, one for each since
+        (evaluation(7.0, index=3, samples_per_s=250.0), 9.0, 8.75),  # 1 s each, then 4 s
+    ],
 )
-def test_the_next_evaluation_is_foreseen(
-    index: int, epoch: float, epochs: float, seconds: float
-) -> None:
-    """One second of training between evaluations; the last of the run comes sooner. Of a first
-    one, half of its second may have been the machine's."""
-    point = evaluation(index + 1.0, index=index, epoch=epoch)
+def test_the_next_evaluation_is_foreseen(point: Evaluation, epochs: float, seconds: float) -> None:
     assert next_evaluation_s(point, epochs) == pytest.approx(seconds)
-
-
-def test_a_slow_first_evaluation_does_not_stop_what_is_fast_since() -> None:
-    """4 s for the first thousand samples, one for each since: the target may be reached at 8 s."""
-    cap = Cap(1.0, costs)
-    cap.reached(ONE, 8.5)
-    slow_start = evaluation(7.0, index=3, samples_per_s=1000.0)
-    assert next_evaluation_s(slow_start, 9.0) == pytest.approx(8.0)
-    assert cap.allows(ONE, next_evaluation_s(slow_start, 9.0))
-    slow_since = evaluation(7.0, index=3, samples_per_s=250.0)  # 1 s each, then 4 s
-    assert next_evaluation_s(slow_since, 9.0) == pytest.approx(8.75)
-    assert not cap.allows(ONE, next_evaluation_s(slow_since, 9.0))
-
-
-def test_a_cold_first_evaluation_alone_stops_nothing_that_may_be_in_time() -> None:
-    cap = Cap(1.5, costs)
-    cap.reached(ONE, 2.0)
-    assert cap.allows(ONE, next_evaluation_s(evaluation(1.9, samples_per_s=1000 / 1.9), 9.0))
-    assert not cap.allows(ONE, next_evaluation_s(evaluation(2.1, samples_per_s=1000 / 2.1), 9.0))
 
 
 NARROW, WIDE = (RunSpec(num_workers=k, batch_size_per_worker=64 // k) for k in (1, 2))
@@ -132,12 +105,32 @@ def early(policy: SearchPolicy | None = None, **changes: Any) -> EarlyStopping:
     return EarlyStopping(build_study(STUDY | changes, "test")[0], None, policy or SearchPolicy())
 
 
-def test_the_first_at_the_target_may_still_be_the_soonest() -> None:
+LOSS = {"metric": "loss", "direction": "min", "max_train_seconds": 10, "baseline_value": 2.3}
+
+
+@pytest.mark.parametrize(
+    ("objective", "before", "there"),
+    [(STUDY["objective"], 0.9, 0.95), (LOSS | {"target": 0.5}, 0.51, 0.49)],
+)
+def test_the_first_at_the_target_may_still_be_the_soonest(
+    objective: dict[str, Any], before: float, there: float
+) -> None:
     """Of evaluations in a row the first one counts, however late the last comes."""
-    one = early()
+    one = early(objective=objective)
     one.learn(record("0000", NARROW, 0.3))
-    assert one.judge("0001", NARROW, evaluation(1.0)) == "cap"
-    assert one.judge("0002", NARROW, evaluation(1.0, value=0.95)) is None
+    assert one.judge("0001", NARROW, evaluation(1.0, value=before)) == "cap"
+    assert one.judge("0002", NARROW, evaluation(1.0, value=there)) is None
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(1.9, None), (2.1, "cap")])
+def test_a_cold_first_evaluation_alone_stops_nothing_that_may_be_in_time(
+    seconds: float, reason: StopReason | None
+) -> None:
+    """The next may come after half as long again, and 3 s are allowed."""
+    one = early()
+    one.learn(record("0000", NARROW, 2.0))
+    cold = evaluation(seconds, samples_per_s=1000 / seconds)
+    assert one.judge("0001", NARROW, cold) == reason
 
 
 def test_no_rung_stops_a_trial_that_stands_at_the_target() -> None:
@@ -242,9 +235,6 @@ def test_a_trial_that_fails_is_compared_with_nothing() -> None:
     assert one.judge("0001", NARROW, evaluation(5.0, value=0.1)) is None
 
 
-LOSS = {"metric": "loss", "direction": "min", "max_train_seconds": 10, "baseline_value": 2.3}
-
-
 def test_of_a_metric_that_falls_the_lowest_go_on() -> None:
     one = early(objective=LOSS | {"kind": "best_at_budget"})
     for number, value in enumerate((0.5, 0.4, 0.6, 0.7)):
@@ -268,13 +258,6 @@ def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far_at_a_budget
     later = [evaluation(5.0, value=value) for value in (0.3, 0.1)]
     found = [one.judge(f"000{n}", NARROW, point) for n, point in enumerate(later, 1)]
     assert found == reasons
-
-
-def test_at_a_target_below_a_trial_is_not_capped() -> None:
-    one = early(objective=LOSS | {"target": 0.5})
-    one.learn(record("0000", NARROW, 0.3))
-    assert one.judge("0001", NARROW, evaluation(1.0, value=0.51)) == "cap"
-    assert one.judge("0002", NARROW, evaluation(1.0, value=0.49)) is None
 
 
 @pytest.mark.parametrize(("sampler", "allowed"), [("grid", 0.59), ("tpe", 2.9)])

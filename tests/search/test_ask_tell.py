@@ -2,12 +2,12 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raybench.search.ask_tell import Search
 from raybench.search.policy import SearchPolicy
-from raybench.search.sampling.default_rates import default_rate
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from tests.search.made_up import (
@@ -129,42 +129,25 @@ def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> Non
     assert specs("c", 3) != specs("d", 4)
 
 
-def test_two_policies_lead_to_two_searches(tmp_path: Path) -> None:
-    """Side by side in one process: a policy is all that differs."""
-    own = SearchPolicy(base_rates={"adam": 2e-3, "lars": 0.1}, haste=1.0, startup_trials=4)
-    policies = [SearchPolicy(), own]
-    content = STUDY | {"search": {"trials": 8}}
-    searches = [
-        make_search(tmp_path / str(number), content, policy=policy)
-        for number, policy in enumerate(policies)
-    ]
-    specs: list[list[RunSpec]] = [[], []]
-    for _ in range(8):
-        for search, ran in zip(searches, specs, strict=True):
-            name, spec = _asked(search)
-            ran.append(spec)
-            search.tell(record(name, spec, stop="epochs", score=1.0))
-    for policy, ran in zip(policies, specs, strict=True):
-        is_usual = [
-            spec.learning_rate
-            == pytest.approx(
-                policy.haste * default_rate(spec.optimizer, spec.global_batch_size, policy)
-            )
-            for spec in ran
-        ]
-        start_up = min(policy.startup_trials, 8)
-        assert is_usual == [number < start_up and number % 2 == 0 for number in range(8)]
-
-
-@pytest.mark.parametrize("has_rungs", [True, False])
-def test_a_policy_says_whether_rungs_stop_trials(has_rungs: bool, tmp_path: Path) -> None:
-    content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
+@pytest.mark.parametrize(
+    ("search", "has_rungs", "reasons"),
+    [
+        ({"cap_factor": None}, True, {None, "scheduler"}),
+        ({"cap_factor": None}, False, {None}),
+        ({"early_stopping": False}, True, {None}),
+    ],
+)
+def test_who_stops_trials_is_said_by_policy_and_study(
+    search: dict[str, Any], has_rungs: bool, reasons: set[StopReason | None], tmp_path: Path
+) -> None:
+    content = STUDY | {"search": {"trials": 10} | search}
     one = make_search(tmp_path, content, policy=SearchPolicy(rungs=has_rungs))
-    reasons = set()
+    one.tell(record(*_asked(one), 0.3))
+    found = set()
     for number in range(8):  # ever worse ones
         name, _ = _asked(one)
-        reasons.add(one.report(name, outcome(5.0, value=0.9 - 0.1 * number)))
-    assert reasons == ({None, "scheduler"} if has_rungs else {None})
+        found.add(one.report(name, outcome(5.0, value=0.9 - 0.1 * number)))
+    assert found == reasons
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
@@ -234,15 +217,6 @@ def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path:
     assert _asked(one)[1].placement.group != lost[1].placement.group
     one.tell(record(*lost, 0.0, failure="worker_lost", samples=0))
     assert _asked(one)[1].placement.group == lost[1].placement.group
-
-
-def test_without_early_stopping_nothing_is_stopped(tmp_path: Path) -> None:
-    content = STUDY | {"search": {"trials": 9, "early_stopping": False}}
-    one = make_search(tmp_path, content)
-    one.tell(record(*_asked(one), 0.3))
-    for number in range(5):
-        name, _ = _asked(one)
-        assert one.report(name, outcome(9.0, value=0.9 - 0.1 * number)) is None
 
 
 def _asked(search: Search) -> tuple[str, RunSpec]:

@@ -9,7 +9,7 @@ from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Pla
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
-from raybench.stats.record import RunRecord
+from raybench.stats.record import RunRecord, StopReason
 from raybench.stats.standing import stages
 from tests.search.made_up import evaluation, record
 
@@ -151,23 +151,18 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
 
 
 def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
-    objective = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
+    """A run that was stopped early costs as much as it would to its end."""
+    objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
+    objective |= {"max_train_seconds": 5}
     budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
     spec = RunSpec(objective=Objective(**objective))
-    for number, value in enumerate((3.0, 1.0, 2.0)):
-        budget.add(record(f"{number:04d}", spec, 5.0, stop="max_train_seconds", value=value))
-    assert [cost.trial for cost in budget.candidates().fastest] == ["0001", "0002", "0000"]
+    for number, (value, seconds) in enumerate([(3.0, 5.0), (1.0, 5.0), (2.0, 1.0)]):
+        stop: StopReason | None = "max_train_seconds" if seconds == 5 else None
+        budget.add(record(f"{number:04d}", spec, seconds, stop=stop, value=value))
+    found = [(cost.trial, cost.train_s) for cost in budget.candidates().fastest]
+    assert found == [("0001", 5.0), ("0002", 5.0), ("0000", 5.0)]
     assert budget.candidates().cheapest == [], "seconds are the same for all"
     assert [cost.trial for cost in budget.winners()] == ["0001"]
-
-
-def test_a_run_that_was_stopped_early_costs_as_much_as_it_would_to_its_end() -> None:
-    objective: dict[str, Any] = {"kind": "best_at_budget", "max_train_seconds": 20}
-    budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
-    spec = RunSpec(objective=Objective(**objective))
-    budget.add(record("0000", spec, 20.0, stop="max_train_seconds", value=0.9))
-    budget.add(record("0001", spec, 5.0, stop=None, value=0.8))
-    assert [cost.train_s for cost in budget.candidates().fastest] == [20.0, 20.0]
 
 
 def test_a_run_takes_until_it_has_seen_the_target_not_until_it_crossed_it() -> None:

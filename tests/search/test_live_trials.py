@@ -13,7 +13,7 @@ from raybench.search import live_trials
 from raybench.search.live_trials import LiveTrials
 from raybench.spec.errors import StudyError
 from raybench.stats.record import RunOutcome
-from tests.search.made_up import journal_of, make_search, outcome
+from tests.search.made_up import make_search, outcome
 from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 
 Event = Callable[[LiveTrials, str, RunOutcome], Any]
@@ -133,23 +133,15 @@ def test_a_lost_trial_keeps_what_is_known_of_it(stage: Stage) -> None:
     assert record.concurrent == 2
 
 
-def test_a_trial_beyond_the_cap_must_stop_and_says_so(stage: Stage) -> None:
-    stage.lead()
-    name = stage.start()
-    assert stage.trials.must_stop(name, FIRST)
-    assert stage.trials.must_stop(name, FIRST)
-    stage.trials.ended(name)
-    record = stage.record(name)
-    assert (record.state, record.stop, record.concurrent) == ("stopped", "cap", 2)
-    assert stage.released == [name]
-
-
-@pytest.mark.parametrize("later", ["evaluation", "target", "interrupt", "time_budget"])
+@pytest.mark.parametrize("later", ["same", "evaluation", "target", "interrupt", "time_budget"])
 def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> None:
+    """Of a trial beyond the cap, which must stop and gives its workers back."""
     stage.lead()
     name = stage.start()
     assert stage.trials.must_stop(name, FIRST)
-    if later == "evaluation":
+    if later == "same":
+        assert stage.trials.must_stop(name, FIRST)
+    elif later == "evaluation":
         assert stage.trials.must_stop(name, SECOND)
     elif later == "target":  # the first of two in a row: by itself it would go on
         assert stage.trials.must_stop(name, outcome(2.0, index=1, value=0.96))
@@ -158,35 +150,9 @@ def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> No
     else:
         stage.deadline.reserve_s = float("inf")
     stage.trials.ended(name)
-    assert stage.record(name).stop == "cap"
-    assert stage.search.reported == [(name, FIRST)]
-
-
-@pytest.mark.parametrize("is_judged", [True, False])
-def test_a_trial_that_the_deadline_ends(is_judged: bool, stage: Stage) -> None:
-    """The scheduler is not asked then, and would have had nothing against it."""
-    name = stage.start()
-    if is_judged:
-        judged(stage.trials, name, FIRST)
-    stage.deadline.reserve_s = float("inf")
-    assert stage.trials.next() is None
-    stage.trials.seen(name, SECOND)
-    stage.trials.ended(name)
     record = stage.record(name)
-    assert (record.state, record.stop, record.samples) == ("stopped", "time_budget", 2000)
-    assert stage.search.num_finished == 1
-
-
-def test_an_interrupted_trial_is_recorded_and_stays_open(stage: Stage) -> None:
-    name = stage.start()
-    stage.trials.seen(name, FIRST)
-    stage.interrupt.is_set = True
-    assert stage.trials.next() is None
-    stage.trials.ended(name)
-    record = stage.record(name)
-    assert (record.state, record.stop) == ("stopped", "interrupted")
-    assert stage.search.num_finished == 0
-    assert [trial.state.name for trial in journal_of(stage.search).get_trials()] == ["RUNNING"]
+    assert (record.state, record.stop, record.concurrent) == ("stopped", "cap", 2)
+    assert (stage.search.reported, stage.released) == ([(name, FIRST)], [name])
 
 
 def test_a_traceback_is_kept_in_a_file_that_the_record_names(stage: Stage, tmp_path: Path) -> None:
@@ -383,9 +349,7 @@ def test_a_search_ends_where_no_trial_can_train(
 ) -> None:
     monkeypatch.setattr(live_trials, "HOPELESS", 2)
     for now in outcomes:
-        name = stage.start()
-        stage.trials.seen(name, now)
-        stage.trials.ended(name)
+        run(stage, now)
     if is_hopeless:
         with pytest.raises(StudyError, match=r"first 2 trials .* \(no file, pid 2\); mend it"):
             stage.deadline.raise_fault()

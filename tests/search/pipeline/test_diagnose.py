@@ -1,7 +1,10 @@
 """`raybench diagnose` on made-up workers: what it trains, when it ends, what it says and keeps."""
 
 import contextlib
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +14,14 @@ import pytest
 import raybench as package
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.commands import cli
+from raybench.commands import cli, report
 from raybench.commands.cli import diagnose
 from raybench.runs import diagnose as body
 from raybench.runs import train
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, RunOutcome, RunRecord
+from raybench.stats.record import Failure, RunOutcome, RunRecord
+from tests.factories import evaluation
 
 SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
 SPEC += "objective: {target: 0.95}\n"
@@ -29,9 +33,9 @@ class Workers:
     def __init__(self) -> None:
         self.seen: list[tuple[str, RunSpec]] = []
         self.compute, self.exchange, self.reading, self.noise = 0.001, 0.2, 0.0, [1.0]
-        self.failure: str | None = None
+        self.failure: Failure | None = None
         self.fails = lambda spec: True
-        self.on_run = lambda name: None
+        self.on_run: Callable[[str], None] = lambda name: None
 
     def step_s(self, spec: RunSpec) -> float:
         noise = self.noise[len(self.seen) % len(self.noise)]
@@ -48,41 +52,25 @@ class Workers:
         step, eval_interval = self.step_s(spec), spec.eval_every_samples
         assert eval_interval is not None
         outcome = RunOutcome(is_over=True, num_parameters=1000, workers_per_node=(1, 1))
-        if self.failure and self.fails(spec):
-            failed = RunOutcome(is_over=True, failure=self.failure, message="no room")  # type: ignore[arg-type]
-            return self._record(failed, name, spec, options), None
+        is_lost = self.failure is not None and self.fails(spec)
         intervals = round(spec.epochs * self.epoch(spec) / eval_interval)
-        for index in range(intervals):
+        for index in range(0 if is_lost else intervals):
             samples = (index + 1) * eval_interval
-            # The first interval is slow, and must not count.
-            slow = 5.0
-            evaluation = Evaluation(
+            point = evaluation(
+                step * (samples / spec.global_batch_size + 5.0),  # the slow first must not count
                 index=index,
                 epoch=samples / self.epoch(spec),
                 samples=samples,
-                train_s=step * (samples / spec.global_batch_size + slow),
-                train_loss=1.0,
-                value=0.5,
-                learning_rate=0.1,
-                samples_per_s=1.0,
                 stop="epochs" if index == intervals - 1 else None,
             )
-            options["on_evaluation"](name, evaluation)
+            outcome = replace(outcome, evaluation=point)
+            options["on_evaluation"](name, point)
             if options["stopped_by"]() is not None:
                 break
-        outcome = RunOutcome(
-            evaluation=evaluation,
-            is_over=True,
-            num_parameters=1000,
-            workers_per_node=(1, 1),
-        )
-        return self._record(outcome, name, spec, options), None
-
-    def _record(
-        self, outcome: RunOutcome, name: str, spec: RunSpec, options: dict[str, Any]
-    ) -> RunRecord:
+        if is_lost:
+            outcome = replace(outcome, failure=self.failure, message="no room")
         role, source = options["role"], options["source"]
-        return outcome.record(name, spec, role=role, source=source, stopped_by="interrupted")
+        return outcome.record(name, spec, role=role, source=source, stopped_by="interrupted"), None
 
     @staticmethod
     def epoch(spec: RunSpec) -> int:
@@ -127,34 +115,25 @@ def test_the_verdict_is_printed_and_kept(workers: Workers, capsys: Any) -> None:
     assert kept["bytes_exchanged_per_step"] == 4000
 
 
-def test_a_spec_that_exchanges_nothing_is_refused_and_not_measured_as_if_it_did(
-    workers: Workers, capsys: Any
-) -> None:
-    assert run("--set", "exchange_gradients=false") == cli.WRONG_INPUT
-    assert "exchange_gradients: false: diagnose itself measures" in capsys.readouterr().err
-    assert not workers.seen
+def test_one_worker_may_be_said_to_exchange_nothing(workers: Workers) -> None:
     assert run("--set", "exchange_gradients=false", "--set", "num_workers=1") == cli.DONE
     assert read_mapping(Path("out/diagnosis.yaml"))["bytes_exchanged_per_step"] == 0
 
 
-def test_replicas_of_one_process_are_refused(workers: Workers, capsys: Any) -> None:
-    one = ("--set", "strategy=single_process", "--set", "framework=tensorflow")
-    assert run(*one) == cli.WRONG_INPUT
-    assert "strategy: single_process: diagnose compares" in capsys.readouterr().err
-    assert not workers.seen
-
-
-def test_the_folder_is_a_results_folder(workers: Workers) -> None:
+def test_the_folder_is_a_results_folder(workers: Workers, capsys: Any) -> None:
     run()
     results = package.load("out")
     assert set(results.trials["role"]) == {"scaling"}
     assert len(results.trials) == 6 * 5  # probes, each in four rounds behind a pilot
     assert Path("out/trials.csv").is_file()
-    assert not Path("out/best.yaml").exists(), "probes are never ranked"
     content = read_mapping(Path("out/study.yaml"))
     assert content["versions"]["python"]
     assert content["machine"]["cores"]
     assert content["study"]["diagnosis"]["num_workers"] == 2
+    capsys.readouterr()
+    assert report.main(["out"]) == cli.DONE
+    assert "fastest" not in capsys.readouterr().out.lower(), "probes are never ranked"
+    assert not Path("out/best.yaml").exists()
 
 
 def test_what_the_probes_train(workers: Workers) -> None:
@@ -228,27 +207,19 @@ def test_a_probe_that_fails_ends_it_with_its_cause(workers: Workers, capsys: Any
     assert error == "raybench: Probe as_it_is-pilot failed, oom: no room.\n"
 
 
-def test_an_interrupt_keeps_the_rounds_that_are_whole(
-    workers: Workers, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import os
-    import signal
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
 
-    def stop(name: str) -> None:
-        if name.endswith("-3"):
-            os.kill(os.getpid(), signal.SIGINT)
 
-    workers.on_run = stop
+def test_an_interrupt_keeps_the_rounds_that_are_whole(workers: Workers, capsys: Any) -> None:
+    workers.on_run = lambda name: interrupt() if name.endswith("-3") else None
     assert run() == cli.INTERRUPTED
     assert "Communication-bound" in capsys.readouterr().out
     assert len(read_mapping(Path("out/diagnosis.yaml"))["probes"]["alone"]) >= 3
 
 
 def test_an_interrupt_before_that_gives_no_verdict(workers: Workers, capsys: Any) -> None:
-    import os
-    import signal
-
-    workers.on_run = lambda name: os.kill(os.getpid(), signal.SIGINT)
+    workers.on_run = lambda name: interrupt()
     assert run() == cli.INTERRUPTED
     assert "there is no verdict" in capsys.readouterr().out
     assert not Path("out/diagnosis.yaml").exists()
@@ -259,26 +230,29 @@ def test_the_same_command_measures_again_in_its_own_folder(workers: Workers) -> 
     assert len(package.load("out").trials) == 30
 
 
-def test_another_studys_folder_is_refused(workers: Workers, capsys: Any) -> None:
-    Path("out").mkdir()
-    Path("out/study.yaml").write_text("study: {objective: {kind: best_at_budget}}\n")
-    Path("out/records.jsonl").write_text("{}\n")
-    assert run() == cli.WRONG_INPUT
-    assert "name another folder with --out" in capsys.readouterr().err
-    assert workers.seen == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--repeats", "2"), "--repeats 2: fewer than 3 rounds"),
         (("--seconds", "0"), "--seconds 0: must be from"),
         (("--set", "num_worker=2"), "did you mean 'num_workers'?"),
+        (
+            ("--set", "exchange_gradients=false"),
+            "exchange_gradients: false: diagnose itself measures",
+        ),
+        (
+            ("--set", "strategy=single_process", "--set", "framework=tensorflow"),
+            "strategy: single_process: diagnose compares",
+        ),
+        (("--out", "other"), "name another folder with --out"),
     ],
 )
 def test_mistakes_are_one_sentence(
     workers: Workers, arguments: tuple[str, ...], message: str, capsys: Any
 ) -> None:
+    Path("other").mkdir()
+    Path("other/study.yaml").write_text("study: {objective: {kind: best_at_budget}}\n")
+    Path("other/records.jsonl").write_text("{}\n")
     assert run(*arguments) == cli.WRONG_INPUT
     captured = capsys.readouterr()
     assert message in captured.err
@@ -292,16 +266,6 @@ def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
     assert "alone: no exchange, dataset synthetic, batch 32 a worker" in printed
     assert workers.seen == []
     assert not Path("out").exists()
-
-
-def test_the_folder_can_be_reported(workers: Workers, capsys: Any) -> None:
-    from raybench.commands import report
-
-    run()
-    capsys.readouterr()
-    assert report.main(["out"]) == cli.DONE
-    printed = capsys.readouterr().out
-    assert "fastest" not in printed.lower(), "probes are never ranked"
 
 
 def read_spec_file(name: str) -> RunSpec:
@@ -367,10 +331,7 @@ def test_a_way_that_fails_is_said_and_left_out(faster: Faster, capsys: Any) -> N
 
 
 def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: Any) -> None:
-    import os
-    import signal
-
-    faster.on_run = lambda name: name.startswith("compile") and os.kill(os.getpid(), signal.SIGINT)
+    faster.on_run = lambda name: interrupt() if name.startswith("compile") else None
     assert fastest() == cli.INTERRUPTED
     assert "x 2.00 micro-batch 16x2." in capsys.readouterr().out
     written = read_spec_file("out/fastest.yaml")

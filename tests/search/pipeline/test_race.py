@@ -54,6 +54,10 @@ class World:
         self.breaks: Counter[str] = Counter()
         """How often runs of a name lose their workers."""
         self.ends_after = 10**9
+        self.ends_at: tuple[str, ...] = ()
+        """Beginnings of names of runs that train for `limit_s`, to the value of their trial."""
+        self.limit_s, self.values = 100.0, dict[str, float]()
+        self.on_run: Callable[[str], None] = lambda name: None
         self.value = 0.5
         """Of every evaluation but the last."""
         self.notes: list[str] = []
@@ -96,6 +100,8 @@ class World:
         return {name: run for name, run in runs.items() if name not in before}
 
     def train(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        role, source = options["role"], options["source"]
+        common: dict[str, Any] = {"role": role, "source": source}
         with self._lock:
             self.specs[name] = spec
             self.running.add(name)
@@ -104,12 +110,11 @@ class World:
         time.sleep(0.01)
         with self._lock:
             self.beside[name] = len(self.running) - 1
-        role, source = options["role"], options["source"]
         seconds = self.seconds(source, spec.seed)
         if len(self.beside) > self.ends_after:
             self.deadline.ends_with(StudyError("the disk is full"))
         reason = None
-        for index in range(round(seconds / 0.5)):
+        for index in range(0 if name.startswith(self.ends_at) else round(seconds / 0.5)):
             point = evaluation(0.5 * (index + 1), index=index, value=self.value)
             options["on_evaluation"](name, point)
             reason = options["stopped_by"]()
@@ -117,13 +122,39 @@ class World:
                 break
         with self._lock:
             self.running.remove(name)
-        common: dict[str, Any] = {"role": role, "source": source}
+        self.on_run(name)
+        if name.startswith(self.ends_at):
+            value = self.values.get(source, 0.5)
+            return record(
+                name, spec, self.limit_s, stop="max_train_seconds", value=value, **common
+            ), None
         if self.breaks[name]:
             self.breaks[name] -= 1
             return record(name, spec, 0.1, failure="worker_lost", **common), None
         if reason is not None:
             return record(name, spec, point.train_s, stop=None, stopped_by=reason, **common), None
         return record(name, spec, seconds, **common), None
+
+    def by_budget(self, trials: list[dict[str, Any]]) -> None:
+        """Let the metric at the end of 5 s be what counts; `trials` ended at them so."""
+        objective = self.study.objective.model_copy(update={"kind": BUDGET, "target": None})
+        self.study = self.study.model_copy(update={"objective": objective})
+        (self.folder / STUDY_FILE).write_text(to_yaml({"study": self.study.document()}))
+        self.ends_at, self.limit_s = ("",), 5.0
+        spec = self.study.run_spec({"num_workers": 1})
+        with Store(self.folder) as store:
+            store.clear()
+            for number, ends in enumerate(trials):
+                ended = record(f"{number:04d}", spec, 5.0, **{"stop": "max_train_seconds"} | ends)
+                store.append(ended.line())
+
+    def race(self) -> LiveRace:
+        """The race over what is recorded so far."""
+        with Store(self.folder) as store:
+            confirmation, records = self.confirmation(store), read_records(self.folder)
+        budget = ConfirmBudget(self.study)
+        budget.learn(records.runs.values())
+        return LiveRace(budget, confirmation.single_run, records, slots=2)
 
     @staticmethod
     def seconds(source: str, seed: int) -> float:
@@ -179,6 +210,7 @@ def test_a_run_that_has_come_to_the_target_may_hold_it(make_world: Make) -> None
 
 
 def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_path: Path) -> None:
+    """And `--more` waits for its end."""
     world.ends_after = 3
     with pytest.raises(StudyError, match="the disk is full"):
         world.run()
@@ -186,11 +218,14 @@ def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_p
     told = {name for name in ended if "-race" in name and ended[name].state == "complete"}
     assert 2 <= len(told) <= 4
     assert not world.running
+    with pytest.raises(UserError, match=r"holds a race that was ended after \d runs; run the same"):
+        check_finished(4, "there", tmp_path)
     world.deadline, world.ends_after = Deadline(None), 10**9
     runs = world.run()
     assert not told & set(runs)
     assert not told & set(world.specs)
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
+    check_finished(4, "there", tmp_path)
 
 
 def test_a_candidate_whose_machines_break_twice_is_out_and_it_is_said(
@@ -211,19 +246,12 @@ def test_a_candidate_whose_machines_break_twice_is_out_and_it_is_said(
 
 
 def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [*SEARCH][1:]:
         monkeypatch.delitem(SEARCH, name)
-    world = World(tmp_path, monkeypatch)
-
-    def miss(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
-        ends: dict[str, Any] = {"stop": "max_train_seconds", "value": 0.5}
-        return record(
-            name, spec, 100.0, role=options["role"], source=options["source"], **ends
-        ), None
-
-    monkeypatch.setattr(module, "run_once", miss)
+    world = make_world()
+    world.ends_at = ("",)
     assert set(world.run()) == {"0000-race0"}, "its own run had a cold start and does not count"
     assert world.notes == []
 
@@ -245,34 +273,23 @@ def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
 
 
 def test_more_runs_tell_who_is_cheapest_where_the_fastest_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in {"0001": 5.0, "0002": 5.1, "0003": 3.0}.items():  # 0003: two workers
-        monkeypatch.setitem(TRULY, name, seconds)
-        monkeypatch.setitem(SEARCH, name, seconds)
-    for name in ("0000", "0004"):
-        monkeypatch.setitem(TRULY, name, 60.0)
-        monkeypatch.setitem(SEARCH, name, 60.0)
-    world = World(tmp_path, monkeypatch)
+    times = {"0001": 5.0, "0002": 5.1, "0003": 3.0, "0000": 60.0, "0004": 60.0}
+    for known in (TRULY, SEARCH):  # 0003 takes two workers
+        for name, seconds in times.items():
+            monkeypatch.setitem(known, name, seconds)
+    world = make_world()
     world.run()
     runs = world.run(more=6)
     assert {runs[name].source for name in named(runs, "race")} >= {"0001", "0002"}
 
 
 def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path
 ) -> None:
-    train = world.train
-
-    def miss(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
-        if not name.startswith("0001-confirm"):
-            return train(pool, spec, name, **options)
-        ends: dict[str, Any] = {"stop": "max_train_seconds", "value": 0.5}
-        return record(name, spec, 9.0, role=options["role"], source=options["source"], **ends), None
-
-    monkeypatch.setattr(module, "run_once", miss)
-    runs = world.run()
-    alone = named(runs, "confirm")
+    world.ends_at, world.limit_s = ("0001-confirm",), 9.0
+    alone = named(world.run(), "confirm")
     assert alone[:2] == ["0001-confirm0", "0001-confirm1"]
     assert len(alone) > 2
     verdict = load(tmp_path).verdict
@@ -280,13 +297,21 @@ def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
     assert f"{verdict.fastest}-confirm1" in alone
 
 
-def test_a_short_budget_leaves_fewer_runs_and_says_so(world: World) -> None:
-    world.deadline = Deadline(6.0)
-    runs = world.run()
-    assert 1 <= len(named(runs, "confirm")) <= 2
-    assert len(named(runs, "race")) < 8
-    assert any(note.startswith("The time budget of 6 s left time for") for note in world.notes)
-    assert world.notes[0].endswith("of the 8 runs of the race.")
+@pytest.mark.parametrize(
+    ("asked", "seconds", "runs"),
+    [(8, 6.0, 8), (24, 9.0, 16)],  # of 24: five contenders once, five again, and three twice more
+)
+def test_a_short_budget_leaves_fewer_runs_and_says_so(
+    asked: int, seconds: float, runs: int, make_world: Make
+) -> None:
+    """Of those that there are candidates for."""
+    world = make_world(race=asked)
+    world.deadline = Deadline(seconds)
+    found = world.run()
+    assert 1 <= len(named(found, "confirm")) <= 2
+    assert len(named(found, "race")) < runs
+    assert world.notes[0].startswith(f"The time budget of {seconds:g} s left time for")
+    assert world.notes[0].endswith(f"of the {runs} runs of the race.")
 
 
 def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(make_world: Make) -> None:
@@ -300,66 +325,34 @@ def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(make_wor
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_only_a_race_with_runs_left_was_ended_by_the_budget(
-    make_world: Make, is_last: bool, monkeypatch: pytest.MonkeyPatch
+    make_world: Make, is_last: bool
 ) -> None:
     world = make_world(race=2 if is_last else 8)
     world.deadline = Deadline(1000.0)
-    train, ended = world.train, list[Any]()
+    ended: list[str] = []
 
-    def slow(*given: Any, **options: Any) -> Any:
-        found = train(*given, **options)
-        ended.append(found)
+    def end(name: str) -> None:
+        ended.append(name)
         if len(ended) == 2:  # now less is left than what is set aside
             left_s = world.deadline.reserve_s / 2
             world.deadline._deadline = time.perf_counter() + left_s
-        return found
 
-    monkeypatch.setattr(module, "run_once", slow)
+    world.on_run = end
     world.run()
     assert any("ended the race" in note for note in world.notes) is not is_last
 
 
-def test_where_seconds_are_the_same_for_all_values_race(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
-    world.study = world.study.model_copy(update={"objective": objective})
-    content = {"study": world.study.document()}
-    (tmp_path / STUDY_FILE).write_text(to_yaml(content))
-    ends: dict[str, Any] = {"stop": "max_train_seconds"}
-    with Store(tmp_path) as store:
-        store.clear()
-        for number, value in enumerate((0.91, 0.90, 0.93, 0.92)):
-            spec = world.study.run_spec({"num_workers": 1})
-            store.append(record(f"{number:04d}", spec, 5.0, value=value, **ends).line())
-
-    def train(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
-        value = 0.95 if name.startswith("0001") else 0.90
-        role, source = options["role"], options["source"]
-        return record(name, spec, 5.0, value=value, role=role, source=source, **ends), None
-
-    monkeypatch.setattr(module, "run_once", train)
+def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
+    world.by_budget([{"value": value} for value in (0.91, 0.90, 0.93, 0.92)])
+    world.values = dict.fromkeys(("0000", "0002", "0003"), 0.90) | {"0001": 0.95}
     runs = world.run()
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
     assert {run.stop for run in runs.values()} == {"max_train_seconds"}
 
 
-def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
-    world: World, tmp_path: Path
-) -> None:
-    objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
-    world.study = world.study.model_copy(update={"objective": objective})
-    spec = world.study.run_spec({"num_workers": 1})
-    with Store(tmp_path) as store:
-        store.clear()
-        for number, stop in enumerate(("max_train_seconds", "max_train_seconds", None)):
-            ends: Any = {"stop": stop, "value": 0.9}
-            store.append(record(f"{number:04d}", spec, 5.0, **ends).line())
-        confirmation, records = world.confirmation(store), read_records(tmp_path)
-    budget = ConfirmBudget(world.study)
-    budget.learn(records.runs.values())
-    race = LiveRace(budget, confirmation.single_run, records, slots=2)
-    owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
+def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> None:
+    world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
+    owns = {one.name: one.own is not None for one in world.race()._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
 
 
@@ -377,11 +370,7 @@ def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
             ledger = one.ledger | {"setup": seconds / 2, "start": 8.0, "queue": 9.0}
             store.append(replace(one, ledger=ledger).line())
         store.write_yaml(STUDY_FILE, {"study": world.study.document()})
-        confirmation, records = world.confirmation(store), read_records(tmp_path)
-    budget = ConfirmBudget(world.study)
-    budget.learn(records.runs.values())
-    race = LiveRace(budget, confirmation.single_run, records, slots=2)
-    costs = {one.name: one.cost for one in race._fields()["worker_seconds"]}
+    costs = {one.name: one.cost for one in world.race()._fields()["worker_seconds"]}
     assert costs["0001"] == pytest.approx(1.0)
     assert costs["0002"] == pytest.approx(1.5)
     assert costs["0003"] == pytest.approx(2 * 9.5)
@@ -399,17 +388,6 @@ def test_a_race_counts_no_more_runs_than_there_are(
     assert all(int(done) <= int(total) for done, total in counts)
 
 
-def test_more_waits_for_the_end_of_the_race(world: World, tmp_path: Path) -> None:
-    world.ends_after = 2
-    with pytest.raises(StudyError):
-        world.run()
-    with pytest.raises(UserError, match=r"holds a race that was ended after \d runs; run the same"):
-        check_finished(4, "there", tmp_path)
-    world.deadline, world.ends_after = Deadline(None), 10**9
-    world.run()
-    check_finished(4, "there", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("held", "asked", "raced", "until"),
     [
@@ -424,11 +402,3 @@ def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once(
     held: dict[str, Any], asked: int, raced: int, until: int
 ) -> None:
     assert more_until(asked, held, raced) == until
-
-
-def test_the_note_counts_the_runs_that_there_are_candidates_for(make_world: Make) -> None:
-    world = make_world(race=24)
-    world.deadline = Deadline(9.0)
-    world.run()
-    # Five contenders once, five again, and three twice more.
-    assert world.notes[0].endswith("of the 16 runs of the race.")

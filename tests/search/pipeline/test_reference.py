@@ -241,9 +241,9 @@ class Machine:
         self.store.append(done.line())
         return done
 
-    def set(self, slots: int = 2) -> tuple[StudySpec, list[str]] | None:
+    def set(self, slots: int = 2) -> tuple[StudySpec, list[str]]:
         with Store(self.store.folder) as self.store:
-            return set_by_reference(
+            found = set_by_reference(
                 self.study,
                 self.space,
                 self,  # type: ignore[arg-type]
@@ -252,6 +252,15 @@ class Machine:
                 baselines={"validation": None, "test": None},
                 num_train_samples=4_000,
             )
+        assert found is not None, "the time budget ended it"
+        return found
+
+    @property
+    def trial(self) -> RunRecord:
+        """The one reference run that counts as a trial."""
+        runs = read_records(self.store.folder).runs.values()
+        (found,) = [run for run in runs if run.role == "trial"]
+        return found
 
 
 Make = Callable[..., Machine]
@@ -288,7 +297,7 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
     machine: Make, budget: float | None, left_s: float, slots: int, seconds: list[float]
 ) -> None:
     one = machine(budget, left_s)
-    assert one.set(slots) is not None
+    one.set(slots)
     assert len(one.seconds) == len(seconds)
     for taken, most in zip(one.seconds.values(), seconds, strict=True):
         assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
@@ -297,7 +306,7 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
 def test_no_further_reference_run_begins_once_they_have_taken_their_share(machine: Make) -> None:
     one = machine(240.0, 200.0)
     one.wall_s = 25.0  # of which 9 start workers: the second begins within the 48 s
-    assert one.set(slots=1) is not None
+    one.set(slots=1)
     assert list(one.seconds) == ["reference0", "reference1"]
 
 
@@ -308,13 +317,11 @@ def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
     """Still improving when cut off: nothing that it reached in its last half is the target."""
     one = machine(240.0, left_s)
     one.tau = tau
-    found = one.set()
-    assert found is not None
-    study, words = found
+    study, words = one.set()
     assert study.is_set
     assert words[0].startswith("target ")
     records = read_records(one.store.folder)
-    (trial,) = [record for record in records.runs.values() if record.role == "trial"]
+    trial = one.trial
     assert trial.state == "complete"
     assert trial.spec.objective == study.objective
     assert trial.time_to_target_s is not None
@@ -332,7 +339,7 @@ def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
 ) -> None:
     """The budget may end all trials: then it is the answer."""
     one = machine(budget, 200.0, target=0.5)
-    assert one.set() is not None
+    one.set()
     (run,) = read_records(one.store.folder).runs.values()
     assert run.role == ("reference" if budget is None else "trial")
     with Store(one.store.folder) as store:
@@ -354,14 +361,12 @@ def test_where_the_run_in_the_middle_missed_the_best_of_the_references_counts(
         return train(spec, name, *given, **options)
 
     one.train = unlike  # type: ignore[method-assign]
-    assert one.set(slots=1) is not None
-    runs = read_records(one.store.folder).runs
-    assert [name for name, run in runs.items() if run.role == "trial"] == ["reference1"]
+    one.set(slots=1)
+    assert one.trial.trial == "reference1"
 
 
 def test_a_budget_without_room_for_as_long_trials_shortens_them(machine: Make) -> None:
-    short, _ = machine(240.0, 200.0).set() or (None, None)
-    assert short is not None
+    short, _ = machine(240.0, 200.0).set()
     assert short.objective.max_train_seconds < 60
     again, _ = build_study(STUDY, "test")
     assert earlier_settings(again, {"study": short.document()}).objective == short.objective
@@ -369,16 +374,13 @@ def test_a_budget_without_room_for_as_long_trials_shortens_them(machine: Make) -
 
 def test_where_no_target_fits_the_budget_the_best_within_it_is_sought(machine: Make) -> None:
     one = machine(60.0, 30.0, hold=9)
-    found = one.set()
-    assert found is not None
-    study, words = found
+    study, words = one.set()
     assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
     assert study.is_set
     assert words[0].startswith("no target, but the best accuracy within ")
     assert "got no further than guessing does" in words[0]
     assert study.objective.max_train_seconds <= 15, "half of what is left, at most"
-    (trial,) = [run for run in read_records(one.store.folder).runs.values() if run.role == "trial"]
-    assert trial.best_value is not None
+    assert one.trial.best_value is not None
 
 
 def test_where_the_reference_is_far_from_its_end_no_early_value_is_the_target(
@@ -387,13 +389,12 @@ def test_where_the_reference_is_far_from_its_end_no_early_value_is_the_target(
     """In a quarter of its run it came a third of the way: who begins soonest says little."""
     one = machine(240.0, 200.0)
     one.tau = 40.0
-    study, words = one.set() or pytest.fail("the time budget ended it")
+    study, words = one.set()
     assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
     (length,) = {round(seconds) for seconds in one.seconds.values()}
     assert study.objective.max_train_seconds == pytest.approx(length, rel=0.05)
     assert "learnt to its last moment (best accuracy 52.5 %, 52.5 %, 52.5 %), and what" in words[0]
-    (trial,) = [run for run in read_records(one.store.folder).runs.values() if run.role == "trial"]
-    assert trial.best_value is not None
+    assert one.trial.best_value is not None
 
 
 def test_reference_runs_that_the_budget_ends_are_the_answer_there_is(machine: Make) -> None:
@@ -407,9 +408,7 @@ def test_reference_runs_that_the_budget_ends_are_the_answer_there_is(machine: Ma
         return done
 
     one.train = last  # type: ignore[method-assign]
-    found = one.set(slots=1)
-    assert found is not None
-    study, words = found
+    study, words = one.set(slots=1)
     assert (study.is_set, words) == (False, [])
     folder = one.store.folder
     with Store(folder) as store:
@@ -424,7 +423,7 @@ def test_reference_runs_that_the_budget_ends_are_the_answer_there_is(machine: Ma
 def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
     one = machine(None)
     one.failing = {"reference1"}
-    assert one.set() is not None
+    one.set()
     one.failing = {"reference0", "reference1", "reference2"}
     with pytest.raises(UserError, match=r"target: auto: the reference run failed"):
         one.set()
@@ -433,8 +432,7 @@ def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
 def test_where_the_reference_fails_trials_are_evaluated_as_often_as_it_was(machine: Make) -> None:
     one = machine(None, target=0.9)
     one.failing = {"reference0"}
-    study, (how,) = one.set() or (None, [""])
-    assert study is not None
+    study, (how,) = one.set()
     assert study.fixed["eval_every_samples"] == 512, "not once an epoch, which may take an hour"
     assert how.startswith("evaluated every 512 samples: the reference run failed (error")
 

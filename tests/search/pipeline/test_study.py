@@ -168,16 +168,13 @@ def test_the_search_is_over_when_what_is_left_is_set_aside() -> None:
     assert late.reason() == "time_budget"
 
 
-def test_an_interrupt_comes_before_the_budget() -> None:
+def test_an_interrupt_comes_before_the_budget_and_a_fault_is_raised_after_it() -> None:
     interrupt = Interrupt()
     deadline = Deadline(None, interrupt=interrupt)
     assert deadline.left_s == float("inf")
     assert deadline.reason() is None
     interrupt.is_set = True
     assert deadline.reason() == "interrupted"
-
-
-def test_a_fault_ends_the_study_and_is_raised_after_it() -> None:
     deadline = Deadline(None)
     deadline.fault = OSError("gone")
     assert deadline.over

@@ -13,7 +13,16 @@ from raybench.search.sampling.optuna_study import NOT_RUN, real_trials
 from raybench.search.sampling.proposer import NearIndex
 from raybench.spec.run import RunSpec, short
 from raybench.stats.record import RunRecord
-from tests.search.made_up import RATES, STUDY, by_name, journal_of, make_search, record, run_all
+from tests.search.made_up import (
+    RATES,
+    STUDY,
+    Judge,
+    by_name,
+    journal_of,
+    make_search,
+    record,
+    run_all,
+)
 from tests.search.step_times import trained
 
 
@@ -36,21 +45,13 @@ def test_regions_that_fail_are_left(tmp_path: Path) -> None:
     assert len(late) < 0.1 * 5 * 40, late
 
 
-def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
-    content = STUDY | {"space": {"num_workers": [1, 2], "optimizer": ["adam", "lars"]}}
-    specs = [
-        one.spec for one in run_all(make_search(tmp_path, content | {"search": {"trials": 8}}))
-    ]
-    assert len({(spec.num_workers, spec.optimizer) for spec in specs}) == len(specs) == 4
-    assert make_search(tmp_path, content | {"search": {"trials": 9}}).ask() is None
-
-
 @pytest.mark.parametrize(
     ("space", "number"),
     [
         ({"accumulate": {"low": 1, "high": 9}, "optimizer": ["adam", "sgd", "lars"]}, 27),
         ({"augment": [[], ["flip"], [{"random_crop": {"padding": 4}}]], "nesterov": [True]}, 3),
         ({"step_at": [[0.5, 0.75], [0.3]], "optimizer": ["adam", "sgd"]}, 4),
+        ({"num_workers": [1, 2], "optimizer": ["adam", "lars"]}, 4),
     ],
 )
 def test_ranges_of_whole_numbers_and_lists_are_tried_to_the_last(
@@ -83,37 +84,36 @@ def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: P
     assert len(redrawn) <= 24 * 60
 
 
-def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
-    """Where nothing else is left, the search ends."""
-    space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
+def out_of_memory(least: int) -> Judge:
+    """Memory ends at so many samples of a worker."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
-        return record(name, spec, failure="oom" if spec.batch_size_per_worker >= 32 else None)
-
-    ended = run_all(
-        make_search(tmp_path, STUDY | {"space": space, "search": {"trials": 50}}), judge
-    )
-    specs = [one.spec for one in ended]
-    for optimizer in ("adam", "lars"):
-        sizes = [spec.batch_size_per_worker for spec in specs if spec.optimizer == optimizer]
-        failed = [size for size in sizes if size >= 32]
-        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
-    assert [spec.batch_size_per_worker for spec in specs].count(16) == 2
-
-
-def test_a_proposal_that_fails_on_every_placement_is_redrawn(tmp_path: Path) -> None:
-    def judge(name: str, spec: RunSpec) -> RunRecord:
-        if spec.batch_size_per_worker >= 64:
+        if spec.batch_size_per_worker >= least:
             return record(name, spec, failure="oom")
         return trained(name, spec)
 
-    one = make_search(tmp_path, STUDY | {"search": {"trials": 30}}, apart=True)
-    specs = [end.spec for end in run_all(one, judge)]
+    return judge
+
+
+def fitting(ended: list[RunRecord]) -> int:
+    """Return how many runs fitted; of those that did not, none is as large as an earlier one."""
     for optimizer in ("adam", "lars"):
-        own = [spec.batch_size_per_worker for spec in specs if spec.optimizer == optimizer]
-        failed = [batch for batch in own if batch >= 64]
-        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
-    assert sum(spec.batch_size_per_worker < 64 for spec in specs) >= 22
+        own = [one for one in ended if one.failure and one.spec.optimizer == optimizer]
+        failed = [one.spec.batch_size_per_worker for one in own]
+        assert failed == sorted(set(failed), reverse=True)
+    return sum(one.failure is None for one in ended)
+
+
+def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
+    """Where nothing else is left, the search ends."""
+    space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
+    content = STUDY | {"space": space, "search": {"trials": 50}}
+    assert fitting(run_all(make_search(tmp_path, content), out_of_memory(32))) == 2
+
+
+def test_a_proposal_that_fails_on_every_placement_is_redrawn(tmp_path: Path) -> None:
+    one = make_search(tmp_path, STUDY | {"search": {"trials": 30}}, apart=True)
+    assert fitting(run_all(one, out_of_memory(64))) >= 22
 
 
 def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:
@@ -133,28 +133,23 @@ CHOICES = CategoricalDistribution(("adam", "lars"))
 
 
 @pytest.mark.parametrize(
-    ("rate", "optimizer", "near"),
+    ("rate", "optimizer", "resolution", "near"),
     [
-        (1.0e-3, "adam", True),
-        (1.2e-3, "adam", True),
-        (1.4e-3, "adam", False),  # three decades: 4 % of them are a factor of 1.32
-        (1.0e-3, "lars", False),
+        (1.0e-3, "adam", 0.04, True),
+        (1.2e-3, "adam", 0.04, True),
+        (1.4e-3, "adam", 0.04, False),  # three decades: 4 % of them are a factor of 1.32
+        (1.4e-3, "adam", 0.2, True),
+        (1.0e-3, "lars", 0.04, False),
     ],
 )
-def test_near_is_a_small_share_of_the_range(rate: float, optimizer: str, near: bool) -> None:
+def test_near_is_a_small_share_of_the_range(
+    rate: float, optimizer: str, resolution: float, near: bool
+) -> None:
     known = {"rate": LOGARITHMIC, "optimizer": CHOICES}
-    index = NearIndex(SearchPolicy())
+    index = NearIndex(SearchPolicy(resolution=resolution))
     index.add({"rate": 1e-3, "optimizer": "adam"}, known)
     assert index.holds({"rate": rate, "optimizer": optimizer}, known) == near
     assert not index.holds({"rate": rate}, known)
-
-
-def test_the_resolution_is_the_policy_s() -> None:
-    known = {"x": FloatDistribution(0.0, 1.0)}
-    for resolution, near in ((0.2, True), (0.04, False)):
-        index = NearIndex(SearchPolicy(resolution=resolution))
-        index.add({"x": 0.5}, known)
-        assert index.holds({"x": 0.65}, known) == near
 
 
 def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:

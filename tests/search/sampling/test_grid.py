@@ -9,7 +9,7 @@ import pytest
 
 from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
-from raybench.search.policy import DEFAULT
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import (
     check_grid,
     default_rate,
@@ -17,7 +17,6 @@ from raybench.search.sampling.default_rates import (
     num_trials,
     priors,
 )
-from raybench.search.sampling.optuna_space import encode
 from raybench.search.sampling.optuna_study import PRIOR
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPTIMIZERS, RunSpec
@@ -138,27 +137,30 @@ def test_a_range_is_refused_and_named() -> None:
     check_grid(study, parsed)
 
 
+OWN = SearchPolicy(base_rates={"adam": 2e-3, "lars": 0.1}, haste=1.5, startup_trials=4)
+
+
 @pytest.mark.parametrize(
-    ("objective", "factor"),
+    ("objective", "policy", "factor", "number"),
     [
-        ({"target": 0.95, "max_train_seconds": 10}, DEFAULT.haste),
-        ({"kind": "best_at_budget", "max_train_seconds": 10}, 1.0),
+        ({"target": 0.95, "max_train_seconds": 10}, DEFAULT, DEFAULT.haste, 4),
+        ({"kind": "best_at_budget", "max_train_seconds": 10}, DEFAULT, 1.0, 4),
+        ({"target": 0.95, "max_train_seconds": 10}, OWN, 1.5, 2),
     ],
 )
 def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
-    tmp_path: Path, objective: dict[str, Any], factor: float
+    tmp_path: Path, objective: dict[str, Any], policy: SearchPolicy, factor: float, number: int
 ) -> None:
-    """Or one in proportion to it, where seconds to a target count."""
+    """Or one in proportion to it, where seconds to a target count; the policy says how many."""
     content = STUDY | {"search": {"trials": 10}, "objective": objective}
 
-    def judge(name: str, spec: RunSpec) -> RunRecord:
-        return record(name, spec, stop="epochs", score=1.0)
+    def is_usual(spec: RunSpec) -> bool:
+        usual = factor * default_rate(spec.optimizer, spec.global_batch_size, policy)
+        return spec.learning_rate == pytest.approx(usual)
 
-    specs = [one.spec for one in run_all(make_search(tmp_path, content), judge)]
-    for spec in specs[0:8:2]:
-        usual = factor * default_rate(spec.optimizer, spec.global_batch_size)
-        assert spec.learning_rate == pytest.approx(usual)
-    assert {spec.optimizer for spec in specs[0:8:2]} == {"adam", "lars"}
+    specs = run(make_search(tmp_path, content, policy=policy), 8)
+    assert [is_usual(spec) for spec in specs] == [n < 2 * number and n % 2 == 0 for n in range(8)]
+    assert {spec.optimizer for spec in specs[0 : 2 * number : 2]} == {"adam", "lars"}
 
 
 def test_priors_that_do_badly_are_dropped(tmp_path: Path) -> None:
@@ -183,14 +185,6 @@ def test_priors_stay_inside_the_space() -> None:
     narrow = {"optimizer": ["adam"], "learning_rate": {"low": 0.01, "high": 0.02, "log": True}}
     _, space = build_study(STUDY | {"space": narrow}, "test")
     assert [values["learning_rate"] for values in priors(space, {})] == [0.01]
-
-
-def test_encode_names_parameters_as_the_sampler_does(tmp_path: Path) -> None:
-    one = make_search(tmp_path)
-    one.ask()
-    asked = journal_of(one).get_trials()[-1].params
-    _, space = build_study(STUDY, "test")
-    assert set(encode(space, {}, priors(space, {})[0])) == set(asked)
 
 
 def test_every_optimizer_has_a_default_rate() -> None:

@@ -52,15 +52,6 @@ def lines_of(folder: Path) -> list[str]:
     return [repr(trial) for trial in found]
 
 
-def test_a_trial_that_was_running_is_proposed_again_under_its_name(tmp_path: Path) -> None:
-    killed = make_search(tmp_path, study(2))
-    first, second = killed.ask(), killed.ask()
-    again = make_search(tmp_path, study(2))
-    assert again.num_finished == 0
-    assert [again.ask(), again.ask()] == [first, second]
-    assert again.ask() is None
-
-
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_an_interrupted_trial_runs_again_on_its_placement(
     is_recorded: bool, tmp_path: Path
@@ -161,20 +152,6 @@ def test_a_lost_journal_is_made_anew_from_the_records(apart: bool, tmp_path: Pat
     following = again.ask()
     assert following is not None
     assert following[0] == "0005"
-
-
-def test_a_trial_that_was_recorded_and_not_told_is_told(tmp_path: Path) -> None:
-    """The driver was killed in between."""
-    killed = make_search(tmp_path, study(2))
-    first, second = killed.ask(), killed.ask()
-    assert first is not None
-    runs = by_name([record(*first, 2.0, score=0.5)])
-    again = make_search(tmp_path, study(2), runs=runs)
-    assert again.num_finished == 1
-    assert journal_of(again).best_value == 0.5
-    assert states(again) == {"0000": ("COMPLETE", [0.5])}
-    assert again.ask() == second
-    assert again.ask() is None
 
 
 @pytest.mark.parametrize("number", range(4))
