@@ -141,11 +141,6 @@ class ProbeRuns:
         return whole_rounds(self.times)
 
     @property
-    def is_sure(self) -> bool:
-        """Whether one part of the step is the largest beyond doubt."""
-        return self._shares.is_sure
-
-    @property
     def is_enough(self) -> bool:
         """Whether there is a verdict."""
         return self.num_rounds >= FEWEST_ROUNDS
@@ -155,7 +150,7 @@ class ProbeRuns:
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
-            if self._trainer.is_over or (number >= options.repeats and self.is_sure):
+            if self._trainer.is_over or (number >= options.repeats and self._shares.is_sure):
                 break
             self.round(number)
             if self.is_enough:
@@ -181,7 +176,7 @@ class ProbeRuns:
                 "batch per worker": probe.batch_size_per_worker,
                 "step": milliseconds(float(np.median(self.times[probe]))),
                 "19 of 20 in": _range(self.times[probe]),
-                "samples/s": _rate(self, probe),
+                "samples/s": self._samples(probe) / float(np.median(self.times[probe])),
             }
             for probe, name in self.probes.names.items()
         ]
@@ -262,9 +257,12 @@ class ProbeRuns:
     def _shares(self) -> Shares:
         return Shares.of(self.probes, self.times)
 
+    def _samples(self, probe: Probe) -> int:
+        """Return those of a step."""
+        return probe.batch_size_per_worker * self.spec.num_workers * self.spec.accumulate
+
     def _step_s(self, curve: list[Evaluation], probe: Probe) -> float:
-        passes = self.spec.num_workers * self.spec.accumulate
-        return step_seconds(curve, probe.batch_size_per_worker * passes)
+        return step_seconds(curve, self._samples(probe))
 
     def _train(
         self, probe: Probe, name: str, steps: int, intervals: int = INTERVALS
@@ -399,11 +397,6 @@ class SpeedRuns:
     def _leave_out(self, console: Console, what: str, why: str) -> None:
         self.left_out[what] = why
         say(console, f"{what}: left out, {why}")
-
-
-def _rate(runs: ProbeRuns, probe: Probe) -> float:
-    passes = runs.spec.num_workers * runs.spec.accumulate
-    return probe.batch_size_per_worker * passes / float(np.median(runs.times[probe]))
 
 
 def _range(times: list[float]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.doctor import check_gpus_there
@@ -21,8 +22,9 @@ from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
 from raybench.data.inspect.leaks import leak_lines
-from raybench.models.base import OwnLoop, Workload, refuse_label_smoothing, users_code
+from raybench.models.base import OwnLoop, refuse_label_smoothing, users_code
 from raybench.models.find import load_workload_dataset, require_framework
+from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
 from raybench.scaling.runs import RUN_COLUMNS
@@ -105,7 +107,9 @@ def check_task(
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    baseline_value = None if _is_own(metric, workload) else label_baseline(metric, dataset)
+    hooks = HOOKS_OF.get(metric.per_sample, ())
+    is_own = any(getattr(workload, hook) is not None for hook in hooks)
+    baseline_value = None if is_own else label_baseline(metric, dataset)
     return resolved(
         objective, task=dataset.task, own=workload.metric, baseline_value=baseline_value
     ), dataset
@@ -125,12 +129,6 @@ def _reported(objective: Objective, *, is_target_ours: bool) -> Objective:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
     task = METRICS[name].tasks[0] if name in METRICS else "classification"
     return resolved(objective, task=task, own=metric, baseline_value=None)
-
-
-def _is_own(metric: Metric, workload: Workload) -> bool:
-    """Whether the workload itself says what a sample is worth by this metric."""
-    hooks = HOOKS_OF.get(metric.per_sample, ())
-    return any(getattr(workload, hook) is not None for hook in hooks)
 
 
 def _check_columns(metric: Metric) -> None:
@@ -411,20 +409,24 @@ def _uses_gpus(
 
 
 def check_cluster(
-    session: Session, placements: Iterable[Placement], *, are_gpus_named: bool, asking: str
-) -> list[str]:
-    """Return what there is to know of a connected cluster's GPUs, in sentences.
+    session: Session,
+    console: Console,
+    placements: Iterable[Placement],
+    *,
+    are_gpus_named: bool,
+    asking: str,
+) -> None:
+    """Say which GPUs of a connected cluster are not used; UserError where a framework does not see
+    those that its workers are to have.
 
-    UserError where a framework does not see those that its workers are to have. A machine of our
-    own was checked before Ray started. `asking` names one GPU a worker, on the command line.
+    A machine of our own was checked before Ray started. `asking` names one GPU a worker, on the
+    command line.
     """
     if session.is_local:
-        return []
+        return
     check_gpus_there(session.capacity.nodes, placements)
-    gpus = session.capacity.gpus
-    if not gpus or are_gpus_named:
-        return []
-    return [f"The cluster has {gpus} GPUs, and none is used: {asking} uses them."]
+    if (gpus := session.capacity.gpus) and not are_gpus_named:
+        say(console, f"The cluster has {gpus} GPUs, and none is used: {asking} uses them.")
 
 
 def check_gpus(placements: Iterable[Placement]) -> None:

@@ -432,13 +432,8 @@ def _run(
         named = GPUS in (wanted.axes.keys() | wanted.base.model_fields_set)
         placements = [cell.spec.placement for cell in study_cells(wanted)]
         asking = f"--set base.{GPUS}=1"
-        for sentence in check_cluster(
-            session,
-            placements,
-            are_gpus_named=named or wanted.cells is not None,
-            asking=asking,
-        ):
-            say(console, sentence)
+        named = named or wanted.cells is not None
+        check_cluster(session, console, placements, are_gpus_named=named, asking=asking)
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         watch = HostWatch(session, options.hosts, partial(say, console), earlier.get(HOSTS))

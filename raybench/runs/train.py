@@ -150,8 +150,7 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
     """Say what GPUs of a cluster are not used; UserError for what a run cannot have there."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
-    for sentence in check_cluster(session, [spec.placement], are_gpus_named=named, asking=asking):
-        say(console, sentence)
+    check_cluster(session, console, [spec.placement], are_gpus_named=named, asking=asking)
 
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:

@@ -7,7 +7,7 @@ an evaluation counts once, and so does an end.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from raybench.cluster.protocol import fault_of
 from raybench.report.live.progress import Progress
@@ -24,6 +24,19 @@ from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 LOST = "the trial's own process was lost"
 HOPELESS = 5
 """Trials that fail alike before any has trained, after which the search ends."""
+
+
+@dataclass
+class _Running:
+    """A trial that runs, or waits for its workers."""
+
+    spec: RunSpec
+    lines: list[dict[str, object]] = field(default_factory=list)
+    """Of its curve."""
+    last: RunOutcome = field(default_factory=RunOutcome)
+    reason: StopReason | None = None
+    """Why it must end: the first reason there was."""
+    num_judged: int = 0
 
 
 class LiveTrials:
@@ -50,19 +63,13 @@ class LiveTrials:
         self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
         self._saved, self._disturbed = saved, disturbed or Disturbed()
         self._on_begun = on_begun
-        self._lines: dict[str, list[dict[str, object]]] = {}
-        """Of the curves of the trials that run."""
+        self._running: dict[str, _Running] = {}
         self._again: dict[str, tuple[RunRecord, list[dict[str, object]]]] = {}
         """Of trials that were disturbed and are to run again: the record that stands otherwise."""
         self._due: list[str] = []
         """Those of them that have not begun again."""
         self._is_searched = False
         """Whether the search has no more to propose."""
-        self._specs: dict[str, RunSpec] = {}
-        self._last: dict[str, RunOutcome] = {}
-        self._reasons: dict[str, StopReason | None] = {}
-        """Why a trial must end: the first reason there was."""
-        self._num_judged: dict[str, int] = {}
         self._may_warn = search.placer is not None
         self._noted: set[str] = set()
         """What was said of how trials ended."""
@@ -85,11 +92,10 @@ class LiveTrials:
         if asked is not None:
             self._on_begun()
             name, spec = asked
-            self._lines[name] = []
-            self._specs[name] = spec
+            run = self._running[name] = _Running(spec)
             for point in self._saved.resume(name, spec):
-                self._last[name] = RunOutcome(evaluation=point, ledger=dict(point.ledger))
-                self._evaluated(name, point)
+                run.last = RunOutcome(evaluation=point, ledger=dict(point.ledger))
+                self._evaluated(name, run, point)
         return asked
 
     def _next(self) -> tuple[str, RunSpec] | None:
@@ -108,7 +114,7 @@ class LiveTrials:
     @property
     def may_have_more(self) -> bool:
         """Whether a trial that runs may yet have to run again."""
-        return bool(self._specs) and self.ended_by is None
+        return bool(self._running) and self.ended_by is None
 
     def close(self) -> None:
         """Let the records stand of trials that were to run again, and have not come to it."""
@@ -118,14 +124,14 @@ class LiveTrials:
 
     def started(self, name: str) -> None:
         """Show a trial that waits for its workers."""
-        self._progress.started(name, self._specs[name])
+        self._progress.started(name, self._running[name].spec)
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
         """Write a trial's newest evaluation, one that was repeated too; keep its checkpoint."""
-        before = self._last.get(name, RunOutcome())
-        if name not in self._specs or _moment(outcome) < _moment(before):
+        run = self._running.get(name)
+        if run is None or _moment(outcome) < _moment(run.last):
             return  # it has ended, or more is known of it already
-        self._last[name] = outcome
+        before, run.last = run.last, outcome
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False  # once is enough
             self._progress.say(BATCH_STATISTICS)
@@ -136,7 +142,7 @@ class LiveTrials:
             self._progress.say(f"trial {name} goes on in new workers: {reason}")
         point = outcome.evaluation
         if point is not None and _is_new(outcome, before):
-            self._evaluated(name, point)
+            self._evaluated(name, run, point)
             self._progress.evaluated(name, point)
         if outcome.saved is not None and outcome.saved != before.saved:
             self._saved.save(name)
@@ -144,23 +150,24 @@ class LiveTrials:
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
         """Judge a trial that would go on after its newest evaluation."""
         self.seen(name, outcome)
-        if name not in self._specs:
+        run = self._running.get(name)
+        if run is None:
             return True
         if outcome.evaluation is None or outcome.is_over:
             return False
         number = outcome.evaluation.index + 1
-        if self._reasons.get(name) is None and self._num_judged.get(name, 0) < number:
-            self._num_judged[name] = number
-            self._reasons[name] = self._search.report(name, outcome)
-        return self._reasons.get(name) is not None
+        if run.reason is None and run.num_judged < number:
+            run.num_judged = number
+            run.reason = self._search.report(name, outcome)
+        return run.reason is not None
 
     def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
         """Write the record of a trial that ends, by itself or from outside, and learn from it;
         `is_lost`: its own process has died, `error`: the traceback of what went wrong in it."""
-        spec = self._specs.pop(name, None)
-        if spec is None:
+        run = self._running.pop(name, None)
+        if run is None:
             return
-        outcome = self._last.pop(name, RunOutcome())
+        outcome = run.last
         if is_lost:
             outcome = replace(outcome, failure="worker_lost", message=LOST)
         elif error:
@@ -177,10 +184,9 @@ class LiveTrials:
         if outcome.note is not None and outcome.note not in self._noted:
             self._noted.add(outcome.note)
             self._progress.say(f"trial {name}: {outcome.note}")
-        self._num_judged.pop(name, None)
-        stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
-        record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
-        lines, before = self._lines.pop(name, []), self._again.pop(name, None)
+        stopped_by = run.reason or self._deadline.reason() or "scheduler"
+        record = outcome.record(name, run.spec, role="trial", source=None, stopped_by=stopped_by)
+        lines, before = run.lines, self._again.pop(name, None)
         record = self._disturbed.judged(record, reruns=before[0].reruns + 1 if before else 0)
         is_restored = before is not None and is_cut(record)
         if before is not None and is_restored:
@@ -221,9 +227,9 @@ class LiveTrials:
         self._progress.state.after_s = self._confirm_budget.confirming_s()
         self._progress.finished(record)
 
-    def _evaluated(self, name: str, point: Evaluation) -> None:
-        line = point.line(name, role="trial", spec=self._specs[name])
-        self._lines[name].append(line)
+    def _evaluated(self, name: str, run: _Running, point: Evaluation) -> None:
+        line = point.line(name, role="trial", spec=run.spec)
+        run.lines.append(line)
         self._append(line)
 
     def _append(self, line: dict[str, object]) -> bool:

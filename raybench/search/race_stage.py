@@ -85,7 +85,6 @@ class LiveRace:
     """All of these that say something, by candidate: its cost is billed by them."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _tries: Counter[Run] = field(default_factory=Counter)
-    _num_done: int = 0
 
     def __post_init__(self) -> None:
         self._is_timed = self.budget.study.objective.kind == TIME
@@ -106,7 +105,6 @@ class LiveRace:
             number = int(record.trial.removeprefix(f"{record.source}-race"))
             if says:
                 self._learned[record.source, number] = self._repeat(record, curve)
-                self._num_done += 1
             elif record.stop not in ("interrupted", "time_budget"):
                 self._tries[Run(record.source, number)] = 1
 
@@ -114,11 +112,13 @@ class LiveRace:
         """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
-        most = max(self.budget.race_runs(number), self._num_done)
+        most = max(self.budget.race_runs(number), len(self._learned))
         self._begin(most, self.budget.race_s(number), after_s)
         while (due := races.due()) and not self.single_run.deadline.over:
-            if self._num_done + len(due) > most:  # the two races have parted more than was foreseen
-                most = self._num_done + len(due)
+            if (
+                len(self._learned) + len(due) > most
+            ):  # the two races have parted more than was foreseen
+                most = len(self._learned) + len(due)
                 self._begin(most, self.budget.race_s(number), after_s)
             self._run(due, races)
             if self._put_out(due):
@@ -133,7 +133,7 @@ class LiveRace:
             due = self._more(min(number - num_run, self.slots))
             if not due:
                 return num_run
-            self._begin(self._num_done + number - num_run)
+            self._begin(len(self._learned) + number - num_run)
             self._run(due, self._races(()))
             num_run += len(due)
             self._put_out(due)
@@ -195,7 +195,7 @@ class LiveRace:
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Show how many runs there are at most, those of an earlier session among them."""
-        done, progress = self._num_done, self.single_run.progress
+        done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
         progress.begin("race", most, num_done=done, expect_s=left_s)
         progress.state.after_s = after_s
@@ -228,7 +228,6 @@ class LiveRace:
                 self._runs.setdefault(run.name, []).append(record)
                 self._learned[run.name, run.round] = repeat
                 races.learn(run, repeat)
-                self._num_done += 1
 
     def _knows(self, run: Run) -> bool:
         return (run.name, run.round) in self._learned

@@ -66,7 +66,6 @@ from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, 
 from raybench.spec.objective import TIME
 from raybench.spec.run import Placement, short
 from raybench.spec.space import (
-    Case,
     Cases,
     Dimension,
     Range,
@@ -227,12 +226,8 @@ def _sampling(factors: Factors | str) -> str:
 
 def _describe(dimension: Dimension) -> list[str]:
     if isinstance(dimension, Cases):
-        return [_describe_case(case) for case in dimension.cases]
+        return [f"{_describe_simple(c.dimension)} where {c.label()}" for c in dimension.cases]
     return [_describe_simple(dimension)]
-
-
-def _describe_case(case: Case) -> str:
-    return f"{_describe_simple(case.dimension)} where {case.label()}"
 
 
 def _describe_simple(dimension: Simple) -> str:
@@ -389,8 +384,7 @@ def _run(
             say(console, sentence)
         named = GPUS in space or GPUS in study.fixed
         every, asking = groups(study, space), "--gpus-per-worker 1"
-        for sentence in check_cluster(session, every, are_gpus_named=named, asking=asking):
-            say(console, sentence)
+        check_cluster(session, console, every, are_gpus_named=named, asking=asking)
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
         )

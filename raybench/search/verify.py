@@ -19,19 +19,6 @@ KEPT_FOR_CONFIRM = 0.75
 """Share of the time left that placement checks leave to confirming, where there is little."""
 
 
-def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
-    """Train what was only predicted, where the space is taken apart."""
-    store, deadline = single_run.store, single_run.deadline
-    store.check()
-    # A part of what is left, so that what is less than expected serves both phases.
-    confirming_s = confirm_budget.confirming_s()
-    deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
-    if placer is not None:
-        run_placement_checks(load(store.folder), placer, single_run)
-        store.check()
-    deadline.reserve_s = 0.0
-
-
 NUM_FASTEST = 3
 """Configurations whose fastest placement is run."""
 
@@ -106,8 +93,21 @@ def num_placement_checks(factors: Factors | str) -> int:
     return NUM_FASTEST + 1 + len(machines)
 
 
-def run_placement_checks(results: Study, placer: Placer, single_run: SingleRun) -> None:
-    """Record the predictions, and train those that would win once, one at a time."""
+def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
+    """Record what was only predicted, where the space is taken apart, and train what would win
+    once, one at a time."""
+    store, deadline = single_run.store, single_run.deadline
+    store.check()
+    # A part of what is left, so that what is less than expected serves both phases.
+    confirming_s = confirm_budget.confirming_s()
+    deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
+    if placer is not None:
+        _check_placements(load(store.folder), placer, single_run)
+        store.check()
+    deadline.reserve_s = 0.0
+
+
+def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> None:
     every = ways(results, placer)
     columns = list(results.predictions.columns)
     known = {tuple(row) for row in results.predictions.itertuples(index=False)}

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from raybench.report.study import StudyResults, load
-from raybench.scaling.fit_command import check_predict, median_error
+from raybench.scaling.fit_command import median_error
 from raybench.scaling.fits import (
     fit_study,
     measured_runs,
     measurements,
     target_plans,
 )
-from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 
@@ -78,12 +77,6 @@ def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
     (rows,) = measurements(results).groups.values()
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
-
-
-@pytest.mark.parametrize("asked", ["nowhere.csv", "0", "8,,16"])
-def test_what_cannot_be_predicted_is_refused_before_anything_runs(asked: str) -> None:
-    with pytest.raises(UserError):
-        check_predict(asked)
 
 
 def test_runs_that_diverged_count_as_misses_in_the_plan(results, tmp_path) -> None:

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import optuna
@@ -184,48 +183,6 @@ def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
     return trial.suggest_float(name, asked.low, asked.high, log=asked.log)
 
 
-def _tpe(seed: int, startup_trials: int) -> BaseSampler:
-    # `group` samples the ranges of different optimizers apart.
-    return samplers.TPESampler(
-        seed=seed,
-        n_startup_trials=startup_trials,
-        multivariate=True,
-        group=True,
-        constant_liar=True,
-    )
-
-
-def _cmaes(seed: int, startup_trials: int) -> BaseSampler:
-    independent = _tpe(seed, startup_trials)
-    return samplers.CmaEsSampler(
-        seed=seed, independent_sampler=independent, warn_independent_sampling=False
-    )
-
-
-def _gp(seed: int, startup_trials: int) -> BaseSampler:
-    return samplers.GPSampler(
-        seed=seed, n_startup_trials=startup_trials, independent_sampler=_random(seed)
-    )
-
-
-def _random(seed: int, startup_trials: int = 0) -> BaseSampler:
-    return samplers.RandomSampler(seed=seed)
-
-
-def _qmc(seed: int, startup_trials: int) -> BaseSampler:
-    return samplers.QMCSampler(
-        seed=seed,
-        scramble=True,
-        independent_sampler=_random(seed),
-        warn_independent_sampling=False,
-        warn_asynchronous_seeding=False,
-    )
-
-
-def _nsga2(seed: int, startup_trials: int) -> BaseSampler:
-    return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
-
-
 NEEDS = {
     "gp": ("torch", "gp needs PyTorch; run: pip install 'raybench[torch]'."),
     "cmaes": ("cmaes", "cmaes needs its package; run: pip install cmaes."),
@@ -234,15 +191,6 @@ PARETO_SAMPLERS = ("nsga2",)
 """They look for the whole front of seconds and worker-seconds."""
 POPULATION = 16
 """Trials of a generation of NSGA-II; searches have tens of trials, not thousands."""
-SAMPLERS: dict[str, Callable[[int, int], BaseSampler]] = {
-    "tpe": _tpe,
-    "gp": _gp,
-    "cmaes": _cmaes,
-    "random": _random,
-    "qmc": _qmc,
-    "nsga2": _nsga2,
-    "grid": _random,  # asked for nothing: `default_rates.grid` names every trial
-}
 
 
 def build_sampler(
@@ -258,4 +206,35 @@ def build_sampler(
         raise UserError(f"search.sampler: {advice}")
     # Some of them, and TPE's `group`, are marked experimental by Optuna.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    return SAMPLERS[name]((seed + 1_000_003 * num_earlier) % 2**32, startup_trials)
+    seed = (seed + 1_000_003 * num_earlier) % 2**32
+    at_random = samplers.RandomSampler(seed=seed)
+    # `group` samples the ranges of different optimizers apart.
+    tpe = samplers.TPESampler(
+        seed=seed,
+        n_startup_trials=startup_trials,
+        multivariate=True,
+        group=True,
+        constant_liar=True,
+    )
+    match name:
+        case "tpe":
+            return tpe
+        case "gp":
+            return samplers.GPSampler(
+                seed=seed, n_startup_trials=startup_trials, independent_sampler=at_random
+            )
+        case "cmaes":
+            return samplers.CmaEsSampler(
+                seed=seed, independent_sampler=tpe, warn_independent_sampling=False
+            )
+        case "qmc":
+            return samplers.QMCSampler(
+                seed=seed,
+                scramble=True,
+                independent_sampler=at_random,
+                warn_independent_sampling=False,
+                warn_asynchronous_seeding=False,
+            )
+        case "nsga2":
+            return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+    return at_random  # a grid asks for nothing: `default_rates.grid` names every trial

@@ -157,17 +157,6 @@ def test_what_the_probes_train(workers: Workers) -> None:
     assert {spec.num_workers for spec in specs.values()} == {2}
 
 
-def test_intervals_are_whole_steps_of_about_half_a_second(workers: Workers) -> None:
-    workers.compute, workers.exchange = 0.0, 0.0
-    run("--seconds", "0.5")
-    spec = dict(workers.seen)["as_it_is-0"]
-    assert spec.eval_every_samples == 250 * spec.global_batch_size
-    # Four intervals, none of them ends with a part of a batch.
-    samples = spec.epochs * Workers.epoch(spec)
-    assert samples == pytest.approx(4 * spec.eval_every_samples, abs=1)
-    assert Workers.epoch(spec) > samples
-
-
 def test_probes_take_turns_in_every_round(workers: Workers) -> None:
     run()
     names = [name for name, _ in workers.seen]
