@@ -42,6 +42,7 @@ def pairs(a, b):
 
 
 FAST = [1.0, 1.1, 0.9, 1.05, 0.97, 1.0, 1.1, 0.9, 1.0]
+LIKE_FAST, MISSED = [one * 1.001 for one in FAST], [-9.0] * 9
 SLOW = [2.0, 2.1, 2.2, 1.9, 2.0, 2.3, 1.8, 2.0, 2.1]
 
 
@@ -50,21 +51,11 @@ SLOW = [2.0, 2.1, 2.2, 1.9, 2.0, 2.3, 1.8, 2.0, 2.1]
     [
         (SLOW, FAST, DONE, "B is better than A by 5"),
         (FAST, SLOW, WORSE, "B is worse than A by"),
-        (
-            FAST * 4,
-            [one * 1.001 for one in FAST * 4],
-            NO_DIFFERENCE,
-            "no difference of 2 % or more",
-        ),
+        (FAST * 4, LIKE_FAST * 4, NO_DIFFERENCE, "no difference of 2 % or more"),
         (FAST[:3], SLOW[:3], UNDECIDED, "undecided after 3 pairs"),
         (FAST, [], UNDECIDED, "undecided after 0 pairs"),
-        ([-9.0] * 9, FAST, DONE, "by reaching the target more often"),
-        (
-            [-9.0] * 9,
-            [-9.0] * 9,
-            UNDECIDED,
-            "undecided after 9 pairs (90 % interval not known",
-        ),
+        (MISSED, FAST, DONE, "by reaching the target more often"),
+        (MISSED, MISSED, UNDECIDED, "undecided after 9 pairs (90 % interval not known"),
     ],
 )
 def test_the_answer_and_its_exit_code(a, b, code, says):
@@ -190,9 +181,8 @@ def test_sides_must_be_comparable(tmp_path):
     other = write(tmp_path / "b.yaml", objective={"target": 0.8})
     with pytest.raises(UserError, match=r"its objective.target is 0.8, that of .*a.yaml is 0.9"):
         check_sides(options(a, other))
-    split = write(
-        tmp_path / "c.yaml", dataset={"name": "digits", "image_size": 28, "split_seed": 5}
-    )
+    digits = {"name": "digits", "image_size": 28, "split_seed": 5}
+    split = write(tmp_path / "c.yaml", dataset=digits)
     with pytest.raises(UserError, match="its validation rows are not those of"):
         check_sides(options(a, split))
     with pytest.raises(UserError, match="name two configurations or more"):
@@ -200,14 +190,9 @@ def test_sides_must_be_comparable(tmp_path):
 
 
 def test_all_are_judged_and_evaluated_alike(tmp_path):
-    a = write(
-        tmp_path / "a.yaml",
-        eval_every_samples=500,
-        objective={"target": 0.9, "max_train_seconds": 50},
-    )
-    b = write(
-        tmp_path / "b.yaml", learning_rate=0.01, objective={"target": 0.9, "max_train_seconds": 99}
-    )
+    short, long = ({"target": 0.9, "max_train_seconds": seconds} for seconds in (50, 99))
+    a = write(tmp_path / "a.yaml", eval_every_samples=500, objective=short)
+    b = write(tmp_path / "b.yaml", learning_rate=0.01, objective=long)
     found = check_sides(options(a, b))
     assert {spec.eval_every_samples for spec in found.specs.values()} == {500}
     assert {spec.objective.max_train_seconds for spec in found.specs.values()} == {99.0}

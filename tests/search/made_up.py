@@ -63,6 +63,13 @@ def make_search(
     return Search(study, space, folder, factors=factors, **options)
 
 
+def ask(search: Search) -> tuple[str, RunSpec]:
+    """Return the next trial, where there is one."""
+    asked = search.ask()
+    assert asked is not None
+    return asked
+
+
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:
     """Run trials one after the other until there are none, or `most`; return their records."""
     ended: list[RunRecord] = []

@@ -107,6 +107,10 @@ def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
     assert [one.framework for one in placements] == ["torch", "tensorflow"]
 
 
+BY_OPTIMIZER = [{"when": {"optimizer": one}, "values": ["none"]} for one in ("adam", "lars")]
+BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4)]
+
+
 @pytest.mark.parametrize(
     ("changes", "fixed", "reason"),
     [
@@ -114,29 +118,11 @@ def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
         ({"num_workers": [2], "framework": ["torch"]}, {}, "neither workers nor frameworks"),
         ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
         ({"precision": ["fp32", "bf16"]}, {}, "space.precision"),
-        (
-            {
-                "compile": [
-                    {"when": {"optimizer": "adam"}, "values": ["none"]},
-                    {"when": {"optimizer": "lars"}, "values": ["none"]},
-                ]
-            },
-            {},
-            "space.compile",
-        ),
+        ({"compile": BY_OPTIMIZER}, {}, "space.compile"),
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "not strategy single_proc"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
         ({"learning_rate_scaling": ["none", "sqrt"]}, {}, "learning_rate_scaling"),
-        (
-            {
-                "weight_decay": [
-                    {"when": {"num_workers": 1}, "values": [0.0]},
-                    {"when": {"num_workers": [2, 4]}, "values": [0.1]},
-                ]
-            },
-            {},
-            "space.weight_decay depends on num_workers",
-        ),
+        ({"weight_decay": BY_WORKERS}, {}, "space.weight_decay depends on num_workers"),
     ],
 )
 def test_what_cannot_be_taken_apart_says_why(

@@ -17,6 +17,7 @@ from tests.search.made_up import (
     RATES,
     STUDY,
     Judge,
+    ask,
     by_name,
     journal_of,
     make_search,
@@ -120,8 +121,7 @@ def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> No
     space = {"learning_rate": {"low": 0.1, "high": 1.0, "log": True}}
     content = STUDY | {"space": space, "search": {"trials": 50, "priors": False}}
     one = make_search(tmp_path, content)
-    asked = one.ask()
-    assert asked is not None
+    asked = ask(one)
     failed = record(*asked, failure="nan")
     # As if the lowest rate had been drawn.
     one.tell(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))

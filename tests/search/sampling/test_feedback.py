@@ -12,7 +12,7 @@ from raybench.search.sampling.optuna_study import real_trials
 from raybench.spec.objective import worst_score
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Failure
-from tests.search.made_up import STUDY, journal_of, make_search, outcome, record, run_all
+from tests.search.made_up import STUDY, ask, journal_of, make_search, outcome, record, run_all
 from tests.search.step_times import seconds_on, trained
 
 
@@ -33,9 +33,7 @@ def test_a_configuration_s_own_fault_scores_worst_and_the_machine_s_is_not_told(
 def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
     """Never complete with a truncated accuracy."""
     one = make_search(tmp_path)
-    asked = one.ask()
-    assert asked is not None
-    name, spec = asked
+    name, spec = ask(one)
     points = [outcome(1.0, index=0, value=0.5), outcome(2.0, index=1, value=0.7)]
     for point in points:
         assert one.report(name, point) is None
@@ -49,7 +47,7 @@ def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
 def test_of_a_rerun_that_was_cut_off_optuna_hears_nothing(tmp_path: Path) -> None:
     """The record of before stands."""
     one = make_search(tmp_path, policy=SearchPolicy(rungs=False))
-    name, spec = one.ask() or ("", RunSpec())
+    name, spec = ask(one)
     assert one.report(name, outcome(8.0, value=0.85)) is None
     one.again(name)
     assert one.report(name, outcome(0.5, value=0.3)) is None

@@ -24,7 +24,7 @@ from raybench.search.sampling.optuna_study import (
 )
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import RunRecord
-from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
+from tests.search.made_up import STUDY, ask, by_name, journal_of, make_search, record, run_all
 
 
 def study(trials: int = 12, **search: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_an_interrupted_trial_runs_again_on_its_placement(
 ) -> None:
     """Whether it was ended in good order, with a record, or killed."""
     killed = make_search(tmp_path, study(3), apart=True)
-    before = [asked for _ in range(3) if (asked := killed.ask()) is not None]
+    before = [ask(killed) for _ in range(3)]
     runs: dict[str, RunRecord] = {}
     if is_recorded:
         runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in before])
@@ -81,12 +81,12 @@ def test_what_was_interrupted_is_proposed_once_however_many_sessions_follow(
 ) -> None:
     """Each of them may be ended before it comes to the last of them, or at once."""
     first = make_search(tmp_path, study(3))
-    before = [asked for _ in range(3) if (asked := first.ask()) is not None]
+    before = [ask(first) for _ in range(3)]
     runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in before])
     for _ in range(3):
         short = make_search(tmp_path, study(3), runs=runs)
         if is_asked:
-            asked = short.ask()
+            asked = ask(short)
             assert asked in before
             short.tell(record(*asked, stop=None, stopped_by="interrupted"))
     last = make_search(tmp_path, study(6), runs=runs)
@@ -100,10 +100,10 @@ def test_what_was_interrupted_is_proposed_once_however_many_sessions_follow(
 def test_a_new_trial_does_not_take_the_name_of_one_that_comes_back(tmp_path: Path) -> None:
     """Of 0000 to 0002, 0001 was killed: with its own name comes its own configuration."""
     killed = make_search(tmp_path, study(3))
-    asked = [one for _ in range(3) if (one := killed.ask()) is not None]
+    asked = [ask(killed) for _ in range(3)]
     runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in asked[1:]])
     again = make_search(tmp_path, study(3), runs=runs)
-    comes = [one for _ in range(3) if (one := again.ask()) is not None]
+    comes = [ask(again) for _ in range(3)]
     assert dict(comes) == dict(asked)
 
 
@@ -135,8 +135,7 @@ def test_a_lost_journal_is_made_anew_from_the_records(apart: bool, tmp_path: Pat
     """Other runs than trials are none of the search's, and what was interrupted runs again."""
     first = make_search(tmp_path, study(), apart=apart)
     ended = run_all(first, mixed, most=4)
-    asked = first.ask()
-    assert asked is not None
+    asked = ask(first)
     ended.append(record(*asked, stop=None, stopped_by="interrupted"))
     spec = ended[0].spec
     ended += [
@@ -149,9 +148,7 @@ def test_a_lost_journal_is_made_anew_from_the_records(apart: bool, tmp_path: Pat
     assert list(states(again)) == ["0000", "0001", "0002", "0003"]
     assert again.num_finished == 4
     assert again.ask() == asked
-    following = again.ask()
-    assert following is not None
-    assert following[0] == "0005"
+    assert ask(again)[0] == "0005"
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -173,8 +170,7 @@ def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path)
 def test_an_open_trial_whose_record_is_told_keeps_its_prior_and_placement(tmp_path: Path) -> None:
     """So that no usual rate is tried twice."""
     killed = make_search(tmp_path, study(), apart=True)
-    asked = killed.ask()
-    assert asked is not None
+    asked = ask(killed)
     (before,) = real_trials(journal_of(killed))
     assert PRIOR in before.user_attrs
     again = make_search(tmp_path, study(), apart=True, runs=by_name([record(*asked, 2.0)]))
@@ -187,10 +183,7 @@ def test_an_open_trial_whose_record_is_told_keeps_its_prior_and_placement(tmp_pa
 def test_a_second_restore_changes_nothing_more(tmp_path: Path) -> None:
     first = make_search(tmp_path, study())
     ended = run_all(first, mixed, most=4)
-    killed, interrupted, untold = first.ask(), first.ask(), first.ask()
-    assert killed is not None
-    assert interrupted is not None
-    assert untold is not None
+    killed, interrupted, untold = (ask(first) for _ in range(3))
     ended.append(record(*interrupted, stop=None, stopped_by="interrupted"))
     ended.append(record(*untold, 2.0))
     runs = by_name(ended)
@@ -210,9 +203,7 @@ def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
     spec = RunSpec(optimizer="sgd", objective={"target": 0.95, "max_train_seconds": 10})  # type: ignore[arg-type]
     again = make_search(tmp_path, study(), runs=by_name([record("0000", spec)]))
     assert states(again) == {}
-    asked = again.ask()
-    assert asked is not None
-    assert asked[0] == "0000"
+    assert ask(again)[0] == "0000"
 
 
 def test_a_lock_that_a_killed_driver_left_is_not_waited_for(
