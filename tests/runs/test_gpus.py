@@ -12,7 +12,7 @@ import pytest
 from raybench.cluster import admission
 from raybench.cluster.admission import Capacity, local_capacity
 from raybench.cluster.layout import Node
-from raybench.commands import cli, diagnose, scale, train, tune
+from raybench.commands import cli
 from raybench.runs import diagnose as diagnose_body
 from raybench.runs import preflight
 from raybench.runs import scale as scale_body
@@ -25,18 +25,16 @@ from tests.training.fake_gpus import FakeNvml
 
 TWO_GPUS = Capacity((Node(16, 2, "n", name="far"),), 0.0)
 SPEC = "{framework: torch, epochs: 1, dataset: {name: digits, image_size: 28}}"
-COMMANDS: dict[str, tuple[Any, Any, str, str]] = {
-    "train": (train, train_body, SPEC, "gpus_per_worker"),
-    "diagnose": (diagnose, diagnose_body, SPEC, "gpus_per_worker"),
+COMMANDS: dict[str, tuple[Any, str, str]] = {
+    "train": (train_body, SPEC, "gpus_per_worker"),
+    "diagnose": (diagnose_body, SPEC, "gpus_per_worker"),
     "tune": (
-        tune,
         tune_body,
         "space: {framework: [torch]}\nobjective: {target: 0.9}\n"
         "dataset: {name: digits, image_size: 28}\n",
         "fixed.gpus_per_worker",
     ),
     "scale": (
-        scale,
         scale_body,
         f"name: s\nnum_workers: [1]\nbase: {SPEC}",
         "base.gpus_per_worker",
@@ -46,10 +44,9 @@ every_command = pytest.mark.parametrize("name", COMMANDS)
 
 
 def run(name: str, *arguments: str) -> int:
-    command, _, text, _ = COMMANDS[name]
+    _, text, _ = COMMANDS[name]
     Path("it.yaml").write_text(text)
-    code: int = command.main(["it.yaml", "--out", "out", *arguments])
-    return code
+    return cli.main([name, "it.yaml", "--out", "out", *arguments])
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +103,7 @@ def test_gpus_that_the_framework_does_not_see_are_refused_by_the_plan(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "framework_sees", lambda framework: Seen())
-    asked = f"{COMMANDS[name][3]}=1"
+    asked = f"{COMMANDS[name][2]}=1"
     assert run(name, "--dry-run", "--set", asked) == cli.WRONG_INPUT
     assert "a worker is given 1 GPU, and torch sees none" in capsys.readouterr().err
 
@@ -154,7 +151,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     def live_session(*given: object) -> Iterator[Cluster]:
         yield Cluster()
 
-    for _, body, _, _ in COMMANDS.values():
+    for body, _, _ in COMMANDS.values():
         monkeypatch.setattr(body, "live_session", live_session)
     monkeypatch.setattr(preflight, "check_gpus_there", lambda nodes, placements: None)
 
@@ -168,7 +165,7 @@ def test_gpus_of_a_cluster_that_nobody_asked_for_are_said(
     said = " ".join(shown.out.split())
     assert "The cluster has 2 GPUs, and none is used: --" in said
     assert "it has begun" in shown.err
-    assert run(name, "--address", "auto", "--set", f"{COMMANDS[name][3]}=1", "--out", "o") == 2
+    assert run(name, "--address", "auto", "--set", f"{COMMANDS[name][2]}=1", "--out", "o") == 2
     assert "none is used" not in capsys.readouterr().out
 
 
@@ -182,6 +179,6 @@ def test_gpus_of_a_cluster_that_the_framework_does_not_see_are_refused(
         raise UserError("torch sees none there.")
 
     monkeypatch.setattr(preflight, "check_gpus_there", check)
-    asked = f"{COMMANDS[name][3]}=1"
+    asked = f"{COMMANDS[name][2]}=1"
     assert run(name, "--address", "auto", "--set", asked) == cli.WRONG_INPUT
     assert "torch sees none there" in capsys.readouterr().err

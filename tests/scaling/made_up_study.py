@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -10,8 +10,8 @@ from raybench.scaling.cells import cell_table
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
-from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from raybench.stats.step_times import StepTimes
+from tests.factories import evaluation, record
 
 PARAMETERS = {
     "mnist_small": 402_442,
@@ -24,7 +24,8 @@ PARAMETERS = {
     "raybench.models.pictures:DecodedDigits": 124_202,
     "raybench.models.pictures:MediumDecodedDigits": 173_354,
 }
-EPOCH_S, EPOCH_STEPS = 1.0, 20
+EPOCH_STEPS = 20
+STEP_TIMES = ("median_s", "p25_s", "p75_s", "p95_s", "max_s", "first_s")
 
 
 @dataclass(frozen=True)
@@ -36,64 +37,33 @@ class Machine:
     compile_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class MadeUp:
-    """As much of `raybench.load(DIR)` as a comparison reads."""
-
-    scaling_study: ScalingStudy
-    machine: Machine
-
-    @cached_property
-    def scaling(self) -> pd.DataFrame:
-        runs, curves = {}, {}
-        for cell in study_cells(self.scaling_study):
-            for number in range(self.scaling_study.repeats):
-                name, spec = cell.repeat(number)
-                curves[name] = self._curve(spec)
-                runs[name] = self._record(name, cell.name, spec, curves[name])
-        return cell_table(self.scaling_study, runs, curves)
-
-    def _curve(self, spec: RunSpec) -> list[Evaluation]:
-        step = self.machine.step_s(spec)
-        steps = StepTimes(
-            num=EPOCH_STEPS,
-            median_s=step,
-            p25_s=step,
-            p75_s=step,
-            p95_s=step,
-            max_s=step,
-            first_s=step,
-        )
-        samples = EPOCH_STEPS * spec.global_batch_size
-        return [
-            Evaluation(
-                index=index,
-                epoch=index + 1.0,
-                samples=(index + 1) * samples,
-                train_s=(index + 1) * EPOCH_STEPS * step,
-                train_loss=1.0,
-                value=self.machine.accuracy(spec),
-                learning_rate=spec.learning_rate,
-                samples_per_s=spec.global_batch_size / step,
-                best_value=self.machine.accuracy(spec),
-                stop="epochs" if index else None,
-                steps=steps,
+def cells_on(machine: Machine, study: ScalingStudy) -> pd.DataFrame:
+    """Return the table of a study's cells; a run is two epochs, all its steps take as long."""
+    runs, curves = {}, {}
+    for cell in study_cells(study):
+        for name, spec in map(cell.repeat, range(study.repeats)):
+            step_s, value = machine.step_s(spec), machine.accuracy(spec)
+            samples, epoch_s = EPOCH_STEPS * spec.global_batch_size, EPOCH_STEPS * step_s
+            usual: dict[str, Any] = {
+                "value": value,
+                "samples_per_s": spec.global_batch_size / step_s,
+            }
+            usual["steps"] = StepTimes(num=EPOCH_STEPS, **dict.fromkeys(STEP_TIMES, step_s))
+            curves[name] = [
+                evaluation((i + 1) * epoch_s, index=i, samples=(i + 1) * samples, **usual)
+                for i in range(2)
+            ]
+            target = spec.objective.target
+            usual |= {"samples": 2 * samples, "stop": "epochs", "source": cell.name}
+            ended = record(name, spec, 2 * epoch_s, role="scaling", index=1, **usual)
+            runs[name] = replace(
+                ended,
+                num_parameters=PARAMETERS.get(spec.workload),
+                workers_per_node=(spec.num_workers,),
+                ledger=ended.ledger | {"train": 2 * epoch_s, "compile": machine.compile_s},
+                time_to_target_s=epoch_s if target is not None and value >= target else None,
             )
-            for index in range(2)
-        ]
-
-    def _record(self, name: str, cell: str, spec: RunSpec, curve: list[Evaluation]) -> RunRecord:
-        outcome = RunOutcome(
-            evaluation=curve[-1],
-            is_over=True,
-            num_parameters=PARAMETERS.get(spec.workload),
-            workers_per_node=(spec.num_workers,),
-            ledger={"train": curve[-1].train_s, "compile": self.machine.compile_s},
-        )
-        record = outcome.record(name, spec, role="scaling", source=cell, stopped_by="interrupted")
-        target = spec.objective.target
-        is_reached = target is not None and curve[-1].value >= target
-        return replace(record, time_to_target_s=curve[0].train_s if is_reached else None)
+    return cell_table(study, runs, curves)
 
 
 def usual(spec: RunSpec) -> float:
@@ -104,6 +74,5 @@ def usual(spec: RunSpec) -> float:
 
 
 def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
-    results = MadeUp(STUDIES[name].study(quick), machine)
-    found = STUDIES[name].compare(results.scaling_study, results.scaling)
-    return {one.claim: one for one in found}
+    study = STUDIES[name].study(quick)
+    return {one.claim: one for one in STUDIES[name].compare(study, cells_on(machine, study))}

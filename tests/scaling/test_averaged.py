@@ -91,14 +91,6 @@ def test_intervals_are_wider_where_predictions_missed_theirs() -> None:
     assert min(np.array(widths[1][3:]) / np.array(widths[0][3:])) > 2
 
 
-def test_a_known_network_narrows_what_one_host_says_of_many() -> None:
-    rows = Observed.of([(cell, affine(cell)) for cell in cells(1, 2, 4, 8)])
-    asked = [Cell(32, 4, 64)]
-    guessed = ThroughputModel.fit(rows).predict(asked)[0]
-    known = ThroughputModel.fit(rows, PRIORS | {"log_network": (0.2, 0.2)}).predict(asked)[0]
-    assert known.high_s / known.low_s < 0.7 * guessed.high_s / guessed.low_s
-
-
 def test_ernest_is_exact_for_its_own_law() -> None:
     rows = [(cell, affine(cell)) for cell in cells(1, 2, 4)]
     assert ernest(rows, cells(64)) == pytest.approx([affine(cell) for cell in cells(64)], rel=1e-6)

@@ -75,18 +75,17 @@ def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["framework", "workload", "dataset.repeat", "placement_strategy", "cpus_per_worker"]
+    ("key", "one", "other"),
+    [
+        ("framework", "torch", "tensorflow"),
+        ("workload", "mnist_small", "mnist_large"),
+        ("dataset.repeat", 1, 2),
+        ("placement_strategy", "pack", "spread"),
+        ("cpus_per_worker", 1, 2),
+    ],
 )
-def test_a_baseline_is_of_the_same_kind(key: str) -> None:
+def test_a_baseline_is_of_the_same_kind(key: str, one: Any, other: Any) -> None:
     """Two values of `key`, the second one's single worker not run: it has no speed-up."""
-    values: dict[str, list[Any]] = {
-        "framework": ["torch", "tensorflow"],
-        "workload": ["mnist_small", "mnist_large"],
-        "dataset.repeat": [1, 2],
-        "placement_strategy": ["pack", "spread"],
-        "cpus_per_worker": [1, 2],
-    }
-    one, other = values[key]
     made = ((one, 1), (one, 2), (other, 2))
     cells = [Cell(changes={key: value, "num_workers": workers}) for value, workers in made]
     study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
@@ -206,18 +205,6 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     assert table["memory_peak_bytes"].tolist() == [102, 102]
     assert table["gpu_utilization"].tolist() == [0.5, 0.5]
     assert table["num_steps"].tolist() == [18, 18]
-
-
-def test_accuracy_and_time_to_target_are_medians_with_misses_as_infinite() -> None:
-    study = study_of(scaling="weak", repeats=3)
-    runs, curves = run_of(study)
-    for repeat, seconds in enumerate((1.0, None, None)):
-        name = f"0000-r{repeat}"
-        runs[name] = replace(runs[name], time_to_target_s=seconds)
-    one = at(cell_table(study, runs, curves), num_workers=1)
-    assert one["accuracy"] == pytest.approx(0.9)
-    assert one["reached"] == 1
-    assert one["time_to_target_s"] == np.inf
 
 
 def test_a_study_without_runs_is_an_empty_table() -> None:

@@ -3,7 +3,6 @@
 import csv
 import itertools
 import math
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -104,13 +103,6 @@ def test_a_file_of_cells_is_predicted_row_by_row(several: Path, tmp_path: Path) 
     assert len(found) == 3
 
 
-def test_the_same_call_writes_the_same_file(several: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "1.csv", tmp_path / "2.csv"
-    for out in (first, second):
-        assert run("--fit", several, "--predict", "64", "--out", out) == cli.DONE
-    assert first.read_bytes() == second.read_bytes()
-
-
 def test_without_predict_the_fit_is_told_alone(several: Path, capsys) -> None:
     assert run("--fit", several) == cli.DONE
     printed = capsys.readouterr().out
@@ -150,42 +142,36 @@ def test_nodes_are_as_full_as_the_fullest_measured() -> None:
     assert {(cell.batch_size_per_worker, cell.accumulate) for cell in asked} == {(32, 1), (16, 2)}
 
 
+GREATER, WHOLE = "input should be greater than ", "input should be a valid integer"
+
+
+ROWS = [
+    ("", "has no rows below the names of its columns"),
+    ("1,1,32,0.1\n", "has one row, which says nothing of how a training scales"),
+    ("1,1,32,0.1\n2,1,32\n", "row 3: has 3 values, the first line names 4 columns"),
+    ("\n1,1,32,0.1\n0,1,32,0.1\n", f"row 4: num_workers '0': {GREATER}or equal to 1"),
+    ("1,1,32,0.1\n1.5,1,32,0.1\n", f"row 3: num_workers '1.5': {WHOLE}"),
+    ("1,1,-8,0.1\n1,1,8,1\n", f"row 2: batch_size_per_worker '-8': {GREATER}"),
+    ("1,1,1e300,0.1\n1,1,8,1\n", "row 2: batch_size_per_worker '1e300': input should be a"),
+    ("1,1,8,0\n1,1,8,1\n", f"row 2: step_s '0': {GREATER}0"),
+    ("1,1,8,fast\n1,1,8,1\n", "row 2: step_s 'fast': input should be a valid number"),
+    ("1,1,8,nan\n1,1,8,1\n", "row 2: step_s 'nan': input should be"),
+    ("1,1,8,\n1,1,8,1\n", "row 2: step_s '': field required"),
+    ("2,4,8,1\n1,1,8,1\n", "row 2: num_nodes 4 is more than its num_workers, 2"),
+    ('1,1,8,"1\n', "row"),
+]
+"""Below HEAD, and what is said of them."""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "its first line must name num_workers, num_nodes, batch_size_per_worker, step_s"),
-        (f"{HEAD}\n", "has no rows below the names of its columns"),
-        (f"{HEAD}\n1,1,32,0.1\n", "has one row, which says nothing of how a training scales"),
         ("num_workers,num_nodes,step_s\n1,1,1\n", "batch_size_per_worker stands there 0 times"),
         (f"{HEAD},step_s\n1,1,1,1,1\n", "step_s stands there 2 times"),
-        (f"{HEAD}\n1,1,32,0.1\n2,1,32\n", "row 3: has 3 values, the first line names 4 columns"),
-        (
-            f"{HEAD}\n\n1,1,32,0.1\n0,1,32,0.1\n",
-            "row 4: num_workers '0': input should be greater than or equal to 1",
-        ),
-        (
-            f"{HEAD}\n1,1,32,0.1\n1.5,1,32,0.1\n",
-            "row 3: num_workers '1.5': input should be a valid integer",
-        ),
-        (
-            f"{HEAD}\n1,1,-8,0.1\n1,1,8,1\n",
-            "row 2: batch_size_per_worker '-8': input should be greater",
-        ),
-        (
-            f"{HEAD}\n1,1,1e300,0.1\n1,1,8,1\n",
-            "row 2: batch_size_per_worker '1e300': input should be a valid",
-        ),
-        (f"{HEAD}\n1,1,8,0\n1,1,8,1\n", "row 2: step_s '0': input should be greater than 0"),
-        (f"{HEAD}\n1,1,8,fast\n1,1,8,1\n", "row 2: step_s 'fast': input should be a valid number"),
-        (f"{HEAD}\n1,1,8,nan\n1,1,8,1\n", "row 2: step_s 'nan': input should be"),
-        (f"{HEAD}\n1,1,8,\n1,1,8,1\n", "row 2: step_s '': field required"),
-        (f"{HEAD}\n2,4,8,1\n1,1,8,1\n", "row 2: num_nodes 4 is more than its num_workers, 2"),
-        (
-            f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n",
-            "row 2: accumulate '0': input should be greater",
-        ),
+        (f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n", f"row 2: accumulate '0': {GREATER}"),
         (b"\xff\xfe1", "is not a text file in UTF-8"),
-        (f'{HEAD}\n1,1,8,"1\n', "row"),
+        *((f"{HEAD}\n{rows}", words) for rows, words in ROWS),
     ],
 )
 def test_a_wrong_file_is_one_sentence(
@@ -229,14 +215,6 @@ def test_a_model_that_was_not_measured_is_named(several: Path, tmp_path: Path, c
     assert "has resnet on T4, resnet on A100, bert on T4" in line
 
 
-def test_questions_without_models_are_for_all_of_them(several: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "asked.csv"
-    asked.write_text("num_workers,num_nodes,batch_size_per_worker\n4,2,8\n")
-    found, _ = cells_matched(str(asked), read_measurements(several))
-    groups = [("resnet", "T4"), ("resnet", "A100"), ("bert", "T4")]
-    assert found == {group: [Cell(4, 2, 8)] for group in groups}
-
-
 @pytest.mark.parametrize(
     ("out", "words"),
     [
@@ -262,15 +240,6 @@ def test_out_needs_predict_and_fit_runs_no_study(good: Path, capsys) -> None:
         assert run("--fit", good, *given) == cli.WRONG_INPUT
         said = capsys.readouterr().err
         assert f"{name}: is of a study, and --fit runs none" in said
-
-
-def test_help_says_what_is_read_and_how_nodes_follow(capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("--help")
-    assert ended.value.code == cli.DONE
-    text = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "on nodes as full as the fullest measured" in text
-    assert "step_s, low_s and high_s (90 %)" in text
 
 
 def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path, capsys) -> None:

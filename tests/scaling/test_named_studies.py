@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from made_up_study import Machine, MadeUp, compared, usual
+from made_up_study import Machine, cells_on, compared, usual
 
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.scaling.published import NOT_MEASURED, STUDIES, Claim, claim, grouped, measured
@@ -74,27 +74,27 @@ def test_every_claim_is_told_of_a_quick_study(name: str) -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_of_which_nothing_was_measured_says_so(name: str) -> None:
-    results = MadeUp(STUDIES[name].study(True), Machine(usual))
-    found = STUDIES[name].compare(results.scaling_study, results.scaling.assign(n=0))
+    study = STUDIES[name].study(True)
+    found = STUDIES[name].compare(study, cells_on(Machine(usual), study).assign(n=0))
     assert {one.holds for one in found} == {None}
     assert {one.ours for one in found} == {"not measured here"}
 
 
-def test_a_claim_is_of_the_values_that_are_known() -> None:
-    def of(*values: float) -> Claim:
-        return claim("It is fast", "2 times", values, lambda value: value > 1)
+def of(*values: float) -> Claim:
+    return claim("It is fast", "2 times", values, lambda value: value > 1)
 
+
+def test_a_claim_is_of_the_values_that_are_known() -> None:
     assert of(math.nan, 2.0, math.inf, 4.0) == of(2.0, 4.0)
     assert of(math.nan, 2.0).ours == "2 times"
     assert of(math.nan) == of() == Claim("It is fast", "2 times", NOT_MEASURED, None)
 
 
 def test_a_claim_that_pairs_disagree_on_is_not_told() -> None:
-    def of(*values: float) -> bool | None:
-        return claim("It is fast", "2 times", values, lambda value: value > 1).holds
-
-    assert [of(2.0), of(2, 2, 0.5, 3), of(2, 2, 0.5), of(2, 0.5)] == [True, True, None, None]
-    assert [of(0.5), of(0.5, 0.5, 2, 0.5), of(0.5, 0.5, 2)] == [False, False, None]
+    told = [of(2.0), of(2, 2, 0.5, 3), of(2, 2, 0.5), of(2, 0.5)]
+    assert [one.holds for one in told] == [True, True, None, None]
+    told = [of(0.5), of(0.5, 0.5, 2, 0.5), of(0.5, 0.5, 2)]
+    assert [one.holds for one in told] == [False, False, None]
 
 
 FIGURES = [
@@ -105,12 +105,12 @@ FIGURES = [
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_cell_without_figures_is_left_out_of_every_claim(name: str) -> None:
-    results = MadeUp(STUDIES[name].study(True), Machine(usual, compile_s=1.0))
-    scaling = results.scaling
+    study = STUDIES[name].study(True)
+    scaling = cells_on(Machine(usual, compile_s=1.0), study)
     for row in range(len(scaling)):
         holes = scaling.copy()
         holes.loc[row, FIGURES] = math.nan
-        for one in STUDIES[name].compare(results.scaling_study, holes):
+        for one in STUDIES[name].compare(study, holes):
             assert "nan" not in one.ours, one
             assert one.holds is None or one.ours != "not measured here", one
 
@@ -133,8 +133,8 @@ def test_workloads_of_the_studies_train_in_their_framework() -> None:
 
 
 def test_pairs_differ_in_nothing_else() -> None:
-    results = MadeUp(STUDIES["synthetic_throughput"].study(True), Machine(usual))
-    cells = measured(results.scaling_study, results.scaling)
+    study = STUDIES["synthetic_throughput"].study(True)
+    cells = measured(study, cells_on(Machine(usual), study))
     points = [(one, one.number("samples_per_s")) for one in cells]
     for group in grouped(points, ["num_workers"]):
         (one, _), (other, _) = (group[at] for at in sorted(group))

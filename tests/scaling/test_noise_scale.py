@@ -36,18 +36,6 @@ def test_no_bias_however_samples_are_spread(sizes) -> None:
         assert np.mean(found) == pytest.approx(truth, abs=4 * error)
 
 
-def test_the_sizes_of_an_uneven_last_batch_matter() -> None:
-    """Taken for even, the noise of an uneven step is off by far."""
-    rng = np.random.default_rng(1)
-    steps = [norms(rng, (64, 2)) for _ in range(5_000)]
-    even, uneven = (
-        np.mean([noise_terms(*step, sizes).noise for step in steps])
-        for sizes in ((33, 33), (64, 2))
-    )
-    assert uneven == pytest.approx(TRACE, rel=0.05)
-    assert even > 3 * TRACE
-
-
 def of_steps(steps, sizes, each=1):
     """The noise scales of evaluations after so many steps."""
     terms = [noise_terms(*step, sizes) for step in steps]

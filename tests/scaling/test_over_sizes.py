@@ -147,6 +147,7 @@ def test_what_lies_on_no_line_is_said_before_the_large_trials(tmp_path, capsys) 
         ),
         ({}, ["--trials", "0"], "must be 1 at least"),
         ({"mnist_large": "tests.scaling.test_over_sizes:Plain"}, [], "--size"),
+        ({}, ["same"], "models of one size"),
     ],
 )
 def test_a_mistake_is_one_sentence(changes, arguments, says, studies, tmp_path, capsys) -> None:
@@ -154,12 +155,8 @@ def test_a_mistake_is_one_sentence(changes, arguments, says, studies, tmp_path, 
     for old, new in changes.items():
         text = text.replace(old, new)
     (file := tmp_path / "large.yaml").write_text(text)
+    if arguments == ["same"]:  # of one size nothing is learnt about others
+        studies, arguments = studies[:1] * 2, []
     code = transfer.main([*studies, "--to", str(file), *arguments])
     assert code == cli.WRONG_INPUT
     assert says in capsys.readouterr().err
-
-
-def test_studies_of_one_size_say_nothing_of_others(studies, tmp_path, capsys) -> None:
-    (file := tmp_path / "large.yaml").write_text(LARGE)
-    assert transfer.main([studies[0], studies[0], "--to", str(file)]) == cli.WRONG_INPUT
-    assert "one size" in capsys.readouterr().err

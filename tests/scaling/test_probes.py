@@ -26,6 +26,7 @@ from raybench.scaling.shares import (
 )
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
+from tests.factories import evaluation
 
 MIXED = {"compute": 0.04, "overhead": 0.01, "exchange": 0.03, "reading": 0.02}
 
@@ -139,19 +140,8 @@ def dataset_of(number: int, shape: tuple[int, ...] = (4, 4, 1)) -> Dataset:
 
 
 def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
-    return [
-        Evaluation(
-            index=index,
-            epoch=0.0,
-            samples=seen,
-            train_s=trained,
-            train_loss=0.0,
-            value=0.0,
-            learning_rate=0.1,
-            samples_per_s=0.0,
-        )
-        for index, (trained, seen) in enumerate(zip(seconds, samples, strict=True))
-    ]
+    pairs = enumerate(zip(seconds, samples, strict=True))
+    return [evaluation(trained, index=i, samples=seen) for i, (trained, seen) in pairs]
 
 
 def test_the_first_interval_is_left_out_and_a_stall_is_borne() -> None:
@@ -205,9 +195,6 @@ def test_synthetic_samples_fit_the_memory_and_have_the_shape() -> None:
     assert found.num_classes == 3
     assert found.num_samples * 600 * 600 * 3 <= SYNTHETIC_BYTES
     assert synthetic_like(dataset_of(50), 10**9).num_samples == 50
-
-
-def test_vectors_are_no_images() -> None:
     assert synthetic_like(dataset_of(50, (8,)), 50).shape == [8]
 
 

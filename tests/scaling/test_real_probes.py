@@ -67,22 +67,14 @@ def diagnosed(spec: RunSpec, slowed: Callable[[Dataset], Dataset]) -> Verdict:
     return judge(spec, times)
 
 
-# The other kinds in TensorFlow, where every probe traces anew, are for the benchmark below.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "framework"),
-    [
-        ("input", "torch"),
-        *(
-            pytest.param(*case, marks=pytest.mark.all)
-            for case in (("compute", "torch"), ("overhead", "torch"))
-        ),
-    ],
+    "kind",
+    ["input", *(pytest.param(one, marks=pytest.mark.all) for one in ("compute", "overhead"))],
 )
-@pytest.mark.usefixtures("tensorflow_on_one_thread")
-def test_a_training_is_bound_by_what_it_was_made_to_be(kind: str, framework: str) -> None:
-    pytest.importorskip(framework)
-    spec = RunSpec(framework=framework, dataset=DATA, **CASES[kind])  # type: ignore[arg-type]
+def test_a_training_is_bound_by_what_it_was_made_to_be(kind: str) -> None:
+    pytest.importorskip("torch")
+    spec = RunSpec(framework="torch", dataset=DATA, **CASES[kind])  # type: ignore[arg-type]
     found = diagnosed(spec, late if kind == "input" else lambda data: data)
     # Other tests share the processor, and hide what takes microseconds: then it says so.
     assert found.kind in (kind, NOT_SURE), found.sentence

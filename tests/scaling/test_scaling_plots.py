@@ -98,22 +98,15 @@ def test_a_study_without_a_complete_run_draws_nothing(results, monkeypatch) -> N
     assert not SCALING_FIGURES["values"].applies(results)
 
 
+def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
+    cells = {"series": "torch, cnn", "num_workers": [1, 2, 4, 8], "batch_size_per_worker": 64}
+    seen = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
+    more = {"low": [90.0, 170.0, 250.0, 300.0], "high": [110.0, 210.0, 450.0, 900.0]}
+    return seen.head(2), seen.assign(**more, extrapolated=[False, False, True, True])
+
+
 def test_an_extrapolation_is_drawn_as_one() -> None:
-    predicted = pd.DataFrame(
-        {
-            "series": "a",
-            "num_workers": [1, 2, 4, 8],
-            "batch_size_per_worker": 64,
-            "samples_per_s": [1.0, 2.0, 4.0, 7.0],
-            "low": [0.9, 1.8, 3.0, 4.0],
-            "high": [1.1, 2.2, 5.0, 9.0],
-            "extrapolated": [False, False, True, True],
-        }
-    )
-    measured = predicted.head(2)[
-        ["series", "num_workers", "batch_size_per_worker", "samples_per_s"]
-    ]
-    (axes,) = predicted_figure(measured, predicted).axes
+    (axes,) = predicted_figure(*made_model()).axes
     known, beyond, dots = axes.lines
     assert (list(known.get_xdata()), known.get_linestyle()) == ([1, 2], "-")
     assert (list(beyond.get_xdata()), beyond.get_linestyle()) == ([2, 4, 8], "--")
@@ -133,13 +126,6 @@ def test_more_cells_than_fit_are_named(tmp_path) -> None:
     assert "2 more cells" in figure.axes[0].get_title("left")
 
 
-def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
-    cells = {"series": "torch, cnn", "num_workers": [1, 2, 4], "batch_size_per_worker": 64}
-    seen = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0]})
-    more = {"low": [90.0, 170.0, 250.0], "high": [110.0, 210.0, 450.0]}
-    return seen.head(2), seen.assign(**more, extrapolated=[False, False, True])
-
-
 def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
     model, plan = SCALING_FIGURES["predicted"], SCALING_FIGURES["plan"]
     assert not model.applies(results)
@@ -152,7 +138,7 @@ def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
     pd.testing.assert_frame_equal(again[measured.columns], measured)
     pd.testing.assert_frame_equal(lines[predicted.columns], predicted)
     assert len(model.draw(results).axes) == 1
-    assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes"]
+    assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes", "yes"]
     path.write_text(path.read_text().replace("190.0", "fast"))
     with pytest.raises(UserError, match=r"model\.csv: cannot be read \(.*fast.*; delete it"):
         read_model(results)

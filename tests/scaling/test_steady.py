@@ -11,35 +11,39 @@ from raybench.scaling.runs import first_epoch_seconds, steady
 from raybench.stats.step_times import StepTimes
 from tests.runs.made_up import EPOCH, point, timed
 
-STEPS: dict[str, Any] = {
-    "num": 10,
-    "median_s": 0.1,
-    "p25_s": 0.09,
-    "p75_s": 0.12,
-    "p95_s": 0.2,
-    "max_s": 0.3,
-    "first_s": 0.15,
-}
-
+STEPS: dict[str, Any] = {"num": 10, "max_s": 0.3, "first_s": 0.15}
+STEPS |= {"median_s": 0.1, "p25_s": 0.09, "p75_s": 0.12, "p95_s": 0.2}
 QUANTILES = ("step_p25_s", "step_median_s", "step_p75_s", "step_p95_s")
 
 
-def test_the_first_epoch_is_no_part_of_it() -> None:
-    slow = [point(0, 10.0), *(point(i, 1000.0, train_s=100 + i) for i in (1, 2))]
-    found = steady(slow, 50)
-    assert found["step_median_s"] == pytest.approx(0.05)
-    assert found["mean_step_s"] == pytest.approx(0.05)
-    assert found["is_warm"]
-    assert first_epoch_seconds(slow) == (100, EPOCH)
+SLOW = 10.0
+"""Samples/s of a first epoch; of the others 1,000, which are steps of 0.05 s at a batch of 50."""
 
 
-def test_evaluations_within_the_first_epoch_are_left_out_too() -> None:
+@pytest.mark.parametrize(
+    ("rates", "epochs", "is_warm", "first"),
+    [
+        ([SLOW, 1000.0, 1000.0], 1, True, (100.0, EPOCH)),
+        # Evaluations within the first epoch are left out too.
+        ([SLOW] * 4 + [1000.0] * 4, 4, True, (400.0, 4 * EPOCH)),
+        # A run that is too short says so; of part of an epoch the first evaluation is left out.
+        ([1000.0], 1, False, (1.0, EPOCH)),
+        ([1000.0, 1000.0], 1, True, (1.0, EPOCH)),
+        ([SLOW, 1000.0], 4, False, (101.0, 2 * EPOCH)),
+    ],
+)
+def test_the_first_epoch_is_no_part_of_it(
+    rates: list[float], epochs: int, is_warm: bool, first: tuple[float, int]
+) -> None:
+    """Evaluations after EPOCH samples each, so many to an epoch."""
+    ends = np.cumsum(EPOCH / np.array(rates)).tolist()
     curve = [
-        point(i, 10.0 if i < 4 else 1000.0, epoch=(i + 1) / 4, train_s=float(i)) for i in range(8)
+        point(i, rate, epoch=(i + 1) / epochs, train_s=ends[i]) for i, rate in enumerate(rates)
     ]
     found = steady(curve, 50)
-    assert found["step_median_s"] == pytest.approx(0.05)
-    assert first_epoch_seconds(curve) == (3.0, 4 * EPOCH)
+    assert (found["step_median_s"], found["mean_step_s"]) == pytest.approx((0.05, 0.05))
+    assert found["is_warm"] == is_warm
+    assert first_epoch_seconds(curve) == pytest.approx(first)
 
 
 def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
@@ -50,15 +54,6 @@ def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
     assert found["step_median_s"] == pytest.approx(0.1)
     assert found["longest_step_s"] == pytest.approx(720)
     assert found["mean_step_s"] == pytest.approx((7200 + 8) / 90)
-
-
-def test_a_stall_of_the_first_epoch_is_the_longest_step() -> None:
-    slow = [point(0, 1.0), point(1, 1000.0, train_s=1001.0), point(2, 1000.0, train_s=1002.0)]
-    found = steady(slow, 100)
-    assert (found["step_median_s"], found["longest_step_s"]) == pytest.approx((0.1, 100))
-    curve = [timed(slow[0], **STEPS | {"max_s": 990.0}), *(timed(one, **STEPS) for one in slow[1:])]
-    found = steady(curve, 100)
-    assert (found["step_p95_s"], found["longest_step_s"]) == pytest.approx((0.2, 990.0))
 
 
 def test_times_of_steps_count_before_intervals() -> None:
@@ -90,20 +85,6 @@ def test_quantiles_are_those_of_all_steps_and_not_of_the_usual_interval(
     points = enumerate([parts[0], *parts])  # the first one is the warm-up
     found = steady([replace(point(i, 1.0), steps=steps_of(part)) for i, part in points], 50)
     assert [found[name] for name in QUANTILES] == pytest.approx(expected, rel=0.04)
-
-
-@pytest.mark.parametrize(("number", "is_warm"), [(1, False), (2, True)])
-def test_a_run_that_is_too_short_says_so(number: int, is_warm: bool) -> None:
-    found = steady([point(i, 1000.0) for i in range(number)], 50)
-    assert found["is_warm"] == is_warm
-    assert found["step_median_s"] == pytest.approx(0.05)
-
-
-def test_part_of_an_epoch_leaves_its_first_evaluation_out() -> None:
-    curve = [point(i, (10.0, 1000.0)[i], epoch=(i + 1) / 4, train_s=i + 1.0) for i in range(2)]
-    found = steady(curve, 50)
-    assert not found["is_warm"]
-    assert found["step_median_s"] == pytest.approx(0.05)
 
 
 def test_nothing_comes_of_nothing() -> None:
