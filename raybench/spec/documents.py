@@ -290,7 +290,9 @@ def _check_numbers(content: Any, source: str, path: str = "") -> None:
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
-    path = [str(part) for part in detail["loc"]]
+    # Of what may be a number or a mapping, pydantic names the kind as if it were a key.
+    kinds = ("constrained-", "dict[")
+    path = [part for part in map(str, detail["loc"]) if not part.startswith(kinds)]
     key = ".".join(path)
     if detail["type"] == "extra_forbidden":
         allowed = _keys_at(model, path[:-1])
