@@ -133,6 +133,7 @@ FLAGS = [
     given("needs 16,735.9 GiB", "--set", "dataset.image_size=100000"),
     given("beyond float32", "--price", "1e300"),
     given("'price'", "--price", "nan"),
+    given("'price.A100': input should be greater", "--set", "price={A100: -1}"),
     given("'search.time_budget_s'", "--time-budget", "inf"),
     given("'search.seed'", "--seed", "4294967296"),
     given("beyond 64 bits", "--trials", "1" + "0" * 30),

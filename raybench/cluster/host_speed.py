@@ -114,12 +114,13 @@ def compared(host: str, now: Speed, before: Speed, than: str) -> tuple[float, st
             continue
         times = typical(kind, now[kind]) / typical(kind, before[kind])
         size = max(times, 1 / times)
+        slower, quicker = (now, before) if times > 1 else (before, now)
+        is_off = size >= limit and differ(kind, slower[kind], quicker[kind])
         # A part that is faster hides none that is slower, nor do a transfer's chances others.
-        if (times >= limit, size) <= order or (kind == "network" and size < limit):
+        if (times >= limit, size) <= order or (kind == "network" and not is_off):
             continue
         worst, said, order = times, "", (times >= limit, size)
-        slower, quicker = (now, before) if times > 1 else (before, now)
-        if size >= limit and differ(kind, slower[kind], quicker[kind]):
+        if is_off:
             taken = now.get(TAKEN, [0.0])[0]
             if times < 1:
                 advice = "it was slowed then"

@@ -128,7 +128,8 @@ def said(results: Study) -> Said:
 
 
 def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
-    fastest, cheapest, billed = facts.fastest, facts.cheapest, as_billed(results)
+    fastest, cheapest = facts.fastest, facts.cheapest
+    billed = as_billed(results, cheapest.trial)
     what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
     if results.is_timed and facts.is_one:
         what = f"fastest and the cheapest{billed}"
@@ -156,13 +157,16 @@ def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str,
     said = f"Of these the soonest is {soonest}, {duration(seconds[soonest])} of training"
     if not all(one.is_proven for one in facts.values()):
         said += " (not confirmed on all of them)"
+    files = f"best.yaml and cheapest.yaml are of {next(iter(facts))}."
     cheap = {kind: one.cheapest for kind, one in facts.items()}
     bills = {kind: bill_of(results, one.cost, one.trial) for kind, one in cheap.items()}
     billed = {kind: bill.billed for kind, bill in bills.items() if bill is not None}
     if len(billed) < len(facts):
-        return [(f"{said}; a price of each (`price: {{A100: 2}}`) would tell the cheapest.",)]
+        said += "; a price of each (`price: {A100: 2}`) would tell the cheapest."
+        return [(said, files)]
     cheapest = min(billed, key=billed.__getitem__)
-    return [(f"{said}; the cheapest is {cheapest}, {billed[cheapest]:.3g} as billed.",)]
+    said += f"; the cheapest is {cheapest} (trial {cheap[cheapest].trial}), "
+    return [(f"{said}{billed[cheapest]:.3g} as billed.", files)]
 
 
 def named(results: Study, trial: str) -> str:
@@ -274,7 +278,7 @@ def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
     if once := facts.every_once:
         lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     is_turned = fast.printed_s > cheap.printed_s
-    if not as_billed(results):
+    if not as_billed(results, cheap.trial):
         costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
         is_turned = is_turned or costs[0] < costs[1]
     are_alone = fast.hits and cheap.hits and fast.how_run == cheap.how_run == ALONE

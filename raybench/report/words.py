@@ -97,9 +97,9 @@ def refuted_words(results: Study, trial: str) -> str:
     return f"reached it once, in 0 of {runs} with new seeds"
 
 
-def as_billed(results: Study) -> str:
+def as_billed(results: Study, trial: str) -> str:
     """Return what stands behind "cheapest" in a study that names a price."""
-    return "" if results.study["study"].get("price") is None else " as billed"
+    return "" if bill_of(results, 0.0, trial) is None else " as billed"
 
 
 class Bill(NamedTuple):
@@ -121,7 +121,7 @@ def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> 
     runs = [results.runs[name] for name in names]
     price = results.study["study"].get("price")
     if isinstance(price, dict):  # None of a model that it does not name, and of several
-        models = {model for run in runs for model in run.accelerators}
+        models = {model for run in runs for model in run.accelerators or ["CPU"]}
         price = price.get(models.pop()) if len(models) == 1 else None
     if price is None:
         return None

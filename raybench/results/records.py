@@ -263,7 +263,7 @@ class _Objective(_Checked):
 
 class _Study(_Checked):
     objective: _Objective
-    price: float | None = None
+    price: float | dict[str, float] | None = None
     space: dict[Any, Any] = {}
 
 

@@ -207,13 +207,17 @@ class Document(BaseModel):
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError.
 
-    A key that there is not comes before one that is missing: it may be that one, misspelt.
+    A key that there is not comes before one that is missing: it may be that one, misspelt. Of what
+    may be a number or a mapping, what is wrong in the mapping comes before that it is no number.
     """
     _check_numbers(content, source)
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        first = min(
+            error.errors(),
+            key=lambda one: (one["type"] != "extra_forbidden", one["type"] == "float_type"),
+        )
         raise UserError(_sentence(first, model, source)) from None
 
 

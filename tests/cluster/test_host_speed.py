@@ -54,6 +54,12 @@ def test_a_fast_link_hides_no_slow_core() -> None:
     assert list(slow_hosts(hosts)) == ["sick"]
 
 
+def test_a_lucky_transfer_hides_no_slow_core() -> None:
+    one, sick = speed(1), speed(3, compute=1.3)
+    one["network"], sick["network"] = [0.010, *[0.012] * 8], [0.016] * 9
+    assert "arithmetic" in slow_hosts({"a": one, "sick": sick})["sick"][1]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_is_no_slow_host(seed: int) -> None:
     for noise, times in ((0.02, 1.0), (0.02, 1.05), (0.3, 1.1)):

@@ -35,9 +35,8 @@ fixed: {{num_workers: 1, batch_size_per_worker: 32, eval_every_samples: 2874}}
 SOON = """
 from raybench.results import lock
 lock.LEASE_BEAT_S, lock.LEASE_STALE_S = 1.0, 15.0
-from raybench.commands.cli import leave
-from raybench.commands.tune import main
-leave(main())
+from raybench.commands.cli import leave, tune
+leave(tune.main())
 """
 """The command, which takes an owner of the study for dead after 15 s and not 60."""
 

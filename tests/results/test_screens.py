@@ -206,9 +206,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_study_is_said_as_it_was_found_good(folder, name):
     case = CASES[name] if isinstance(CASES[name], tuple) else (CASES[name],)
     lines, objective, more = (*case, *(OBJECTIVE, {})[len(case) - 1 :])
-    results = results_folder(folder, lines, objective=objective)
-    results.study["study"] |= more
-    checked(name, results)
+    checked(name, results_folder(folder, lines, objective=objective, study=more))
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,8 @@ def predicted_rows(results: Study) -> pd.DataFrame:
     columns = ["trial", *SPLIT, "batch"]
     seen = set(batch_rows(results)[columns].itertuples(index=False, name=None))
     is_new = [one not in seen for one in found[columns].itertuples(index=False, name=None)]
-    return found[np.array(is_new, dtype=bool)]
+    found = found[np.array(is_new, dtype=bool)].sort_values("outcome", kind="stable")
+    return found.drop_duplicates(columns)  # the fastest model of GPU, and compilation
 
 
 def _measured(axes: Axes, here: pd.DataFrame, names: list[str], part: float, *, sign: int) -> int:
