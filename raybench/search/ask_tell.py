@@ -5,6 +5,7 @@ simulated clock; the other methods are for a session's beginning and end.
 """
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -62,6 +63,7 @@ class Search:
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
         is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
         left_s: Callable[[], float] = lambda: math.inf,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
         self._infeasible = infeasible = Infeasible(
@@ -77,7 +79,7 @@ class Search:
                 num_failed=lambda: infeasible.num_failed,
             )
         self._study, self._policy, self._left_s = study, policy, left_s
-        self._num_told, self._left_at_first_s = 0, math.inf
+        self._num_told, self._clock, self._began = 0, clock, math.nan
         self._sampled = space if factors is None else factors.sampled
         self.num_trials = num_trials(study, self._sampled)
         """Trials of the whole study."""
@@ -139,12 +141,11 @@ class Search:
     def _num_left(self) -> float:
         """Return how many more trials will run: what the study has left, or those for which there
         is time at the pace of this session."""
-        left, left_s = self.num_trials - self._proposer.tried.num_ran, self._left_s()
-        if self._left_at_first_s == math.inf:
-            self._left_at_first_s = left_s
-        if not self._num_told or left_s == math.inf:
+        left = self.num_trials - self._proposer.tried.num_ran
+        if not self._num_told:
+            self._began = self._clock()
             return left
-        return min(left, left_s * self._num_told / max(self._left_at_first_s - left_s, 1e-9))
+        return min(left, self._left_s() * self._num_told / max(self._clock() - self._began, 1e-9))
 
     def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
         """Take an evaluation after which a trial would go on; return why it must not."""

@@ -158,7 +158,8 @@ class Placer:
         self._seen: dict[str, tuple[int, float]] = {}
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
-        self._compile_s: dict[Lane, list[float]] = {}
+        self._compile_s: dict[Lane, float] = {}
+        """The least of each: the first may have loaded libraries."""
         self._every = factors.all_placements
         self._counts = {one.num_workers for one in self._every}
 
@@ -186,7 +187,8 @@ class Placer:
             if self._is_next_probe(option, optimizer, options):
                 self._probing[trial] = option
                 return option
-        timed = self._timed(optimizer, options)
+        step_s = self._timed(optimizer, options)
+        timed = {option: self._trial_s(option, seconds) for option, seconds in step_s.items()}
         if not timed:  # it is being measured at this moment: the most economical, as yet
             return options[-1]
         cost = min(option.num_workers * seconds for option, seconds in timed.items())
@@ -195,20 +197,22 @@ class Placer:
             for option, seconds in timed.items()
             if cost / (option.num_workers * seconds) >= self._efficient
         }
-        return min(paying, key=lambda option: self._trial_s(option, paying[option]))
+        return min(paying, key=lambda option: paying[option])
 
     def _trial_s(self, option: Placement, step_s: float) -> float:
         """Return the seconds of a typical trial: compilation is not on the training clock, and
         repays in long ones alone."""
         samples = np.median(self._num_samples) if self._num_samples else 0.0
         steps = max(float(samples) / (option.num_workers * option.batch_size_per_worker), 1.0)
-        return steps * step_s + float(np.median(self._compile_s.get(_lane(option), [0.0])))
+        return steps * step_s + self._compile_s.get(_lane(option), 0.0)
 
     def ended(self, trial: str, spec: RunSpec, *, samples: int, compile_s: float) -> None:
         """Note that a trial ended; what it was to measure may be unmeasured still."""
         self._probing.pop(trial, None)
         self._num_samples.append(samples / spec.accumulate)
-        self._compile_s.setdefault(_lane(spec.placement), []).append(compile_s)
+        lane = _lane(spec.placement)
+        if spec.compile != "none":
+            self._compile_s[lane] = min(compile_s, self._compile_s.get(lane, compile_s))
 
     def is_known(self, spec: RunSpec) -> bool:
         """Whether the fastest placement of a run spec's global batch can be told."""

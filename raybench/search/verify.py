@@ -77,9 +77,11 @@ def choose(every: list[Way]) -> list[Way]:
     for way in every:
         fastest.setdefault(way.prediction.trial, way)
     chosen = list(fastest.values())[:NUM_FASTEST]
-    # Of equal worker-seconds those on fewer workers.
+    # Of equal worker-seconds those on fewer workers; prices are of a model.
     costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
-    chosen += [every[costs.index(min(costs))]] if every else []
+    for model in sorted({way.spec.accelerator_type for way in every}, key=str):
+        own = [i for i, way in enumerate(every) if way.spec.accelerator_type == model]
+        chosen.append(every[min(own, key=costs.__getitem__)])
     machines = [(way.spec.framework, way.spec.accelerator_type) for way in every]
     chosen += [every[machines.index(one)] for one in sorted(set(machines), key=str)]
     return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
@@ -90,7 +92,7 @@ def num_placement_checks(factors: Factors | str) -> int:
     if isinstance(factors, str):
         return 0
     machines = {(one.framework, one.accelerator_type) for one in factors.all_placements}
-    return NUM_FASTEST + 1 + len(machines)
+    return NUM_FASTEST + len({model for _, model in machines}) + len(machines)
 
 
 def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:

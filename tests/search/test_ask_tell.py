@@ -246,8 +246,9 @@ def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(
         end = {"seconds": 2.0} if number == 0 else {"seconds": 3.0, "stop": None, "value": value}
         runs[name] = record(name, specs[number], **end)
         one.tell(runs[name])
-    left_s = iter([40.0, 30.0, 2.0, 1.0] if by_time else [math.inf] * 4)
-    later = make_search(tmp_path, content, runs=runs, curves=curves, left_s=lambda: next(left_s))
+    left_s, at_s = iter([30.0, 2.0, 1.0] if by_time else [math.inf] * 3), iter([0.0, 10.0, 38.0])
+    times = {"left_s": lambda: next(left_s), "clock": lambda: next(at_s, 39.0)}
+    later = make_search(tmp_path, content, runs=runs, curves=curves, **times)
     for _ in range(2 if by_time else 0):  # two trials in 38 s: no third in 2 s
         name, spec = _asked(later)
         assert spec.seed == specs[1].seed

@@ -242,11 +242,14 @@ def test_the_faster_model_of_gpu_is_found_by_one_trial_on_each() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "is_taken"), [(0.01, False), (0.3, True)])
-def test_compilation_is_taken_where_a_trial_repays_it(step_s: float, is_taken: bool) -> None:
-    """It saves half of 100 steps' time and costs 10 s, which is on no training clock."""
+@pytest.mark.parametrize("times", [2, 4])
+def test_compilation_is_taken_where_a_trial_repays_it(
+    times: int, step_s: float, is_taken: bool
+) -> None:
+    """It saves half of 100 steps' time or more and costs 10 s, which is on no training clock."""
     plain = Placement("torch", 1, 64)
     compiled = replace(plain, compile="default")
-    placer, ran = lanes([plain, compiled], {plain: 2 * step_s, compiled: step_s})
+    placer, ran = lanes([plain, compiled], {plain: times * step_s, compiled: step_s})
     assert {one.compile for one in ran[:2]} == {"none", "default"}
     assert {one.compile for one in ran[2:]} == {"default" if is_taken else "none"}
     assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"

@@ -40,7 +40,7 @@ class Infeasible:
     optimizer's state takes memory too). A rate that diverges is left out, and all above it,
     where nothing but rate and batch differs; a larger global batch, whose gradients have less
     noise, is given the rate that its scaling rule makes equal. `equal_frameworks`: a curve of one
-    is that of the other.
+    is that of the other. A way to compile that ended a run in an error is left out.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Infeasible:
         self._out_of_memory: dict[Key, RunSpec] = {}
         """The smallest batch of each kind."""
         self._diverged: dict[Key, list[RunSpec]] = {}
+        self._not_compiled: set[Key] = set()
         left_out = {*RATE_AND_BATCH, *NO_ARITHMETIC, *(["framework"] if equal_frameworks else [])}
         self._rate_keys = [key for key in RunSpec.model_fields if key not in left_out]
 
@@ -67,12 +68,16 @@ class Infeasible:
             before = self._out_of_memory.get(_memory_key(spec), spec)
             least = min(before, spec, key=lambda one: one.batch_size_per_worker)
             self._out_of_memory[_memory_key(spec)] = least
+        elif is_uncompiled(failure, spec):
+            self._not_compiled.add(_compile_key(spec))
         elif failure == "nan":
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
 
     def is_feasible(self, spec: RunSpec) -> bool:
         """Whether a run of `spec` has room, and would not fail as an earlier one has."""
         if not self.has_room(spec) or not self.is_in_time(spec):
+            return False
+        if _compile_key(spec) in self._not_compiled:
             return False
         limit = self._out_of_memory.get(_memory_key(spec))
         if limit is not None and spec.batch_size_per_worker >= limit.batch_size_per_worker:
@@ -111,6 +116,15 @@ class Infeasible:
 
     def _rate_key(self, spec: RunSpec) -> Key:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
+
+
+def is_uncompiled(failure: str | None, spec: RunSpec) -> bool:
+    """Whether compiling may have been what ended a run."""
+    return failure == "error" and spec.compile != "none"
+
+
+def _compile_key(spec: RunSpec) -> Key:
+    return spec.framework, spec.compile, spec.accelerator_type or ""
 
 
 def _memory_key(spec: RunSpec) -> Key:
@@ -199,6 +213,8 @@ class Feedback:
         """
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
             return Answer(TrialState.FAIL)  # it says nothing about the configuration
+        if self._placer is not None and is_uncompiled(record.failure, record.spec):
+            return Answer(TrialState.FAIL)  # which trains in another way
         if record.state == "stopped" and not self._is_pareto:
             train_ms = self._milliseconds(record.spec, record.ledger["train"])
             return Answer(TrialState.PRUNED, [record.score], {train_ms: record.score})

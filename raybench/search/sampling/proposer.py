@@ -329,7 +329,7 @@ class Proposer:
             return specs[0]
         before = trial.user_attrs.get(PLACEMENT)
         for spec in specs:
-            if speed_values(spec.placement) == before:
+            if before is not None and before.items() <= speed_values(spec.placement).items():
                 return spec
         options: dict[Placement, RunSpec] = {spec.placement: spec for spec in specs}
         chosen = self._placer.choose(name, specs[0].optimizer, list(options))

@@ -15,8 +15,10 @@ def way(
     workers: int = 1,
     *,
     measured: bool = False,
+    **more: Any,
 ) -> Way:
-    spec = RunSpec(framework=framework, num_workers=workers, batch_size_per_worker=64 // workers)
+    batch = {"num_workers": workers, "batch_size_per_worker": 64 // workers}
+    spec = RunSpec(framework=framework, **batch, **more)
     prediction = Prediction(trial=trial, time_to_target_s=seconds, **speed_values(spec.placement))
     return Way(prediction, spec, measured)
 
@@ -45,6 +47,18 @@ def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
 def test_the_cheapest_is_run_though_it_is_slow() -> None:
     fast, slow = way("a", 1.0, workers=4, measured=True), way("a", 3.0)
     assert names(fast, slow) == ["a.torch1"]
+
+
+def test_every_model_of_gpu_gets_its_fastest_and_its_cheapest() -> None:
+    """Their prices differ: the dearer one's worker-seconds tell nothing of the other's bill."""
+    fast = [
+        way("a", 1.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="H100") for n in (0, 3)
+    ]
+    slow = [
+        way("a", 5.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="A100") for n in (0, 3)
+    ]
+    found = ["a.torch4.H100", "a.torch1.H100", "a.torch1.A100", "a.torch4.A100"]
+    assert sorted(names(*fast, *slow)) == sorted(found)
 
 
 def test_every_framework_gets_a_run_of_its_own() -> None:

@@ -128,6 +128,16 @@ def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:
     assert failures.is_feasible(spec(batch_size_per_worker=64, num_workers=4))
 
 
+def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
+    failures = Infeasible()
+    failures.add("error", spec(compile="default"))
+    assert not failures.is_feasible(spec(compile="default", learning_rate=0.5))
+    assert failures.is_feasible(spec())
+    assert failures.is_feasible(spec(compile="reduce-overhead"))
+    failures.add("error", spec())
+    assert failures.is_feasible(spec(learning_rate=0.5)), "what failed otherwise is a rate's own"
+
+
 def test_nan_forbids_higher_rates_and_what_the_batch_makes_equal() -> None:
     failures = Infeasible()
     failures.add("nan", spec())
