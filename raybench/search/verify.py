@@ -53,8 +53,10 @@ def ways(results: Study, placer: Placer) -> list[Way]:
         for row in results.predictions.to_dict("records")
     }
     runs = ranked(results.trials)
+    named = [results.specs[trial] for trial in runs["trial"]]  # a model that is named tells itself
+    searched = [spec for spec in named if spec.accelerator_type is not None]
     runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times are of one model
-    searched = [results.specs[trial] for trial in runs["trial"]]
+    searched += [results.specs[trial] for trial in runs["trial"]]
     found = []
     for trial in runs["trial"]:
         record = results.runs[trial]

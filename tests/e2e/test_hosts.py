@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import raybench as package
+from raybench.results.verdict import judge
 
 from .host_cluster import done, job_line, raybench, start_head, start_node, submit
 from .hosts import Hosts, why_not
@@ -20,7 +21,7 @@ SPACE = """
 dataset: {name: digits}
 objective: {kind: best_at_budget, max_train_seconds: 0.5}
 search: {sampler: grid, early_stopping: false, factorise: false}
-confirm: {race: 0}
+confirm: {race: 2, fresh: 1}
 space: {framework: [torch, tensorflow], placement_strategy: [pack, spread]}
 fixed: {num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 2874}
 """
@@ -54,6 +55,12 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
         assert on[framework, "pack"].workers_per_node == [2]
         assert on[framework, "spread"].workers_per_node == [1, 1]
         assert sorted(on[framework, "spread"].hosts) == ["host1", "host2"]
+    raced = [run for run in runs.values() if run.role == "race"]
+    assert len({run.source for run in raced} & {run.trial for run in trials}) >= 2
+    assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
+    verdict = judge(package.load(tmp_path / "out"))
+    assert verdict is not None
+    assert verdict.is_confirmed
 
 
 @pytest.mark.all

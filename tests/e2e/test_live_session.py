@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -292,11 +293,13 @@ def test_nothing_listens_on_the_network(session: Session) -> None:
         pytest.importorskip(framework)
         spec = SPEC.model_copy(update={"framework": framework, "num_workers": 2})
         client = RunClient(session.pool, f"heard-{framework}", spec)
-        thread = threading.Thread(target=to_the_end, args=[client])
-        thread.start()
-        while thread.is_alive():
-            found |= set(listening({one.pid for one in psutil.Process().children(recursive=True)}))
-            thread.join(timeout=0.2)
+        with ThreadPoolExecutor() as threads:
+            run = threads.submit(to_the_end, client)
+            while not run.done():
+                pids = {one.pid for one in psutil.Process().children(recursive=True)}
+                found |= set(listening(pids))
+                time.sleep(0.2)
+        assert run.result().failure is None
         for group in ray.get(session.pool.groups.remote()):
             if group.placement.framework == "tensorflow":
                 of_tensorflow |= set(group.pids)

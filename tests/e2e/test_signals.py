@@ -1,4 +1,5 @@
-"""Every signal at every moment: exit code, sentence, no process left, the same command continues.
+"""Every signal at every moment: exit code, sentence, no process left; and that the same command
+continues, in the search, the race and the confirming runs.
 
 One case runs always, `make test-all` runs one signal at two moments and in two phases; with
 `RAYBENCH_SIGNALS=all` in the environment it runs them all.
