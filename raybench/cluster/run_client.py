@@ -180,14 +180,13 @@ class RunClient:
         spec: RunSpec,
         *,
         keep: bool = True,
-        slice_timeout_s: float | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
         """`goes_on` is asked before the run is given new workers."""
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         what = "the value reported" if is_own_loop(spec.workload) else "the training loss"
         self._not_finite = f"{what} is not finite"
-        self._timeout_s, self._slowest_s = slice_timeout_s, 0.0
+        self._slowest_s = 0.0
         self._slowest_start_s: float | None = None
         self._goes_on = goes_on
         self._in_a_row = 0
@@ -356,8 +355,6 @@ class RunClient:
         """Return the seconds after which a worker that has not answered is taken for hung."""
         if isinstance(command, protocol.Start) and self._spec.dataset.name in STORED:
             return STORE_TIMEOUT_S
-        if self._timeout_s is not None:
-            return self._timeout_s
         known_s = max(LEAST_S, TIMES * self._slowest_s)
         if isinstance(command, protocol.Start):
             slowest_s = self._slowest_start_s
