@@ -83,7 +83,9 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
 
 
 def _require_same(what: str, found: One, wanted: One) -> None:
-    own, others = (f"{np.dtype(one.dtype)} {tuple(one.shape[1:])}" for one in (found, wanted))
+    own, others = (
+        f"{np.dtype(one.dtype)} {tuple(map(int, one.shape[1:]))}" for one in (found, wanted)
+    )
     if own != others:
         raise UserError(f"{what} of {own}, the train split of {others}; make them the same.")
 

@@ -18,6 +18,17 @@ def split(size=6, *, shape=(4,), kind=np.float32, labels=None):
     return Split(inputs, np.arange(size, dtype=np.int64) % 3 if labels is None else labels)
 
 
+def on_demand(shape):
+    class Ones:
+        dtype = np.float32
+
+        def __getitem__(self, rows):
+            return np.ones((len(rows), *shape[1:]), np.float32)
+
+    Ones.shape = shape
+    return Split(Ones(), labels(*range(3), *range(3)))
+
+
 GOOD = Dataset("own", 3, train=split(9), validation=split(), test=split())
 
 
@@ -141,6 +152,7 @@ def test_what_no_task_can_have_is_refused(dataset, message):
         whole(BY_NAME | {"codes": np.arange(4)}, np.arange(8, dtype="f").reshape(4, 2)),
         whole(TOKENS, TOKENS[:, ::-1].copy(), task="language_modelling", num_classes=8),
         dataclasses.replace(GOOD, num_classes=np.int64(3)),
+        dataclasses.replace(GOOD, test=on_demand((6, np.int64(4)))),
         load_dataset(DatasetSpec(name="digits", limit=100)),
         load_dataset(DatasetSpec(name="synthetic", num_samples=8)),
     ],

@@ -153,6 +153,18 @@ def test_labels_that_are_text_are_taken_as_they_are(tmp_path):
     assert build_dataset(DatasetSpec(**keys)).class_names == ("NA", "color", "colour")
 
 
+@pytest.mark.parametrize("kind", [">f4", ">i2", "<f2", "?", np.longdouble])
+def test_numbers_of_any_type_are_labels_and_weights(tmp_path, kind):
+    values = (np.arange(60) % 2).astype(kind)
+    keys = npz(tmp_path, x=pixels(60, 2), y=values, w=values + np.ones(1, kind))
+    found = build_dataset(DatasetSpec(**keys, task="regression", weight="w"))
+    split = found.train
+    labels = split.labels * found.label_scale + found.label_offset
+    assert sorted({round(float(one)) for one in labels}) == [0, 1]
+    assert all(one.dtype == np.float32 for one in (split.labels, split.weights))
+    assert len(set(split.weights.tolist())) == (1 if kind == "?" else 2)
+
+
 X, Y = pixels(6, 2), digits(6, 2)
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}
@@ -170,6 +182,19 @@ BROKEN = {
         {},
         "sample 2 of .*, train split: .* is empty there, or not a number",
     ),
+    **{
+        f"weights of {one.dtype} {one.shape}": (
+            {"x": X, "y": Y, "w": one},
+            {"weight": "w"},
+            r"the weights w are .* of shape .*; save a number from 0 for each training sample\.$",
+        )
+        for one in (
+            np.ones(6, complex),
+            np.ones((6, 1)),
+            np.ones((6, 2, 2)),
+            np.ones(6).astype("M8[s]"),
+        )
+    },
     "size of a table": (
         {"x": X, "y": Y},
         {"image_size": 8},

@@ -8,6 +8,7 @@ from group import run_two
 from headed_worker import outcome
 from local import alone, small_spec
 
+from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 
 
@@ -72,6 +73,21 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
 def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         spec_of("torch", 2, **changes)
+
+
+def test_a_layer_that_would_become_another_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    from raybench.training.torch.layers import synchronise
+
+    class Own(torch.nn.SyncBatchNorm):
+        """As timm's, which has an activation too."""
+
+    class Base(torch.nn.modules.batchnorm._BatchNorm):
+        """None of 1, 2 or 3 dimensions."""
+
+    for layer in (Own(3), Base(3), torch.nn.SyncBatchNorm(3)):
+        with pytest.raises(UserError, match=f"{type(layer).__name__} is a batch normalisation of"):
+            synchronise(torch.nn.Sequential(torch.nn.BatchNorm1d(3), layer))
 
 
 def test_layers_with_an_activation_keep_it_and_their_names() -> None:

@@ -247,11 +247,11 @@ def _texts_of(table: Table) -> list[str]:
 def _is_image(table: Table, name: str) -> bool:
     if is_number_type(table.schema.field(name).type):
         return False
-    values = [value for value in _some(table, name).to_pylist() if value]
-    if is_text(table, name):
-        return bool(values) and all(map(images.is_image, values))
     try:
-        require_image_column(table, name)
+        require_image_column(table, name)  # first: rows of lists are long to read
+        values = [value for value in _some(table, name).to_pylist() if value]
+        if is_text(table, name):
+            return bool(values) and all(map(images.is_image, values))
         if values and isinstance(values[0], bytes):  # or a hash, or an array
             images.read_head(values[0], name)
     except (UserError, images.ImageError):

@@ -26,7 +26,7 @@ from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_or
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
-from raybench.data.sources.table import MemoryTable, require_columns
+from raybench.data.sources.table import MemoryTable
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
 from raybench.data.store.build import Source, Writer, file_at, stored
 from raybench.data.store.entries import tell
@@ -73,7 +73,9 @@ class ArrayTable(MemoryTable):
         self, array: Array, name: str, source: str, class_names: Sequence[str] = ()
     ) -> None:
         """`array`: (N,), or (N, columns); `class_names`: by number, where they are known."""
-        array = array.astype(str) if array.dtype.kind == "S" else array
+        kind = array.dtype.newbyteorder("=")  # Arrow has neither the other one nor longdouble
+        kind = np.dtype(str) if kind.kind == "S" else kind
+        array = array.astype(np.float64 if kind == np.longdouble else kind, copy=False)
         columns = {name: array}
         if array.ndim > 1:
             columns = {f"{name}[:, {place}]": one for place, one in enumerate(array.T)}
@@ -292,9 +294,13 @@ def _split(
             )
     weights = None
     if weight:
-        table = ArrayTable(found[wanted[-1]], wanted[-1], str(path))
-        require_columns(table, wanted[-1:], "weight")  # an array of several is other columns
-        weights = read_weights(table, wanted[-1])
+        name, one = wanted[-1], found[wanted[-1]]
+        if one.dtype.kind not in "fiub" or one.ndim != 1:
+            raise UserError(
+                f"{path}: the weights {name} are {one.dtype} of shape {one.shape}; save a number "
+                "from 0 for each training sample."
+            )
+        weights = read_weights(ArrayTable(one, name, str(path)), name)
     return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
 
 

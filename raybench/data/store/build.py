@@ -127,12 +127,19 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
                 continue
             if entry.is_dir():
                 yield from _walk(Path(entry.path), f"{name}/", above | {here})
-            elif not entry.is_file():
+                continue
+            if not entry.is_file():
                 raise UserError(
                     f"{entry.path} is no file, or a link that leads nowhere; remove or mend it."
                 )
-            else:
-                yield file_at(Path(entry.path), name=name)
+            try:
+                file = file_at(Path(entry.path), name=name)
+            except FileNotFoundError as error:
+                raise UserError(
+                    f"{entry.path} was removed while {folder} was listed; run the same command "
+                    "again when nothing writes to it any more."
+                ) from error
+            yield file
 
 
 _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)

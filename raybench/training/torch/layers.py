@@ -205,7 +205,8 @@ def synchronise(model: nn.Module) -> nn.Module:
     if timm is not None:
         known.append(timm.BatchNormAct2d)
     for layer in model.modules():
-        if isinstance(layer, KINDS) and type(layer) not in known:
+        is_converted = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        if is_converted and type(layer) not in known:
             raise UserError(
                 f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalisation of "
                 "its own, which cannot be synchronised; set sync_batch_norm: false."
