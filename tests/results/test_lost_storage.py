@@ -110,7 +110,8 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
             open_storage(url)
     finally:
         server.refuse(False)
-    assert "the credentials are refused" in said[0]
+    first = ("the credentials are refused", "cannot be reached")  # of a request that was under way
+    assert any(reason in said[0] for reason in first)
     assert "the credentials are refused" in str(end.value)
     assert f"Nothing is lost: what is not uploaded is in {place.folder}, and" in str(end.value)
     assert len(said) == 2, "said once, tried often"
