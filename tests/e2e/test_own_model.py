@@ -34,8 +34,11 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     results = raybench.load(tmp_path / "results" / "digits")
     trials = results.trials
     is_reference = trials["trial"].str.startswith("reference")
-    assert set(trials["trial"][is_reference]) == {"reference0", "reference1", "reference2"}
-    assert sorted(trials["role"][is_reference]) == ["reference", "reference", "trial"]
+    # Two side by side; the third is left out where starting workers took its time.
+    found = sorted(trials["trial"][is_reference])
+    assert found in (["reference0", "reference1"], ["reference0", "reference1", "reference2"])
+    roles = sorted(trials["role"][is_reference])
+    assert roles == ["reference"] * (len(found) - 1) + ["trial"]
     assert 0.1 < results.target < trials["best_accuracy"][is_reference].max()
     assert "auto: median of " in results.study["target_set_by"]
     trials = trials[trials["phase"] == "search"]
