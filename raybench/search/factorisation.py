@@ -100,12 +100,11 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     reason = next(_obstacles(study, space, keys), None)
     if reason is not None:
         return reason
-    wanted = (*SPEED_KEYS, *(key for key in RESOURCES if key not in SPEED_KEYS))
     placements = [
         replace(
             Placement(*(one[key] for key in (*SPEED_KEYS[:3], *RESOURCES))), compile=one["compile"]
         )
-        for one in combinations(space, study.fixed, wanted)
+        for one in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES})
     ]
     products = sorted({one.num_workers * one.batch_size_per_worker for one in placements})
     sampled: Space = {}
