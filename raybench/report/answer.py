@@ -10,7 +10,7 @@ import pandas as pd
 
 from raybench.report.how_sure import how_sure
 from raybench.report.pairs import comparison_of, sentences
-from raybench.report.remarks import disturbed_line, edge_lines, target_warning
+from raybench.report.remarks import disturbed_line, edge_lines, speed_line, target_warning
 from raybench.report.scaling_printed import (
     drift_line,
     other_lines,
@@ -37,7 +37,7 @@ from raybench.report.words import (
     within_budget,
 )
 from raybench.results.place import shown
-from raybench.results.ranking import configurations, kinds, nearest, repeated, rows_error
+from raybench.results.ranking import configurations, cost_of, kinds, nearest, repeated, rows_error
 from raybench.results.study import Study
 from raybench.results.verdict import (
     ALONE,
@@ -68,6 +68,8 @@ BEYOND = 2.33
 def in_words(results: Study, spec: RunSpec) -> str:
     """Return a configuration: `PyTorch on 2 workers, 64 samples a step each, adam at ...`."""
     batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
+    if spec.accumulate > 1:
+        batch = f"{spec.accumulate} passes of {spec.batch_size_per_worker} samples a step"
     optimizer = named_optimizer(spec)
     words = (
         f"{FRAMEWORKS.get(spec.framework, spec.framework)} on "
@@ -122,6 +124,7 @@ def said(results: Study) -> Said:
         facts = facts_of(results, one)
         answer += [(on + first, *rest) for first, *rest in _winners(results, facts)]
         mind += [on + line for line in _doubts(results, facts)]
+        mind += [on + line for line in speed_line(results, facts.fastest.trial)]
     answer += _over_models(results, each)
     mind += [*disturbed_line(results), *unranked_lines(results), *edge_lines(results, verdict)]
     return Said(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
@@ -142,7 +145,8 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
         near += "; it may be as fast" if cheapest.trial in facts.tied else ""
-        second = f"The cheapest{billed} is {named(results, cheapest.trial)}{_saved(facts)}{near}."
+        near = f"{_saved(results, facts)}{near}"
+        second = f"The cheapest{billed} is {named(results, cheapest.trial)}{near}."
         found.append((second, f"It {reaches(results, facts, cheapest)}."))
     return [*found, *((line,) for line in optimism_lines(results, facts))]
 
@@ -190,11 +194,18 @@ def _as_good(tied: Sequence[str], once: Sequence[str], like: str) -> str:
     return f"; {counted(number, 'other')} may be as {like}" if number else ""
 
 
-def _saved(facts: VerdictFacts) -> str:
+def _cost(results: Study, one: Winner) -> float:
+    """Return the cost of a training to the target, in the unit by which the cheapest is named."""
+    again = repeated(results).get(one.trial)
+    rate = again.cost if again else cost_of(results, one.spec.num_workers, [one.trial])
+    return one.seconds * rate
+
+
+def _saved(results: Study, facts: VerdictFacts) -> str:
     """Say what the cheapest saves, beside the fastest; "" where that is next to nothing."""
     if facts.is_confirmed and not (facts.fastest.hits and facts.cheapest.hits):
         return ""  # seconds of the search beside those of new seeds
-    share = facts.cheapest.cost / facts.fastest.cost
+    share = _cost(results, facts.cheapest) / _cost(results, facts.fastest)
     longer = facts.cheapest.seconds / facts.fastest.seconds
     if share > 1 - ALIKE or longer < 1 + ALIKE:
         return ""

@@ -11,7 +11,7 @@ from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
-from raybench.spec.run import OPEN, RunSpec, flat, value_of
+from raybench.spec.run import OPEN, RunSpec, flat, short, value_of
 from raybench.spec.space import SEARCHABLE, Dimension, Powers, Range, parse_space, resolve
 from raybench.spec.text import clean, shorten
 
@@ -141,6 +141,36 @@ def effort_words(results: Study) -> str:
     span = span_s(results.trials)
     over = f", in {duration(span)} of wall-clock" if span else ""
     return f"{words}{price_of(results, workers)}{over}."
+
+
+BATCH = "batch_size_per_worker"
+SHORTLY = {"framework": "{} over {}", "num_workers": "{} over {} workers"}
+WORTH_SAYING = 1.02
+"""Times the speed."""
+
+
+def speed_line(results: Study, trial: str) -> list[str]:
+    """Say what each key that changes speed alone gives a winner, beside the slowest other value:
+    as step times of the search's runs predict it, all else the same."""
+    source = results.runs[trial].source
+    origin = trial if source is None else source
+    own = {"time_to_target_s": results.runs[origin].time_to_target_s, "trial": origin}
+    keys = [key for key in results.predictions.columns if key not in own]
+    table = results.predictions[results.predictions["trial"] == origin].astype(object)
+    every = table.where(table.notna(), None).to_dict("records")
+    every.append(own | {key: getattr(results.specs[origin], key) for key in keys})
+    best = {key: getattr(results.specs[trial], key) for key in keys}
+    same = [row for row in every if best.items() <= row.items()]
+    found = []
+    for key in keys if same and len(table) else []:
+        others = [one for one in keys if one not in (key, BATCH)]
+        rows = [row for row in every if all(row[one] == best[one] for one in others)]
+        slowest = max(rows, key=lambda row: row["time_to_target_s"])
+        times = slowest["time_to_target_s"] / same[-1]["time_to_target_s"]
+        if key != BATCH and slowest[key] != best[key] and times >= WORTH_SAYING:
+            form = SHORTLY.get(key, f"{key} {{}} over {{}}")
+            found.append(f"x {times:.2f} {form.format(short(best[key]), short(slowest[key]))}")
+    return [f"By speed alone (~): {', '.join(found)}."] if found else []
 
 
 NEAR = 0.05

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from raybench.results.ranking import price_of as price_of_study
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import counted as counted
-from raybench.stats.standing import held_per_trained
+from raybench.stats.standing import ENERGY, held_per_trained
 
 MOST_NAMED = 5
 """Trials named in a sentence."""
@@ -99,6 +100,9 @@ def refuted_words(results: Study, trial: str) -> str:
 
 def as_billed(results: Study, trial: str) -> str:
     """Return what stands behind "cheapest" in a study that names a price."""
+    if results.study["study"].get("price") == ENERGY:
+        is_known = price_of_study(results) == ENERGY
+        return " by energy" if is_known else " by worker-seconds (not every run knows its energy)"
     return "" if bill_of(results, 0.0, trial) is None else " as billed"
 
 
@@ -123,7 +127,7 @@ def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> 
     if isinstance(price, dict):  # None of a model that it does not name, and of several
         models = {model for run in runs for model in run.accelerators or ["CPU"]}
         price = price.get(models.pop()) if len(models) == 1 else None
-    if price is None:
+    if price is None or price == ENERGY:
         return None
     money = worker_seconds / 3600 * price
     return Bill(price, money, money * held_per_trained(runs))

@@ -25,10 +25,11 @@ from raybench.stats.record import RunRecord
 from raybench.stats.replicates import Noise, Replicate, expected_running_time, interval, pooled
 from raybench.stats.standing import (
     Axis,
+    cost_per_s,
     first_trial,
-    held_per_trained,
     is_informative,
     on_axis,
+    price_by,
     replicate_of,
 )
 
@@ -43,7 +44,7 @@ class Repeated:
     """Whose configuration it is."""
     num_workers: int
     cost: float
-    """Worker-seconds per second of training: with a price those that are held, and billed."""
+    """Of a second of training: see `cost_per_s`."""
     chosen: tuple[Replicate, ...]
     """Runs by which it is compared: the search's own, unless it began the study, and the race's;
     without a race those alone."""
@@ -115,11 +116,15 @@ def repeat(results: Study, trial: str) -> Replicate:
 
 
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
-    """Return the cost of a second of training of a configuration, by the runs of these names: its
-    workers, and where the study names a price what they are held for beside training too."""
-    if results.study["study"].get("price") is None:
-        return num_workers
-    return num_workers * held_per_trained(results.runs[name] for name in names)
+    """Return the cost of a second of training of a configuration, by the runs of these names: see
+    `cost_per_s`."""
+    return cost_per_s(price_of(results), num_workers, [results.runs[name] for name in names])
+
+
+@once
+def price_of(results: Study) -> object:
+    """Return the price that a study names; None where it is energy that its runs do not know."""
+    return price_by(results.study["study"].get("price"), results.runs.values())
 
 
 def noise_of(found: dict[str, Repeated], results: Study) -> Noise:

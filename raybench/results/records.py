@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -263,7 +263,7 @@ class _Objective(_Checked):
 
 class _Study(_Checked):
     objective: _Objective
-    price: float | dict[str, float] | None = None
+    price: float | dict[str, float] | Literal["energy"] | None = None
     space: dict[Any, Any] = {}
 
 

@@ -233,7 +233,7 @@ def machine() -> dict[str, Any]:
 def command() -> str:
     """Return the command line as it was given, without secrets (`***` stands for them)."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    began = ["python", "-m", module.name] if module else [program()]
+    began = ["python", "-m", module.name.removesuffix(".__main__")] if module else [program()]
     arguments = redact([*began, *sys.argv[1:]], os.environ)
     return clean(shlex.join(arguments))
 

@@ -203,6 +203,8 @@ PREDICTION_TYPES = {
     "time_to_target_s": NUMBER,
     "accelerator_type": TEXT,
     "compile": TEXT,
+    "accumulate": NUMBER,
+    "prefetch": NUMBER,
 }
 PREDICTION_COLUMNS = tuple(PREDICTION_TYPES)
 SPEC_COLUMNS = ["framework", "workload", "num_workers", "batch_size_per_worker"]

@@ -98,8 +98,9 @@ class TuneOptions(LoggedOptions):
     more: int | None = None
     """No search: so many more runs of what is statistically tied in a finished study (where Ctrl-C
     or the time budget ends them, the same command runs those that are left)."""
-    price: float | None = None
-    """Money per worker-hour: winners are given in money, too."""
+    price: str | float | dict[str, Any] | None = None
+    """Money per worker-hour: winners are given in money, too. `energy`: the
+    cheapest is what draws the fewest joules."""
     concurrency: int | None = None
     """Trials at the same time."""
     isolation: Literal["none", "process"] = "none"
@@ -191,6 +192,7 @@ METAVARS = {
     "metric_pattern": "REGEX",
     "space": "SPACE.yaml",
     "time_budget": "SECONDS",
+    "price": "MONEY|energy",
     "workers": "1,2,4",
     "confirm": "race=24,fresh=3",
     "spec": "SPEC.yaml",

@@ -67,8 +67,13 @@ class Search:
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
         self._infeasible = infeasible = Infeasible(
-            equal_frameworks=is_equal, has_room=has_room, is_in_time=is_in_time
+            equal_frameworks=is_equal,
+            most_passes=None if factors is None else factors.most_passes,
+            has_room=has_room,
+            is_in_time=is_in_time,
         )
+        self._too_large: list[RunSpec] = []
+        """What ran out of memory, and may train in another way."""
         self.placer: Placer | None = None
         """What tells how fast configurations run; None where the space is not taken apart."""
         if factors is not None:
@@ -91,10 +96,10 @@ class Search:
         self._journal = open_study(study, folder, policy)
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
         self._learn_recorded(runs or {}, curves or {})
-        restore(self._journal, runs or {}, study, self._sampled, self._feedback)
         for record in (runs or {}).values():
             if record.failure is not None and record.role == "trial":
                 infeasible.add(record.failure, record.spec)
+        restore(self._journal, runs or {}, study, self._sampled, self._feedback)
         self._proposer = Proposer(
             study, self._sampled, self._journal, infeasible, self._feedback, self.placer, policy
         )
@@ -115,11 +120,23 @@ class Search:
         if self._proposer.tried.num_ran >= self.num_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
-        proposal = self._second_look() or self._proposer.next()
+        proposal = self._in_less_memory() or self._second_look() or self._proposer.next()
         if proposal is None:
             return None
         self._open[proposal.name] = proposal
         return proposal.name, proposal.spec
+
+    def _in_less_memory(self) -> Proposal | None:
+        """Return what ran out of memory, on a placement where it may not; None without any."""
+        for spec in list(self._too_large):
+            options = self.placer.others(spec) if self.placer is not None else []
+            there = [placed(spec, one) for one in options[-1:]]  # on the fewest workers
+            proposal = self._proposer.again(there[0]) if there else None
+            if proposal is not None or not there:
+                self._too_large.remove(spec)
+            if proposal is not None:
+                return proposal
+        return None
 
     def _second_look(self) -> Proposal | None:
         """Return a trial that was stopped, to be run with another seed; None before the last trials
@@ -169,6 +186,8 @@ class Search:
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
             self._early.learn(replace(record, trial=self._run_of(record.trial)))
         self._end(record.trial, record)
+        if record.failure == "oom":
+            self._too_large.append(spec)
         if record.reruns < self._reruns[record.trial]:  # its rerun was cut off: what was before it
             self._feedback.forget(trial)
         self._feedback.add(trial, record, is_early=self._is_early)
@@ -199,6 +218,7 @@ class Search:
 
     def _end(self, name: str, record: RunRecord) -> None:
         if self.placer is not None:
+            self._infeasible.batch_statistics |= bool(record.batch_statistics)
             compile_s = record.ledger["compile"]
             self.placer.ended(name, record.spec, samples=record.samples, compile_s=compile_s)
 
@@ -212,6 +232,8 @@ class Search:
         for name, record in runs.items():
             # The rerun of an interrupted one passes the rungs anew. A placement check is a trial's
             # configuration again: an uninterrupted search does not know of it either.
+            if record.failure == "oom" and record.role == "trial":
+                self._too_large.append(record.spec)
             if self._early and record.role == "trial" and record.stop != "interrupted":
                 self._early.learn(record, curves.get(name))
             elif self._early and record.role == "reference":

@@ -1,9 +1,10 @@
 """The space taken apart: what decides the learning curve is sampled, what decides speed is not.
 
 Accuracy depends on optimizer, rate and *global* batch; the same curve is trained by any number
-of workers, on any GPU, compiled or not, and by either framework where the workload is the same
-network in both. So the sampler proposes a global batch, and a trial runs on one of the placements
-that make it up.
+of workers, in any number of passes, on any GPU, compiled or not, and by either framework where the
+workload is the same network in both. So the sampler proposes a global batch, and a trial runs on
+one of the placements that make it up. What does not fit in a worker's memory takes more passes than
+the space names.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
 from raybench.spec.own_loop import is_own_loop
-from raybench.spec.run import RESOURCES, Placement, RunSpec, is_open
+from raybench.spec.run import CUDA_GRAPHS, RESOURCES, Placement, RunSpec, is_open
 from raybench.spec.space import (
     Cases,
     Choices,
@@ -26,58 +27,83 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
-"""What is sampled in place of workers and batch per worker: their product."""
+"""What is sampled in place of workers, batch per worker and passes: their product."""
 SPEED_KEYS = (
     "framework",
     "num_workers",
     "batch_size_per_worker",
     "accelerator_type",
     "compile",
+    "accumulate",
+    "prefetch",
 )
 NOT_WITH = (
-    "accumulate",
     "bucket_mb",
     "gradient_compression",
     *(key for key in RESOURCES if key not in SPEED_KEYS),
     "precision",
-    "prefetch",
     "strategy",
 )
 """Searched keys that change a step's time in ways the step-time model does not know."""
+MOST_TIMES_PASSES = 16
+"""How many times the passes that a space names a step takes at most, where memory is short."""
 
 
 class Factors:
     """The space to sample, and the placements of what was sampled."""
 
-    def __init__(self, sampled: Space, placements: list[Placement]) -> None:
+    def __init__(
+        self, sampled: Space, placements: list[Placement], *, may_add_passes: bool = True
+    ) -> None:
+        """`may_add_passes`: whether a step may take more of them than `placements` have."""
         self.sampled = sampled
         """The space without speed keys, with GLOBAL_BATCH."""
         self.all_placements = placements
         """Every placement that makes up some global batch."""
+        self.most_passes = max((one.accumulate for one in placements), default=1)
+        """Passes of a step at most; more only where memory is short."""
+        self._in_less_memory = self._in_more_passes() if may_add_passes else []
         self._frameworks_differ = "framework" in sampled
-        self._found: dict[tuple[int, str | None], list[Placement]] = {}
+        self._found: dict[tuple[int, str | None, bool], list[Placement]] = {}
 
-    def of_values(self, values: dict[str, Any]) -> list[Placement]:
-        """Return every placement of a proposal, widest first."""
+    def of_values(self, values: dict[str, Any], *, in_more_passes: bool = False) -> list[Placement]:
+        """Return every placement of a proposal, widest first; `in_more_passes`: those too that
+        need less memory."""
         framework = values["framework"] if self._frameworks_differ else None
-        return self._find(values[GLOBAL_BATCH], framework)
+        return self._find(values[GLOBAL_BATCH], framework, in_more_passes)
 
-    def of_spec(self, spec: RunSpec) -> list[Placement]:
-        """Return every placement of a run spec's global batch, widest first."""
-        samples = spec.num_workers * spec.batch_size_per_worker
-        return self._find(samples, spec.framework if self._frameworks_differ else None)
+    def of_spec(self, spec: RunSpec, *, in_more_passes: bool = False) -> list[Placement]:
+        """Return every placement of a run spec's global batch, as of a proposal."""
+        framework = spec.framework if self._frameworks_differ else None
+        return self._find(spec.global_batch_size, framework, in_more_passes)
 
-    def _find(self, samples: int, framework: str | None) -> list[Placement]:
-        if (samples, framework) not in self._found:
+    def _in_more_passes(self) -> list[Placement]:
+        """Return what needs less memory for the same step."""
+        found = []
+        for one in self.all_placements:
+            # CUDA graphs write the gradients of a pass over those of the one before.
+            times = 1 if one.compile in CUDA_GRAPHS and one.gpus_per_worker else 2
+            while one.accumulate == self.most_passes and 1 < times <= MOST_TIMES_PASSES:
+                batch, rest = divmod(one.batch_size_per_worker, times)
+                if rest or not batch:
+                    break
+                passes = one.accumulate * times
+                found.append(replace(one, batch_size_per_worker=batch, accumulate=passes))
+                times *= 2
+        return list(dict.fromkeys(found))
+
+    def _find(self, samples: int, framework: str | None, in_more_passes: bool) -> list[Placement]:
+        asked = samples, framework, in_more_passes
+        if asked not in self._found:
+            every = [*self.all_placements, *(self._in_less_memory if in_more_passes else [])]
             found = [
                 one
-                for one in self.all_placements
-                if one.num_workers * one.batch_size_per_worker == samples
-                and framework in (None, one.framework)
+                for one in every
+                if one.samples == samples and framework in (None, one.framework)
             ]
             found.sort(key=lambda placement: -placement.num_workers)
-            self._found[samples, framework] = found
-        return list(self._found[samples, framework])
+            self._found[asked] = found
+        return list(self._found[asked])
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:
@@ -102,11 +128,12 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
         return reason
     placements = [
         replace(
-            Placement(*(one[key] for key in (*SPEED_KEYS[:3], *RESOURCES))), compile=one["compile"]
+            Placement(*(one[key] for key in (*SPEED_KEYS[:3], *RESOURCES))),
+            **{key: one[key] for key in SPEED_KEYS[4:]},
         )
         for one in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES})
     ]
-    products = sorted({one.num_workers * one.batch_size_per_worker for one in placements})
+    products = sorted({one.samples for one in placements})
     sampled: Space = {}
     for key, dimension in space.items():
         if key not in keys:
@@ -118,7 +145,8 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
     if len(products) == 1:  # nothing to sample: every proposal has it
         sampled[GLOBAL_BATCH] = Choices((products[0],))
-    return Factors(sampled, placements)
+    is_alone = values_of("sync_batch_norm", space, study.fixed) == [False]
+    return Factors(sampled, placements, may_add_passes=is_alone)
 
 
 def study_factors(study: StudySpec, space: Space) -> Factors | str:

@@ -22,13 +22,15 @@ PULL = 0.05
 
 Setup = tuple[Placement, str]
 """What a step's time depends on: where it runs, and the optimizer."""
-Lane = tuple[str, str | None, str]
-"""Framework, model of GPU and compilation: step times of two of them have nothing in common."""
+Lane = tuple[str, str | None, str, int, int]
+"""Framework, model of GPU, compilation, passes and readers: step times of two of them have nothing
+in common."""
 Row = Callable[[Setup], np.ndarray]
 
 
 def _lane(placement: Placement) -> Lane:
-    return placement.framework, placement.accelerator_type, placement.compile
+    one = placement
+    return one.framework, one.accelerator_type, one.compile, one.accumulate, one.prefetch
 
 
 def _workers(placement: Placement) -> tuple[Lane, int]:
@@ -142,14 +144,16 @@ class Placer:
         factors: Factors,
         *,
         efficient: float = 0.5,
-        is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
+        is_feasible: Callable[[RunSpec], bool] | None = None,
         num_failed: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`is_feasible` says whether a run would not fail, by what is known.
+        """`is_feasible` says whether a run would not fail, by what is known; without it, all fit
+        in the passes that the space names.
 
         Its answers stay the same while `num_failed` does.
         """
-        self.factors, self._is_feasible, self._num_failed = factors, is_feasible, num_failed
+        self.factors, self._num_failed = factors, num_failed
+        self._is_feasible = is_feasible or (lambda spec: spec.accumulate <= factors.most_passes)
         self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
         """Those asked for since the last measurement, by the identity of the run spec."""
         self._failed_then = 0
@@ -203,13 +207,13 @@ class Placer:
         """Return the seconds of a typical trial: compilation is not on the training clock, and
         repays in long ones alone."""
         samples = np.median(self._num_samples) if self._num_samples else 0.0
-        steps = max(float(samples) / (option.num_workers * option.batch_size_per_worker), 1.0)
+        steps = max(float(samples) / option.samples, 1.0)
         return steps * step_s + self._compile_s.get(_lane(option), 0.0)
 
     def ended(self, trial: str, spec: RunSpec, *, samples: int, compile_s: float) -> None:
         """Note that a trial ended; what it was to measure may be unmeasured still."""
         self._probing.pop(trial, None)
-        self._num_samples.append(samples / spec.accumulate)
+        self._num_samples.append(samples)
         lane = _lane(spec.placement)
         if spec.compile != "none":
             self._compile_s[lane] = min(compile_s, self._compile_s.get(lane, compile_s))
@@ -244,11 +248,14 @@ class Placer:
         costs = (option.num_workers / spec.num_workers * ratio for option, ratio in ratios)
         return min(costs, default=1.0)
 
+    def others(self, spec: RunSpec) -> list[Placement]:
+        """Return the other placements of a run spec's global batch where it would not fail."""
+        return [one for one in self._options(spec) if one != spec.placement]
+
     def _options(self, spec: RunSpec) -> list[Placement]:
-        """Return the placements of a run spec's global batch where it would not fail."""
         return [
             one
-            for one in self.factors.of_spec(spec)
+            for one in self.factors.of_spec(spec, in_more_passes=True)
             if one == spec.placement or self._is_feasible(placed(spec, one))
         ]
 

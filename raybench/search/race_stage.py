@@ -30,10 +30,11 @@ from raybench.stats.standing import (
     Candidate,
     Run,
     Stages,
+    cost_per_s,
     first_trial,
-    held_per_trained,
     is_informative,
     more,
+    price_by,
     replicate_of,
     stages,
 )
@@ -184,13 +185,14 @@ class LiveRace:
 
     def _cost(self, cost: Cost) -> float:
         """Return the cost of a second of training, as the verdict has it (`ranking.cost_of`)."""
-        if self.budget.study.price is None or not self._is_timed:
+        price = price_by(self.budget.study.price, self.records.runs.values())
+        if price is None or not self._is_timed:
             return cost.spec.num_workers
         runs = self._runs.get(cost.trial, [])
         alone = [run for run in runs if run.role == "confirm"]
         is_hit = any(run.time_to_target_s is not None for run in alone)
         if printed := alone if is_hit else runs:
-            return cost.spec.num_workers * held_per_trained(printed)
+            return cost_per_s(price, cost.spec.num_workers, printed)
         return cost.worker_seconds / cost.rank  # by the search's own run
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:

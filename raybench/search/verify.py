@@ -37,6 +37,8 @@ class Way:
         """Name of its run: the trial's, with framework, workers and what else is no default."""
         short = self.spec.framework.replace("tensorflow", "tf")
         more = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
+        more += [f"x{self.spec.accumulate}" if self.spec.accumulate > 1 else ""]
+        more += [f"prefetch{self.spec.prefetch}" if self.spec.prefetch else ""]
         where = f"{self.prediction.trial}.{short}{self.spec.num_workers}"
         return ".".join([where, *filter(None, more)])
 

@@ -51,6 +51,15 @@ class Placement:
     the group's one worker and has what all of them need."""
     compile: str = "none"
     """How a pass is compiled, which any group does."""
+    accumulate: int = 1
+    """Passes of a step."""
+    prefetch: int = 0
+    """Readers of the samples."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.num_workers * self.batch_size_per_worker * self.accumulate
 
     @property
     def in_one_process(self) -> "Placement":
@@ -61,7 +70,7 @@ class Placement:
     @property
     def group(self) -> "Placement":
         """The worker group it needs: groups with equal ones are interchangeable."""
-        return replace(self, batch_size_per_worker=0, compile="none")
+        return replace(self, batch_size_per_worker=0, compile="none", accumulate=1, prefetch=0)
 
     @property
     def cpus(self) -> int:
@@ -296,6 +305,8 @@ class RunSpec(Document):
             self.placement_strategy,
             self.accelerator_type,
             compile=self.compile,
+            accumulate=self.accumulate,
+            prefetch=self.prefetch,
         )
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 
@@ -474,15 +485,17 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
-    """Return a configuration in one line: framework, workers x batch, optimizer, rate, `keys`.
+    """Return a configuration in one line: framework, workers x batch, optimizer, rate, `keys`;
+    passes of a step where there are several: `2x16x4`.
 
     `keys` (see `label_keys`) follow with their names: `torch 1x64 adam 0.003 weight_decay 0.01`.
     """
+    passes = f"x{spec.accumulate}" if spec.accumulate > 1 else ""
     base = (
-        f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
+        f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker}{passes} "
         f"{named_optimizer(spec)} {spec.learning_rate:.3g}"
     )
-    values = [(key, value_of(spec, key)) for key in keys]
+    values = [(key, value_of(spec, key)) for key in keys if key != "accumulate"]
     values = [(key, one) for key, one in values if one is not None or not is_open(key)]
     return " ".join([base, *(f"{shown_key(key)} {short(one)}" for key, one in values)])
 

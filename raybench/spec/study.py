@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from raybench.spec.documents import (
     OTHER_NAMES,
@@ -50,6 +50,15 @@ STANDS_FOR = {
 COMMON = ("workload", "dataset", "objective")
 """Keys of a run spec that a study has at its top level."""
 EVAL_INTERVAL = "eval_every_samples"
+Price = PositiveFloat | dict[str, PositiveFloat] | Literal["energy"]
+
+
+def _price(given: object) -> object:
+    if isinstance(given, str) and given != "energy":
+        raise ValueError("must be a number, energy, or a number for each model of GPU")
+    return given
+
+
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
 
@@ -101,9 +110,10 @@ class StudySpec(Document):
     `auto`, and the distance of evaluations where it names none. Not written by hand."""
     is_set: bool = False
     """Whether they have; not written by hand."""
-    price: PositiveFloat | dict[str, PositiveFloat] | None = None
+    price: Annotated[Price | None, BeforeValidator(_price)] = None
     """Money per worker-hour, or by model of GPU: `{A100: 2.2, H100: 4.9}`; with it, winners are
-    given in money too, and the cheapest is what costs the least as billed."""
+    given in money too, and the cheapest is what costs the least as billed. `energy`: the cheapest
+    is what trains with the fewest joules, where all machines tell them (NVML, RAPL)."""
     space: dict[str, Any]
     """Run-spec keys and their lists, ranges or cases."""
     fixed: dict[str, Any] = {}

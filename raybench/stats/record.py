@@ -173,6 +173,8 @@ class Prediction:
     time_to_target_s: Finite
     accelerator_type: str | None = None
     compile: str = "none"
+    accumulate: int = 1
+    prefetch: int = 0
 
     @property
     def worker_seconds(self) -> float:

@@ -1,14 +1,18 @@
-"""A workload that is slow on rank 1 alone, whatever it computes."""
+"""Workloads that are slow on rank 1 alone: in what it computes, or in what it reads."""
 
 import time
 
+import numpy as np
 import torch
 from torch import nn
 
+from raybench.data.dataset import Dataset, Split
+from raybench.data.load import load_dataset
 from raybench.models.base import Workload
+from raybench.spec.run import DatasetSpec
 
 SLEEP_S = 0.02
-"""In each forward pass of training."""
+"""In each forward pass of training, or batch that is read."""
 
 
 class Sleepy(Workload):
@@ -22,7 +26,36 @@ class Sleepy(Workload):
 
 class Nap(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-        if self.training and not is_first:
-            time.sleep(SLEEP_S)
+        if self.training:
+            sleep_on_rank_1()
         return inputs
+
+
+class LateReader(Workload):
+    """One dense layer too, and digits that are read when they are asked for."""
+
+    name, input_shape, num_classes = "late_reader", (8, 8, 1), 10
+
+    def build_torch(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def load_dataset(self, spec: DatasetSpec) -> Dataset:
+        digits = load_dataset(DatasetSpec(name="digits"))
+        train = Split(Late(digits.train.array), digits.train.labels)
+        return Dataset("late", 10, train, digits.validation, digits.test)
+
+
+class Late:
+    """Pictures that rank 1 reads late."""
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.shape, self.dtype, self._pixels = pixels.shape, np.uint8, pixels
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        sleep_on_rank_1()
+        return np.asarray(self._pixels[rows])
+
+
+def sleep_on_rank_1() -> None:
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+        time.sleep(SLEEP_S)

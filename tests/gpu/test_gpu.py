@@ -93,13 +93,14 @@ def test_a_run_there_trains_the_weights_of_a_cpu(
     framework: str, device: str, tmp_path: Path
 ) -> None:
     said, weights = trained(framework, device, tmp_path)
-    expected = weights if device == "cpu" else trained(framework, "cpu", tmp_path)[1]
     assert (said["device"] == "cpu") == (device == "cpu")
     assert said["gpus"] == ([] if device == "cpu" else [0])
     assert said["exchange"] == EXCHANGES[framework, device]
     assert said["memory"] > 0
-    for one, other in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    if device != "cpu":
+        expected = trained(framework, "cpu", tmp_path)[1]
+        for one, other in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 @ON

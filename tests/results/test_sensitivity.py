@@ -2,7 +2,8 @@
 
 import pytest
 
-from raybench.report.remarks import sensitivity_lines, target_warning
+from raybench.report.remarks import sensitivity_lines, speed_line, target_warning
+from raybench.stats.record import Prediction
 from tests.made_results import curve, results_folder, run_line
 
 
@@ -39,6 +40,24 @@ def test_failed_and_confirming_runs_do_not_count(tmp_path):
     lines = [*curve("0000", [0.95]), run_line("0000", 1.0, failure="nan")]
     lines += [*curve("0001-confirm0", [0.95]), run_line("0001-confirm0", 1.0, role="confirm")]
     assert fastest_at(results_folder(tmp_path, lines), 0.9) == []
+
+
+def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_path):
+    """All else the same: of 2 workers in one pass, which were trained, and three predictions."""
+    ways = {
+        "0": (8.0, {"num_workers": 1, "batch_size_per_worker": 64}),
+        "1": (5.0, {"num_workers": 2, "batch_size_per_worker": 16, "accumulate": 2}),
+        "2": (9.0, {"num_workers": 1, "batch_size_per_worker": 64, "compile": "default"}),
+    }
+    lines = [run_line("0000", 4.0, num_workers=2, batch_size_per_worker=32)]
+    alone = results_folder(tmp_path / "alone", lines)
+    assert speed_line(alone, "0000") == []
+    for seconds, way in ways.values():
+        given = {"trial": "0000", "framework": "torch", "time_to_target_s": seconds} | way
+        lines.append(Prediction(**given).line())
+    results = results_folder(tmp_path / "predicted", lines)
+    words = "x 2.00 2 over 1 workers, x 1.25 accumulate 1 over 2"
+    assert speed_line(results, "0000") == [f"By speed alone (~): {words}."]
 
 
 def test_few_trials_say_nothing(tmp_path):

@@ -208,6 +208,36 @@ def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
     assert "not tried, because a run alike had failed: adam at learning rate" in said
 
 
+@pytest.mark.parametrize("is_new_session", [False, True])
+def test_what_runs_out_of_memory_trains_in_more_passes(
+    tmp_path: Path, *, is_new_session: bool
+) -> None:
+    """So no configuration is lost by it, nor held for bad."""
+    content = STUDY | {"search": {"trials": 40}, "fixed": {"framework": "torch"}}
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        if spec.batch_size_per_worker > 64:
+            return record(name, spec, 0.0, failure="oom", samples=0)
+        return record(name, spec, 2.0)
+
+    one = make_search(tmp_path, content, apart=True)
+    runs = run_all(one, judge, most=20 if is_new_session else 40)
+    if is_new_session:
+        one = make_search(tmp_path, content, apart=True, runs=by_name(runs))
+        runs += run_all(one, judge)
+    lost = [run.spec for run in runs if run.failure]
+    assert 0 < len(lost) < 10, "larger ones are known not to fit then"
+    fits = [run.spec for run in runs if not run.failure]
+    assert max(spec.global_batch_size for spec in fits) > 2 * 64
+    assert all(spec.batch_size_per_worker <= 64 for spec in fits)
+    assert {spec.accumulate for spec in fits if spec.global_batch_size <= 64} == {1}
+    arms = ("global_batch_size", "optimizer", "learning_rate")
+    trained = [[getattr(spec, key) for key in arms] for spec in fits]
+    assert all([getattr(spec, key) for key in arms] in trained for spec in lost[:-1])
+    told = [trial for trial in journal_of(one).trials if trial.values]
+    assert max(trial.values[0] for trial in told) < math.log(10), "nothing was told to be the worst"
+
+
 def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path: Path) -> None:
     space = STUDY["space"] | {"framework": ["torch", "tensorflow"]}
     one = make_search(tmp_path, STUDY | {"space": space}, apart=True)

@@ -88,6 +88,33 @@ def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
     assert {one.gpus_per_worker for one in found.all_placements} == {1}, "as it is fixed"
 
 
+def test_passes_and_readers_decide_speed_alone() -> None:
+    found = factors({"num_workers": None, "accumulate": [1, 2], "prefetch": [0, 1]})
+    assert set(found.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
+    assert found.sampled[GLOBAL_BATCH] == Powers(16, 128)
+    ways = {(one.batch_size_per_worker, one.accumulate) for one in found.all_placements}
+    assert ways >= {(64, 1), (32, 2)}
+    assert {one.prefetch for one in found.of_values(BATCH)} == {0, 1}
+    assert {one.samples for one in found.of_values(BATCH)} == {64}
+    assert len({one.group for one in found.all_placements}) == 2, "of any group"
+
+
+def test_there_are_more_passes_than_are_named_for_where_memory_is_short() -> None:
+    found = factors({"num_workers": None, "framework": None, "optimizer": None, "prefetch": [0, 1]})
+    every = found.of_values(BATCH, in_more_passes=True)
+    assert sorted({(one.batch_size_per_worker, one.accumulate) for one in every}) == [
+        (4, 16), (8, 8), (16, 4), (32, 2), (64, 1)
+    ]  # fmt: skip
+    assert {one.accumulate for one in found.all_placements} == {1}
+    fixed = {"gpus_per_worker": 1, "compile": "reduce-overhead", "framework": "torch"}
+    changes = {"framework": None, "num_workers": [1, 2]}
+    graphs = factors(changes, **fixed).of_values(BATCH, in_more_passes=True)
+    assert {one.accumulate for one in graphs} == {1}, "CUDA graphs are of one pass"
+    normalised = {"gpus_per_worker": 1, "sync_batch_norm": True}
+    found = factors({}, **normalised)
+    assert {one.accumulate for one in found.of_values(BATCH, in_more_passes=True)} == {1}
+
+
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:
     found = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
     assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))

@@ -11,10 +11,13 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
+    ENERGY,
     TimeToTarget,
+    cost_per_s,
     first_trial,
     interpolated_time,
     is_informative,
+    price_by,
     replicate_of,
 )
 from tests.factories import evaluation, record
@@ -132,6 +135,22 @@ def test_a_crash_has_spent_what_no_evaluation_saw() -> None:
     assert replicate_of(crashed, []) == Replicate(5.0, False)
     ended = replace(crashed, failure=None, time_to_target_s=None)
     assert replicate_of(ended, []) == Replicate(2.0, False), "of what ended well it is not training"
+
+
+def test_by_energy_a_second_costs_the_watts_where_all_hits_know_them() -> None:
+    spec = RunSpec(num_workers=2)
+    runs = [
+        replace(record(f"000{n}", spec, 2.0), energy_j=joules)
+        for n, joules in enumerate((90.0, 100.0, 140.0))
+    ]
+    assert price_by(ENERGY, runs) == ENERGY
+    assert cost_per_s(ENERGY, 2, runs) == pytest.approx(50.0)
+    missed = record("0003", spec, 2.0, stop=None)
+    assert price_by(ENERGY, [*runs, missed]) == ENERGY
+    unknown = record("0004", spec, 2.0)
+    assert price_by(ENERGY, [*runs, unknown]) is None
+    assert price_by(2.5, [*runs, unknown]) == 2.5
+    assert cost_per_s(None, 2, runs) == 2
 
 
 def test_the_first_trial_has_the_least_number() -> None:

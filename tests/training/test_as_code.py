@@ -95,7 +95,9 @@ def test_both_take_the_same_steps(framework: str, optimizer: str, changes: dict[
     trainer.train(steps)
     expected, found = weights_of(trainer, framework), model_weights(model, framework)
     for one, other, begun in zip(expected, found, first, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=5e-5)
+        # Adaptive steps divide by a gradient's own size: where it is near 0, rounding decides.
+        assert np.isclose(other, one, rtol=1e-4, atol=5e-5).mean() > 0.9999
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=5e-4)
         assert np.abs(one - begun).max() > 1e-4, "nothing was learnt"
     assert bool(means) is (spec.ema_decay is not None)
     if means:

@@ -187,10 +187,9 @@ def predicted_rows(results: Study) -> pd.DataFrame:
     if not outcome(results).is_seconds:
         table = table.head(0)
     specs = [results.specs[trial] for trial in table["trial"]]
-    accumulate = np.array([spec.accumulate for spec in specs], dtype=int)
     found = table[["trial", "framework", "num_workers"]].assign(
         optimizer=[spec.optimizer for spec in specs],
-        batch=table["num_workers"] * table["batch_size_per_worker"] * accumulate,
+        batch=table["num_workers"] * table["batch_size_per_worker"] * table["accumulate"],
         outcome=table["time_to_target_s"],
         is_confirmed=False,
     )

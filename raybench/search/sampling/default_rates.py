@@ -72,8 +72,8 @@ def priors(
                 values["num_workers"] = workers[number % len(workers)]
             values |= _conditions(space, fixed, values, number)
             known = known_values(fixed, values)
-            samples = values.get(GLOBAL_BATCH) or batch * known["num_workers"]
-            rate = default_rate(optimizer, samples * known["accumulate"], policy)
+            parts = known["num_workers"] * known["accumulate"]
+            rate = default_rate(optimizer, values.get(GLOBAL_BATCH) or batch * parts, policy)
             rate *= factor / scaling_factor(known["num_workers"], known["learning_rate_scaling"])
             values["learning_rate"] = _nearest(resolve(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
@@ -170,7 +170,8 @@ def _remoteness(study: StudySpec, values: dict[str, Any], policy: SearchPolicy) 
     known = known_values(study.fixed, values)
     if known["optimizer"] not in policy.base_rates:
         return 1
-    batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * known["num_workers"]
-    rate = default_rate(known["optimizer"], batch * known["accumulate"], policy)
+    parts = known["num_workers"] * known["accumulate"]
+    batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * parts
+    rate = default_rate(known["optimizer"], batch, policy)
     rate *= rate_factor(study, policy)
     return int(abs(math.log(known["learning_rate"] / rate, NEARNESS)))

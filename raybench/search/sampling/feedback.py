@@ -40,18 +40,23 @@ class Infeasible:
     optimizer's state takes memory too). A rate that diverges is left out, and all above it,
     where nothing but rate and batch differs; a larger global batch, whose gradients have less
     noise, is given the rate that its scaling rule makes equal. `equal_frameworks`: a curve of one
-    is that of the other. A way to compile that ended a run in an error is left out.
+    is that of the other. A way to compile that ended a run in an error is left out. A step takes
+    more than `most_passes` only where it would not fit in half of them.
     """
 
     def __init__(
         self,
         *,
         equal_frameworks: bool = False,
+        most_passes: int | None = None,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
         is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
         self.has_room, self.is_in_time = has_room, is_in_time
         """Whether the cluster holds a run's workers, and this session has time to start them."""
+        self.batch_statistics = False
+        """Whether layers normalise over a pass: in more of them another curve is trained."""
+        self._most_passes = most_passes
         self.num_failed = 0
         """Runs that were added; while it stays the same, so do the answers."""
         self._out_of_memory: dict[Key, RunSpec] = {}
@@ -79,8 +84,10 @@ class Infeasible:
             return False
         if _compile_key(spec) in self._not_compiled:
             return False
-        limit = self._out_of_memory.get(_memory_key(spec))
-        if limit is not None and spec.batch_size_per_worker >= limit.batch_size_per_worker:
+        if not self._fits(spec, spec.batch_size_per_worker):
+            return False
+        is_more = self._most_passes is not None and spec.accumulate > self._most_passes
+        if is_more and (self.batch_statistics or self._fits(spec, 2 * spec.batch_size_per_worker)):
             return False
         diverged = self._diverged.get(self._rate_key(spec), []) if self._diverged else []
         for failed in diverged:
@@ -113,6 +120,11 @@ class Infeasible:
             f"Drawn {times} and not tried, because a run alike had failed: "
             f"{'; '.join([*found[:MOST_SAID], *more])}."
         )
+
+    def _fits(self, spec: RunSpec, samples: int) -> bool:
+        """Whether no run as of `spec` with as many samples a pass, or fewer, ran out of memory."""
+        limit = self._out_of_memory.get(_memory_key(spec))
+        return limit is None or samples < limit.batch_size_per_worker
 
     def _rate_key(self, spec: RunSpec) -> Key:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
@@ -213,8 +225,10 @@ class Feedback:
         """
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
             return Answer(TrialState.FAIL)  # it says nothing about the configuration
-        if self._placer is not None and is_uncompiled(record.failure, record.spec):
-            return Answer(TrialState.FAIL)  # which trains in another way
+        if self._placer is not None:
+            is_too_large = record.failure == "oom" and self._placer.others(record.spec)
+            if is_too_large or is_uncompiled(record.failure, record.spec):
+                return Answer(TrialState.FAIL)  # which trains in another way
         if record.state == "stopped" and not self._is_pareto:
             train_ms = self._milliseconds(record.spec, record.ledger["train"])
             return Answer(TrialState.PRUNED, [record.score], {train_ms: record.score})
@@ -227,11 +241,11 @@ class Feedback:
         return Answer(TrialState.COMPLETE, [seconds, cost] if self._is_pareto else [seconds])
 
     def _tell(self, trial: optuna.Trial, record: RunRecord) -> None:
+        if record.failure is not None:
+            self._infeasible.add(record.failure, record.spec)
         answer = self.answer(record)
         for name, value in shown_attributes(record, self._keys).items():
             trial.set_user_attr(name, value)
-        if record.failure is not None:
-            self._infeasible.add(record.failure, record.spec)
         for step, score in (self._courses.pop(trial.number, None) or answer.course or {}).items():
             trial.report(score, step=step)
         if answer.state == TrialState.PRUNED:

@@ -94,7 +94,7 @@ def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] |
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
     # A sampled batch stands for every placement of it: that on which the run was.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
-    batch = {GLOBAL_BATCH: spec.num_workers * spec.batch_size_per_worker} if placement else {}
+    batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
     if not all(_lies_in(space[key], value, known) for key, value in (values | batch).items()):
         return None

@@ -196,13 +196,14 @@ class Proposer:
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def again(self, spec: RunSpec) -> Proposal | None:
-        """Return a trial of a configuration that has run, with the seed of `spec`; None where it
-        was run with that, too, or while interrupted trials are to come back."""
+        """Return a trial of a configuration that has run, as `spec` has it; None where it was run
+        with that seed, too, and said something, or while interrupted trials are to come back."""
         params = params_of(spec, self._study, self._space)
         if params is None or self._is_waiting():
             return None
         for one in real_trials(self._journal):
-            if one.params == params and one.user_attrs["spec"]["seed"] == spec.seed:
+            is_alike = one.params == params and one.state != TrialState.FAIL
+            if is_alike and one.user_attrs["spec"]["seed"] == spec.seed:
                 return None
         there = {} if self._placer is None else {PLACEMENT: speed_values(spec.placement)}
         self._journal.enqueue_trial(params, user_attrs=there)
@@ -320,7 +321,7 @@ class Proposer:
         if self._placer is None:
             return [self._study.run_spec(values)]
         rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-        there = self._placer.factors.of_values(values)
+        there = self._placer.factors.of_values(values, in_more_passes=True)
         return [self._study.run_spec(rest | speed_values(one)) for one in there]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
