@@ -299,7 +299,9 @@ def _function_of(name: str) -> Callable[[Any], object]:
         raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
     module = _module_of(path.resolve(), name)
     found: Callable[[Any], object] | None = getattr(module, function, None)
-    if not callable(found) or isinstance(found, type):
+    if isinstance(found, type):
+        raise UserError(f"{name}: {function} is a class; write a model as {path.stem}:{function}.")
+    if not callable(found):
         own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
         raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
     return found

@@ -34,13 +34,13 @@ class Nap(nn.Module):
 class LateReader(Workload):
     """One dense layer too, and digits that are read when they are asked for."""
 
-    name, input_shape, num_classes = "late_reader", (8, 8, 1), 10
+    name, input_shape, num_classes = "late_reader", (28, 28, 1), 10
 
     def build_torch(self) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
-        digits = load_dataset(DatasetSpec(name="digits"))
+        digits = load_dataset(DatasetSpec(name="digits", image_size=28))
         train = Split(Late(digits.train.array), digits.train.labels)
         return Dataset("late", 10, train, digits.validation, digits.test)
 
@@ -49,7 +49,7 @@ class Late:
     """Pictures that rank 1 reads late."""
 
     def __init__(self, pixels: np.ndarray) -> None:
-        self.shape, self.dtype, self._pixels = pixels.shape, np.uint8, pixels
+        self.shape, self.dtype, self._pixels = pixels.shape, pixels.dtype, pixels
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         sleep_on_rank_1()
