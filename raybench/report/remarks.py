@@ -144,7 +144,7 @@ def effort_words(results: Study) -> str:
 
 
 BATCH = "batch_size_per_worker"
-SHORTLY = {"framework": "{} over {}", "num_workers": "{} over {} workers"}
+SHORTLY = {"framework": "{} over {}", "num_workers": "workers {} over {}"}
 WORTH_SAYING = 1.02
 """Times the speed."""
 
@@ -169,7 +169,7 @@ def speed_line(results: Study, trial: str) -> list[str]:
         times = slowest["time_to_target_s"] / same[-1]["time_to_target_s"]
         if key != BATCH and slowest[key] != best[key] and times >= WORTH_SAYING:
             form = SHORTLY.get(key, f"{key} {{}} over {{}}")
-            found.append(f"x {times:.2f} {form.format(short(best[key]), short(slowest[key]))}")
+            found.append(f"{form.format(short(best[key]), short(slowest[key]))} x {times:.2f}")
     return [f"By speed alone (~): {', '.join(found)}."] if found else []
 
 

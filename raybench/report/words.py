@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from raybench.results.ranking import price_of as price_of_study
-from raybench.results.ranking import repeated
+from raybench.results.ranking import price_in_use, repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import counted as counted
@@ -101,7 +100,7 @@ def refuted_words(results: Study, trial: str) -> str:
 def as_billed(results: Study, trial: str) -> str:
     """Return what stands behind "cheapest" in a study that names a price."""
     if results.study["study"].get("price") == ENERGY:
-        is_known = price_of_study(results) == ENERGY
+        is_known = price_in_use(results) == ENERGY
         return " by energy" if is_known else " by worker-seconds (not every run knows its energy)"
     return "" if bill_of(results, 0.0, trial) is None else " as billed"
 

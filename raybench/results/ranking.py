@@ -118,11 +118,11 @@ def repeat(results: Study, trial: str) -> Replicate:
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
     """Return the cost of a second of training of a configuration, by the runs of these names: see
     `cost_per_s`."""
-    return cost_per_s(price_of(results), num_workers, [results.runs[name] for name in names])
+    return cost_per_s(price_in_use(results), num_workers, [results.runs[name] for name in names])
 
 
 @once
-def price_of(results: Study) -> object:
+def price_in_use(results: Study) -> object:
     """Return the price that a study names; None where it is energy that its runs do not know."""
     return price_by(results.study["study"].get("price"), results.runs.values())
 

@@ -45,8 +45,8 @@ NOT_WITH = (
     "strategy",
 )
 """Searched keys that change a step's time in ways the step-time model does not know."""
-MOST_TIMES_PASSES = 16
-"""How many times the passes that a space names a step takes at most, where memory is short."""
+TIMES_PASSES = (2, 4, 8, 16)
+"""How many times the passes that a space names a step may take, where memory is short."""
 
 
 class Factors:
@@ -82,15 +82,15 @@ class Factors:
         found = []
         for one in self.all_placements:
             # CUDA graphs write the gradients of a pass over those of the one before.
-            times = 1 if one.compile in CUDA_GRAPHS and one.gpus_per_worker else 2
-            while one.accumulate == self.most_passes and 1 < times <= MOST_TIMES_PASSES:
+            is_of_one_pass = one.compile in CUDA_GRAPHS and one.gpus_per_worker
+            if is_of_one_pass or one.accumulate < self.most_passes:
+                continue
+            for times in TIMES_PASSES:
                 batch, rest = divmod(one.batch_size_per_worker, times)
-                if rest or not batch:
-                    break
-                passes = one.accumulate * times
-                found.append(replace(one, batch_size_per_worker=batch, accumulate=passes))
-                times *= 2
-        return list(dict.fromkeys(found))
+                if not rest:
+                    passes = one.accumulate * times
+                    found.append(replace(one, batch_size_per_worker=batch, accumulate=passes))
+        return found
 
     def _find(self, samples: int, framework: str | None, in_more_passes: bool) -> list[Placement]:
         asked = samples, framework, in_more_passes
@@ -145,8 +145,8 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
     if len(products) == 1:  # nothing to sample: every proposal has it
         sampled[GLOBAL_BATCH] = Choices((products[0],))
-    is_alone = values_of("sync_batch_norm", space, study.fixed) == [False]
-    return Factors(sampled, placements, may_add_passes=is_alone)
+    normalises_a_step = values_of("sync_batch_norm", space, study.fixed) != [False]
+    return Factors(sampled, placements, may_add_passes=not normalises_a_step)
 
 
 def study_factors(study: StudySpec, space: Space) -> Factors | str:

@@ -123,8 +123,10 @@ ENERGY: Final = "energy"
 def price_by(price: object, runs: Iterable[RunRecord]) -> object:
     """Return the price of a study; None where it is energy and a run that reached the target does
     not know its own."""
+    if price != ENERGY:
+        return price
     hits = [run.energy_j for run in runs if run.time_to_target_s is not None]
-    return None if price == ENERGY and None in hits else price
+    return None if None in hits else price
 
 
 def cost_per_s(price: object, num_workers: int, runs: Sequence[RunRecord]) -> float:

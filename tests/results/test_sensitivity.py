@@ -56,7 +56,7 @@ def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_pat
         given = {"trial": "0000", "framework": "torch", "time_to_target_s": seconds} | way
         lines.append(Prediction(**given).line())
     results = results_folder(tmp_path / "predicted", lines)
-    words = "x 2.00 2 over 1 workers, x 1.25 accumulate 1 over 2"
+    words = "workers 2 over 1 x 2.00, accumulate 1 over 2 x 1.25"
     assert speed_line(results, "0000") == [f"By speed alone (~): {words}."]
 
 
