@@ -1,9 +1,11 @@
 """What signals do to a command, each in a process of its own."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,21 @@ def command(options, interrupt):
 cli.leave(cli.run_interruptible(lambda: cli.Parser(prog="raybench tune"), [], command))
 """
     assert run(body, signal.SIGTERM) == (130, "", "raybench: interrupted.\n")
+
+
+def test_the_exit_code_is_ours_where_a_signal_came_in_the_midst_of_an_import(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "early.py").write_text("""
+from raybench.commands.cli import leave
+try:
+    exec("raise KeyboardInterrupt")  # as in the import of a dataclass
+except KeyboardInterrupt:
+    leave(130)
+""")
+    seen = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-m", "early"]
+    assert subprocess.run(words, cwd=tmp_path, env=seen, check=False).returncode == 130
 
 
 def test_of_a_process_that_is_not_ours_the_second_raises_and_ends_nothing() -> None:

