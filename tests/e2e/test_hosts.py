@@ -19,7 +19,7 @@ pytestmark = [
 CPUS = 2
 SPACE = """
 dataset: {name: digits}
-objective: {kind: best_at_budget, max_train_seconds: 2}
+objective: {kind: best_at_budget, max_train_seconds: 1}
 search: {sampler: grid, early_stopping: false, factorise: false}
 confirm: {race: 2, fresh: 1}
 space: {framework: [torch, tensorflow], placement_strategy: [pack, spread]}
