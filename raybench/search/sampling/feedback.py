@@ -29,6 +29,10 @@ NO_ARITHMETIC: Key = (
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
 """Keys that change no number of a training, or (the seed) none by intent."""
+STATES = dict.fromkeys(("sgd", "lars", "lion"), 1) | dict.fromkeys(
+    ("adam", "adamw", "radam", "nadamw", "lamb"), 2
+)
+"""What optimizers keep, in sizes of the model; of others it is not known."""
 MOST_SAID = 3
 
 
@@ -36,8 +40,8 @@ class Infeasible:
     """Remembers runs out of memory and runs into NaN; says which proposals repeat them.
 
     Memory grows with the samples of one pass, so after a run out of memory, per-worker
-    batches as large or larger are left out for the same framework and optimizer (an
-    optimizer's state takes memory too). A rate that diverges is left out, and all above it,
+    batches as large or larger are left out for the same framework and every optimizer that keeps
+    as much or more (`STATES`). A rate that diverges is left out, and all above it,
     where nothing but rate and batch differs; a larger global batch, whose gradients have less
     noise, is given the rate that its scaling rule makes equal. `equal_frameworks`: a curve of one
     is that of the other. A way to compile that ended a run in an error is left out. A step takes
@@ -70,9 +74,10 @@ class Infeasible:
         """Take a failed run's spec; failures that are not the configuration's are ignored."""
         self.num_failed += 1
         if failure == "oom":
-            before = self._out_of_memory.get(_memory_key(spec), spec)
+            key = _memory_key(spec, spec.optimizer)
+            before = self._out_of_memory.get(key, spec)
             least = min(before, spec, key=lambda one: one.batch_size_per_worker)
-            self._out_of_memory[_memory_key(spec)] = least
+            self._out_of_memory[key] = least
         elif is_uncompiled(failure, spec):
             self._not_compiled.add(_compile_key(spec))
         elif failure == "nan":
@@ -123,8 +128,13 @@ class Infeasible:
 
     def _fits(self, spec: RunSpec, samples: int) -> bool:
         """Whether no run as of `spec` with as many samples a pass, or fewer, ran out of memory."""
-        limit = self._out_of_memory.get(_memory_key(spec))
-        return limit is None or samples < limit.batch_size_per_worker
+        if not self._out_of_memory:
+            return True
+        own = STATES.get(spec.optimizer, 0)
+        as_lean = (one for one, states in STATES.items() if states <= own)
+        kinds = (_memory_key(spec, one) for one in {spec.optimizer, *as_lean})
+        failed = (self._out_of_memory[kind] for kind in kinds if kind in self._out_of_memory)
+        return all(samples < one.batch_size_per_worker for one in failed)
 
     def _rate_key(self, spec: RunSpec) -> Key:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
@@ -139,12 +149,12 @@ def _compile_key(spec: RunSpec) -> Key:
     return spec.framework, spec.compile, spec.accelerator_type or ""
 
 
-def _memory_key(spec: RunSpec) -> Key:
+def _memory_key(spec: RunSpec, optimizer: str) -> Key:
     kind = spec.accelerator_type or ""
     state = str(spec.momentum == 0), str(spec.ema_decay is None), str(spec.frozen_epochs == "all")
     own = (str(sorted(one.items())) for one in (spec.model, spec.data, spec.optimizer_options))
     framework = spec.framework, spec.strategy, spec.compile, *own
-    return *framework, spec.optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
+    return *framework, optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
 
 
 def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
