@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import raybench
-from raybench.commands.plan import seconds_of
 from raybench.report.study import load
 from raybench.scaling.fits import measured_runs
 from raybench.scaling.plan import CHEAPEST, FASTEST, KEYS
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import UserError
 from raybench.spec.prices import read_prices
+from raybench.spec.text import seconds_of
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 from tests.test_json import asked
 
@@ -144,18 +144,12 @@ def test_the_example_is_read() -> None:
     assert all(one.price > 0 for one in read_prices(ROOT / "examples/prices.yaml").values())
 
 
-def test_a_deadline_is_told_in_its_unit() -> None:
-    assert [*map(seconds_of, ("90", "90s", "1.5min", "2h", "1d", 7))] == [
-        90,
-        90,
-        90,
-        7200,
-        86400,
-        7,
-    ]
-    for wrong in ("soon", "0", "-3s", "2 hours"):
-        with pytest.raises(UserError, match="write it as 90s"):
-            seconds_of(wrong)
+def test_a_deadline_is_told_in_its_unit(folders: tuple[Path, Path]) -> None:
+    texts = ("90", "90s", "1.5min", "2h", "1d", "8w", "0", "-3s", "2 hours", "soon")
+    seconds = [90, 90, 90, 7200, 86400, 8 * 7 * 86400, None, None, None, None]
+    assert list(map(seconds_of, texts)) == seconds
+    with pytest.raises(UserError, match="--deadline soon: write it as 90s"):
+        raybench.plan(*folders, deadline="soon")
 
 
 def test_studies_without_a_target_are_refused(folders: tuple[Path, Path], capsys: Capture) -> None:

@@ -4,7 +4,6 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pandas as pd
@@ -22,10 +21,10 @@ from raybench.data.store.entries import (
 from raybench.report.console import make_console, print_table, say
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.run import DatasetSpec
+from raybench.spec.text import UNITS, seconds_of
 from raybench.stats.clock import unix_seconds
 
 ALL = "all"
-SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parser() -> cli.Parser:
@@ -57,7 +56,7 @@ def _asked(options: argparse.Namespace) -> Ended:
     return _list(options.unused_for)
 
 
-def _list(unused_for: timedelta | None) -> Ended:
+def _list(unused_for: float | None) -> Ended:
     console, store = make_console(sys.stdout), store_folder()
     entries = _entries(unused_for)
     if not entries:
@@ -96,7 +95,7 @@ def _options(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}: {value}" for key, value in given.items())
 
 
-def _remove(keys: Sequence[str], unused_for: timedelta | None) -> Ended:
+def _remove(keys: Sequence[str], unused_for: float | None) -> Ended:
     """Remove entries by their keys; exit code 1 where one is in use."""
     console, entries = make_console(sys.stdout), _entries(unused_for)
     known = {entry.key: entry for entry in entries}
@@ -119,35 +118,30 @@ def _remove(keys: Sequence[str], unused_for: timedelta | None) -> Ended:
     return Ended(code, details={"removed": removed, "bytes": freed})
 
 
-def _entries(unused_for: timedelta | None) -> list[Entry]:
+def _entries(unused_for: float | None) -> list[Entry]:
     entries = list_entries(store_folder())
     if unused_for is None:
         return entries
-    before = unix_seconds() - unused_for.total_seconds()
+    before = unix_seconds() - unused_for
     return [entry for entry in entries if entry.last_used < before]
 
 
-def _unknown(key: str, known: Sequence[str], unused_for: timedelta | None) -> str:
+def _unknown(key: str, known: Sequence[str], unused_for: float | None) -> str:
     close = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {close[0]}?" if close else "`raybench data` lists them."
     unused = " among those unused for so long" if unused_for is not None else ""
     return f"--remove {key}: no such dataset is kept here{unused}; {hint}"
 
 
-def _age(text: str) -> timedelta:
-    number, unit = text[:-1], text[-1:]
-    if unit not in SECONDS or not number.isdecimal():
+def _age(text: str) -> float:
+    seconds = seconds_of(text)
+    if seconds is None:
         raise argparse.ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
-    try:
-        return timedelta(seconds=int(number) * SECONDS[unit])
-    except OverflowError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text} is longer ago than anything was stored"
-        ) from error
+    return seconds
 
 
 def _age_in_words(seconds: float) -> str:
-    for unit, size in reversed(SECONDS.items()):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}".replace(" m", " min")
+    for unit in ("w", "d", "h", "min"):
+        if seconds >= 2 * UNITS[unit]:
+            return f"{seconds / UNITS[unit]:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"

@@ -5,7 +5,6 @@ machine, of which some may be short runs without a target.
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from raybench.commands import cli
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.prices import read_prices
-from raybench.spec.text import clean
+from raybench.spec.text import clean, seconds_of
 
 if TYPE_CHECKING:
     from raybench.report.plan_report import PlanReport
 
 PAGE = "plan.html"
-UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parser() -> cli.Parser:
@@ -77,7 +75,10 @@ def planned(
 ) -> "PlanReport":
     """Read the studies, and plan; UserError for what is asked wrong."""
     machines = None if prices is None else read_prices(prices)
-    seconds = None if deadline is None else seconds_of(deadline)
+    seconds = None if deadline is None else seconds_of(str(deadline))
+    if deadline is not None and seconds is None:
+        wrong = clean(str(deadline))[:40]
+        raise UserError(f"--deadline {wrong}: write it as 90s, 30min, 2h or 1d.")
     if budget is not None and not 0 < budget < float("inf"):
         raise UserError(f"--budget {budget:g}: must be more than 0.")
     # Late: pandas and matplotlib take a second.
@@ -89,11 +90,3 @@ def planned(
     own = studies[0].scaling_study
     terms = Terms(machines or own.price, budget if machines or budget else own.budget, seconds)
     return PlanReport.of(studies, terms, predict)
-
-
-def seconds_of(text: str | float) -> float:
-    """Return the seconds of `90`, `90s`, `30min`, `2h` or `1d`."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d|)\s*", str(text))
-    if found is None or not float(found[1]) > 0:
-        raise UserError(f"--deadline {clean(str(text))[:40]}: write it as 90s, 30min, 2h or 1d.")
-    return float(found[1]) * UNITS[found[2]]

@@ -20,6 +20,14 @@ LINE_ENDS = re.compile(r"(?<![ \t])[ \t]*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+[ \
 # Control characters, and the marks that make a terminal show text in another order.
 INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 NO_CHARACTER = re.compile(r"[\ud800-\udfff]")
+DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|m|min|h|d|w|)\s*")
+UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of `90`, `90s`, `30min`, `2h`, `1d` or `8w`; None of anything else."""
+    found = DURATION.fullmatch(text)
+    return float(found[1]) * UNITS[found[2]] or None if found else None
 
 
 def clean(text: str) -> str:

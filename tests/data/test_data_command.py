@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from raybench.commands import cli
-from raybench.commands.data import main
 from raybench.data.store import build as store
 from raybench.data.store.build import Source, stored
 
@@ -84,9 +83,3 @@ def test_mistakes(capsys, keys, arguments, message):
         code = left.code
     assert code == cli.WRONG_INPUT
     assert message in capsys.readouterr().err
-
-
-def test_an_age_beyond_all_time_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["--unused-for", "99999999999w"])
-    assert "99999999999w is longer ago than anything was stored" in capsys.readouterr().err

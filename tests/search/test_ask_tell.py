@@ -187,7 +187,10 @@ def test_rungs_know_the_trials_of_earlier_sessions(has_curves: bool, tmp_path: P
 def test_what_diverged_is_compared_with_and_what_broke_is_not(
     failure: Failure, reason: str | None, tmp_path: Path
 ) -> None:
-    content = STUDY | {"search": {"trials": 9}, "space": {"optimizer": ["adam", "muon", "schedule_free_adamw"]}}
+    content = STUDY | {
+        "search": {"trials": 9},
+        "space": {"optimizer": ["adam", "muon", "schedule_free_adamw"]},
+    }
     one = make_search(tmp_path, content)
     one.tell(record(*_asked(one), 5.0, failure=failure, value=0.94))
     name, _ = _asked(one)
