@@ -50,7 +50,7 @@ def tune(
     `y_train`, ...), a DataFrame with its column `label`, a Dataset of torch or of Hugging Face; it
     is written once beside the results. `out`: the results folder or URL.
 
-    `changes` are options of the command by their names (`trials=20`, `time_budget=600` seconds,
+    `changes` are options of the command by their names (`trials=20`, `time_budget="10min"`,
     `workers=[1, 2]`, `target=0.95`, `confirm={"race": 12}`, `seed=1`, `fresh=True`, `more=24`,
     `address="auto"`, ...), all others keys of the space as `--set` sets them: `optimizer="lamb"`,
     `**{"objective.hold": 2}`.

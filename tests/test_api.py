@@ -112,10 +112,11 @@ def test_the_commands_and_python_share_their_defaults() -> None:
         parser = command.parser()
         kind = every.OPTIONS[parser.name]
         assert parser.options(parser.parse_args([])) == kind()
-    words = ["s.yaml", "--trials", "7", "--time-budget", "60", "--set", "a=1", "--log", "mlflow"]
+    words = ["s.yaml", "--trials", "7", "--time-budget", "1min", "--set", "a=1", "--log", "mlflow"]
     options = tune.parser().options(tune.parser().parse_args(words))
     changes = {"trials": 7, "time_budget": 60.0, "a": 1, "log": "mlflow"}
     assert options == asked("tune", {"space": "s.yaml"} | changes)
+    assert options == asked("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
 
 
 def test_what_comes_back_is_what_the_folder_holds(made_up_runs: list[Any], capsys: Any) -> None:

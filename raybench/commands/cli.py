@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser_of(name: str, about: str | None) -> Parser:
     """Return a command's parser: arguments, defaults and help are those of its options."""
-    from raybench.runs.options import METAVARS, OPTIONS, POSITIONAL
+    from raybench.runs.options import METAVARS, OPTIONS, POSITIONAL, TIME, duration
 
     result = Parser(prog=f"raybench {name}", description=about)
     result.kind = kind = OPTIONS[name]
@@ -120,7 +120,8 @@ def parser_of(name: str, about: str | None) -> Parser:
         elif get_origin(field.annotation) is list:
             words |= {"nargs": "*"} if option in POSITIONAL else {"action": "append"}
         else:
-            words["type"] = (types or [field.annotation])[0]
+            is_time = words["metavar"] == TIME
+            words["type"] = duration if is_time else (types or [field.annotation])[0]
             words |= {"nargs": "?"} if option in POSITIONAL else {}
         if option in POSITIONAL:
             result.add_argument(option, **words)

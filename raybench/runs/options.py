@@ -4,7 +4,9 @@ default. The arguments of the command line are made of these classes.
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator
 
 from raybench.spec.documents import Document
 from raybench.spec.errors import UserError
@@ -12,6 +14,16 @@ from raybench.spec.own_loop import MARK, is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import StudySpec
+from raybench.spec.text import seconds_of
+
+
+def duration(given: Any) -> Any:
+    """Return the seconds of a text such as `30min` or `2h`, and what is no text as it is."""
+    return (seconds_of(given) or float(given)) if isinstance(given, str) else given
+
+
+Duration = Annotated[float | None, BeforeValidator(duration)]
+TIME = "90|30min|2h"
 
 
 class Options(Document):
@@ -33,7 +45,7 @@ class Options(Document):
     """Where a command prints the metric: a regular expression whose first group is the number."""
     address: str | None = None
     """A Ray cluster to use, e.g. auto; else one is started."""
-    wait: float | None = None
+    wait: Duration = None
     """How long a run may wait for machines in all (default: without end)."""
     seed: int | None = None
     """Seed of the search or the training."""
@@ -80,8 +92,8 @@ class TuneOptions(LoggedOptions):
     """Search space: a file, or a shipped name."""
     trials: int | None = None
     """Number of trials."""
-    time_budget: float | None = None
-    """Seconds for everything, confirmation included."""
+    time_budget: Duration = None
+    """Time for everything, confirmation included."""
     workers: str | None = None
     """Worker counts to search."""
     gpus_per_worker: float | None = None
@@ -148,8 +160,8 @@ class ScaleOptions(LoggedOptions):
     until: str | None = None
     """Such as 10%: run further cells, those that narrow the predictions most, until the 90 %
     interval of each that --predict asks for is at most so much to each side."""
-    time_budget: float | None = None
-    """Seconds for everything."""
+    time_budget: Duration = None
+    """Time for everything."""
     fit: str | None = None
     """Run nothing, fit the steps of this CSV: columns num_workers, num_nodes,
     batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
@@ -169,8 +181,8 @@ class CompareOptions(FollowedOptions):
     or spaces of one configuration."""
     runs: int = 20
     """Pairs at most."""
-    time_budget: float | None = None
-    """Seconds for everything."""
+    time_budget: Duration = None
+    """Time for everything."""
     smallest: str = "2%"
     """The least difference that matters; 0 looks for any."""
     session: str | None = None
@@ -186,12 +198,12 @@ OPTIONS: dict[str, type[Options]] = {
 METAVARS = {
     "settings": "KEY=VALUE",
     "out": "DIR",
-    "wait": "SECONDS",
+    "wait": TIME,
     "log": "TOOL",
     "train": "FILE.py:FUNCTION",
     "metric_pattern": "REGEX",
     "space": "SPACE.yaml",
-    "time_budget": "SECONDS",
+    "time_budget": TIME,
     "price": "MONEY|energy",
     "workers": "1,2,4",
     "confirm": "race=24,fresh=3",
