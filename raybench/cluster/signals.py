@@ -14,6 +14,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
 
 
+class Signalled(KeyboardInterrupt):
+    """A signal that ends the command. Where a KeyboardInterrupt itself has left an `exec` of text,
+    as in the import of a dataclass, `python -m` dies of SIGINT in the end, caught or not."""
+
+
 class Interrupt:
     """Remembers that the user asked to stop: by Ctrl-C, a termination, or a closed terminal."""
 
@@ -107,7 +112,7 @@ class Interrupt:
         self._has_heard = True
         if is_second or (self._is_immediate and not self._has_raised):
             self._has_raised = True
-            raise KeyboardInterrupt
+            raise Signalled
 
     def _read(self, numbers: int) -> None:
         """Count signals as they come: the main thread may be waiting in a library, and to it two

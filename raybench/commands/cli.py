@@ -245,9 +245,6 @@ def leave(code: int) -> NoReturn:
     """End the process; a signal that comes now changes nothing any more."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # `python -m` forgets the code and dies of SIGINT where a KeyboardInterrupt has left an `exec`
-    # of text, as a signal makes it do in the import of a dataclass, caught or not. The next resets.
-    exec("")
     sys.exit(code)
 
 

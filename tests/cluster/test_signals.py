@@ -70,11 +70,13 @@ def test_the_exit_code_is_ours_where_a_signal_came_in_the_midst_of_an_import(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "early.py").write_text("""
-from raybench.commands.cli import leave
-try:
-    exec("raise KeyboardInterrupt")  # as in the import of a dataclass
-except KeyboardInterrupt:
-    leave(130)
+import os, signal, sys, time
+from raybench.cluster.signals import Interrupt
+with Interrupt().listening():
+    try:
+        exec("os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)")  # as a dataclass is made
+    except KeyboardInterrupt:
+        sys.exit(130)
 """)
     seen = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-m", "early"]
