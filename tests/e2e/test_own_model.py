@@ -27,7 +27,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
         *("tune", "--workload", "my_model:MyModel", "--set", "space.framework=[torch]"),
         *("--set", "num_workers=1", "--trials", "3", "--set", "confirm.race=0"),
         *("--target", "auto", "--set", "objective.max_train_seconds=20"),
-        *("--isolation", "process"),
+        *("--isolation", "process", "--time-budget", "1h"),
         cwd=tmp_path,
     )
     assert "unconfirmed" in printed
