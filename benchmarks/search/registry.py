@@ -40,7 +40,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),
     "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
     "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
-    "raybench, repetitions": ("contestant:Raybench", {"policy": SearchPolicy(resolution=0.0)}),
     "raybench, usual rates": ("contestant:Raybench", {"policy": SearchPolicy(haste=1.0)}),
     "raybench, random": ("contestant:Raybench", {"sampler": "random"}),
 }

@@ -31,7 +31,6 @@ WITHOUT = (
     "raybench, cap at the luckiest",
     "raybench, no cap",
     "raybench, no rungs",
-    "raybench, repetitions",
     "raybench, usual rates",
     "raybench, random",
 )

@@ -46,10 +46,6 @@ class SearchPolicy:
     does takes time in proportion. Searches of fewer trials see no difference."""
     patience: int = 500
     """Draws in a row that are known to fail, after which the search gives up."""
-    resolution: float = 0.04
-    """Share of a range within which two values count as the same: of three decades of learning
-    rates, a factor of 1.3. With 0, 7 of 24 searches of two recorded tables never came within 5 % of
-    the best, instead of 3 (`benchmarks/search/search_ablation.py`)."""
     rungs: bool = True
     """Whether trials are stopped that others beat at equal seconds."""
     first_rung: float = 1 / 32

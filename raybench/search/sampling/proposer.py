@@ -4,14 +4,11 @@
 """
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
@@ -44,51 +41,10 @@ NUM_SAMPLED, NUM_RANDOM = 2, 20
 or accepted where the space has no end."""
 
 
-class NearIndex:
-    """The trials that ran: by all that is no range, and then by the shares of their ranges."""
-
-    def __init__(self, policy: SearchPolicy) -> None:
-        self._resolution = policy.resolution
-        self._alike: dict[tuple[Any, ...], list[list[float]]] = {}
-
-    def add(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> None:
-        """Take a trial's parameters."""
-        kind, shares = _place(params, distributions)
-        self._alike.setdefault(kind, []).append(shares)
-
-    def holds(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> bool:
-        """Whether some trial differs by less than the resolution in every range, and by nothing
-        else."""
-        kind, shares = _place(params, distributions)
-        if kind not in self._alike:
-            return False
-        apart = np.abs(np.array(self._alike[kind]) - shares)
-        return bool((apart < self._resolution).all(axis=1).any())
-
-
-def _place(
-    params: dict[str, Any], distributions: dict[str, BaseDistribution]
-) -> tuple[tuple[Any, ...], list[float]]:
-    """Return all that is no range, and where the others lie in their ranges, by name."""
-    kind: list[Any] = []
-    shares: list[float] = []
-    for name in sorted(params):
-        distribution = distributions[name]
-        if not isinstance(distribution, FloatDistribution):
-            kind.append((name, params[name]))
-            continue
-        kind.append(name)
-        scale = math.log if distribution.log else float
-        low, width = scale(distribution.low), scale(distribution.high) - scale(distribution.low)
-        shares.append((scale(params[name]) - low) / width if width else 0.0)
-    return tuple(kind), shares
-
-
 class Tried:
     """The trials of a search and its rejected draws, taken one at a time as they are proposed."""
 
-    def __init__(self, journal: optuna.Study, policy: SearchPolicy) -> None:
-        self.ran = NearIndex(policy)
+    def __init__(self, journal: optuna.Study) -> None:
         self.num_ran = 0
         """Trials of the study, those included that run."""
         self.known: set[str] = set()
@@ -109,7 +65,6 @@ class Tried:
     def accepted(self, trial: FrozenTrial, name: str) -> None:
         """Take a trial that runs."""
         self.num_ran += 1
-        self.ran.add(trial.params, trial.distributions)
         self._names.add(name)
         self.drew(trial, is_known=True)
 
@@ -164,8 +119,7 @@ class Proposer:
         """Return the next trial; None where nothing is left to try.
 
         That is at the end of the grid, or of a space of lists of which every configuration was
-        run on all its placements or would fail. A draw that repeats an earlier one or nearly so
-        (TPE draws what is best ever closer, far below what runs can distinguish) is drawn
+        run on all its placements or would fail. A draw that repeats an earlier one is drawn
         again; one that would fail as an earlier one has is never taken.
         """
         tried, num_draws = self.tried, NUM_SAMPLED + NUM_RANDOM
@@ -178,7 +132,7 @@ class Proposer:
                 return None
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
-            is_new = bool(options) and not tried.ran.holds(trial.params, trial.distributions)
+            is_new = bool(options) and key_of(trial.params) not in tried.known
             may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
@@ -220,7 +174,7 @@ class Proposer:
     def tried(self) -> Tried:
         """What was proposed so far, by earlier sessions too."""
         if self._tried is None:
-            self._tried = Tried(self._journal, self._policy)
+            self._tried = Tried(self._journal)
         return self._tried
 
     def _frozen(self, trial: optuna.Trial) -> FrozenTrial:

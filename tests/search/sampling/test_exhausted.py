@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from raybench.search.policy import SearchPolicy
-from raybench.search.sampling.optuna_study import NOT_RUN, real_trials
-from raybench.search.sampling.proposer import NearIndex
+from raybench.search.sampling.optuna_study import NOT_RUN
 from raybench.spec.run import RunSpec, short
 from raybench.stats.record import RunRecord
 from tests.search.made_up import (
-    RATES,
     STUDY,
     Judge,
     ask,
@@ -126,43 +122,3 @@ def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> No
     # As if the lowest rate had been drawn.
     one.tell(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
     assert one.ask() is None
-
-
-LOGARITHMIC = FloatDistribution(1e-4, 1e-1, log=True)
-CHOICES = CategoricalDistribution(("adam", "lars"))
-
-
-@pytest.mark.parametrize(
-    ("rate", "optimizer", "resolution", "near"),
-    [
-        (1.0e-3, "adam", 0.04, True),
-        (1.2e-3, "adam", 0.04, True),
-        (1.4e-3, "adam", 0.04, False),  # three decades: 4 % of them are a factor of 1.32
-        (1.4e-3, "adam", 0.2, True),
-        (1.0e-3, "lars", 0.04, False),
-    ],
-)
-def test_near_is_a_small_share_of_the_range(
-    rate: float, optimizer: str, resolution: float, near: bool
-) -> None:
-    known = {"rate": LOGARITHMIC, "optimizer": CHOICES}
-    index = NearIndex(SearchPolicy(resolution=resolution))
-    index.add({"rate": 1e-3, "optimizer": "adam"}, known)
-    assert index.holds({"rate": rate, "optimizer": optimizer}, known) == near
-    assert not index.holds({"rate": rate}, known)
-
-
-def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:
-    """The score has one narrow best; TPE alone proposes it again and again."""
-
-    def narrow(name: str, spec: RunSpec) -> RunRecord:
-        is_adam = spec.optimizer == "adam"
-        return record(name, spec, score=abs(spec.learning_rate - 3e-3) if is_adam else 5.0)
-
-    search = make_search(tmp_path, RATES)
-    assert len(run_all(search, narrow)) == 18
-    trials = real_trials(journal_of(search))
-    index = NearIndex(SearchPolicy())
-    for trial in trials:
-        assert not index.holds(trial.params, trial.distributions)
-        index.add(trial.params, trial.distributions)
