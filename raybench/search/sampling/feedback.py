@@ -116,6 +116,7 @@ class Infeasible:
         found += [
             f"{one.framework} {_arm(one, [])} with {one.batch_size_per_worker} samples a worker "
             "and more (out of memory)"
+            + (", and optimizers that keep as much" if one.optimizer in STATES else "")
             for one in self._out_of_memory.values()
         ]
         rest = len(found) - MOST_SAID

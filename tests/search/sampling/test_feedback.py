@@ -210,7 +210,7 @@ def test_what_was_left_out_is_said() -> None:
     assert failures.sentence(["momentum"], 7) == (
         "Drawn 7 times and not tried, because a run alike had failed: sgd momentum 0.9 at learning "
         "rate 0.2 and above with 128 samples a step (NaN); torch adam with 128 samples a worker "
-        "and more (out of memory)."
+        "and more (out of memory), and optimizers that keep as much."
     )
 
 
