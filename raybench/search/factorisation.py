@@ -3,8 +3,8 @@
 Accuracy depends on optimizer, rate and *global* batch; the same curve is trained by any number
 of workers, in any number of passes, on any GPU, compiled or not, and by either framework where the
 workload is the same network in both. So the sampler proposes a global batch, and a trial runs on
-one of the placements that make it up. What does not fit in a worker's memory takes more passes than
-the space names.
+one of the placements that make it up. Precision decides both: it is sampled, and each has step
+times of its own. What does not fit in a worker's memory takes more passes than the space names.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,6 @@ NOT_WITH = (
     "bucket_mb",
     "gradient_compression",
     *(key for key in RESOURCES if key not in SPEED_KEYS),
-    "precision",
     "strategy",
 )
 """Searched keys that change a step's time in ways the step-time model does not know."""
@@ -63,19 +62,20 @@ class Factors:
         self.most_passes = max((one.accumulate for one in placements), default=1)
         """Passes of a step at most; more only where memory is short."""
         self._in_less_memory = self._in_more_passes() if may_add_passes else []
-        self._frameworks_differ = "framework" in sampled
-        self._found: dict[tuple[int, str | None, bool], list[Placement]] = {}
+        self._given = [key for key in ("framework", "precision") if key in sampled]
+        """Keys of a placement that the sampler chooses."""
+        self._found: dict[tuple[object, ...], list[Placement]] = {}
 
     def of_values(self, values: dict[str, Any], *, in_more_passes: bool = False) -> list[Placement]:
         """Return every placement of a proposal, widest first; `in_more_passes`: those too that
         need less memory."""
-        framework = values["framework"] if self._frameworks_differ else None
-        return self._find(values[GLOBAL_BATCH], framework, in_more_passes)
+        given = [values[key] for key in self._given]
+        return self._find(values[GLOBAL_BATCH], given, in_more_passes)
 
     def of_spec(self, spec: RunSpec, *, in_more_passes: bool = False) -> list[Placement]:
         """Return every placement of a run spec's global batch, as of a proposal."""
-        framework = spec.framework if self._frameworks_differ else None
-        return self._find(spec.global_batch_size, framework, in_more_passes)
+        given = [getattr(spec, key) for key in self._given]
+        return self._find(spec.global_batch_size, given, in_more_passes)
 
     def _in_more_passes(self) -> list[Placement]:
         """Return what needs less memory for the same step."""
@@ -92,14 +92,14 @@ class Factors:
                     found.append(replace(one, batch_size_per_worker=batch, accumulate=passes))
         return found
 
-    def _find(self, samples: int, framework: str | None, in_more_passes: bool) -> list[Placement]:
-        asked = samples, framework, in_more_passes
+    def _find(self, samples: int, given: list[object], in_more_passes: bool) -> list[Placement]:
+        asked = samples, *given, in_more_passes
         if asked not in self._found:
             every = [*self.all_placements, *(self._in_less_memory if in_more_passes else [])]
             found = [
                 one
                 for one in every
-                if one.samples == samples and framework in (None, one.framework)
+                if one.samples == samples and [getattr(one, key) for key in self._given] == given
             ]
             found.sort(key=lambda placement: -placement.num_workers)
             self._found[asked] = found
@@ -129,9 +129,9 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     placements = [
         replace(
             Placement(*(one[key] for key in (*SPEED_KEYS[:3], *RESOURCES))),
-            **{key: one[key] for key in SPEED_KEYS[4:]},
+            **{key: one[key] for key in (*SPEED_KEYS[4:], "precision")},
         )
-        for one in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES})
+        for one in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES, "precision"})
     ]
     products = sorted({one.samples for one in placements})
     sampled: Space = {}

@@ -22,15 +22,15 @@ PULL = 0.05
 
 Setup = tuple[Placement, str]
 """What a step's time depends on: where it runs, and the optimizer."""
-Lane = tuple[str, str | None, str, int, int]
-"""Framework, model of GPU, compilation, passes and readers: step times of two of them have nothing
-in common."""
+Lane = tuple[str, str | None, str, str, int, int]
+"""Framework, model of GPU, precision, compilation, passes and readers: step times of two of them
+have nothing in common."""
 Row = Callable[[Setup], np.ndarray]
 
 
 def _lane(placement: Placement) -> Lane:
-    one = placement
-    return one.framework, one.accelerator_type, one.compile, one.accumulate, one.prefetch
+    one, passes = placement, (placement.accumulate, placement.prefetch)
+    return one.framework, one.accelerator_type, one.precision, one.compile, *passes
 
 
 def _workers(placement: Placement) -> tuple[Lane, int]:

@@ -55,6 +55,8 @@ class Placement:
     """Passes of a step."""
     prefetch: int = 0
     """Readers of the samples."""
+    precision: str = "fp32"
+    """Arithmetic of a pass."""
 
     @property
     def samples(self) -> int:
@@ -70,7 +72,8 @@ class Placement:
     @property
     def group(self) -> "Placement":
         """The worker group it needs: groups with equal ones are interchangeable."""
-        return replace(self, batch_size_per_worker=0, compile="none", accumulate=1, prefetch=0)
+        bare = replace(self, batch_size_per_worker=0, accumulate=1, prefetch=0)
+        return replace(bare, compile="none", precision="fp32")
 
     @property
     def cpus(self) -> int:
@@ -238,9 +241,10 @@ class RunSpec(Document):
     sync_batch_norm: bool = False
     """Whether batch normalisation takes the samples of all workers, or of each worker alone. On
     GPUs, and of a whole step, so with `accumulate: 1` only."""
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32. `tf32` multiplies float32 with 10 bits
-    of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it."""
+    of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it. `fp16`
+    scales the loss, and does not take a step whose gradients overflow."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune", "xla"] = "none"
     """Compiles what a pass does with a full batch (forward, loss, backward), before the training
     clock starts: of torch `default`, `reduce-overhead` (CUDA graphs) and `max-autotune`, of
@@ -307,6 +311,7 @@ class RunSpec(Document):
             compile=self.compile,
             accumulate=self.accumulate,
             prefetch=self.prefetch,
+            precision=self.precision,
         )
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 

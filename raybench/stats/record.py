@@ -81,8 +81,10 @@ OPTIONAL_KEYS = (
     "gpu_utilization",
     "bytes_exchanged_per_step",
     "noise_scale",
+    "skipped_steps",
 )
-"""What it also holds where it is known; all but the first three of a run with `record_steps`."""
+"""What it also holds where it is known; all but the first three and the last of a run with
+`record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,9 @@ class Evaluation:
     """What a worker gives to the gradient exchange of one optimizer step, in bytes."""
     noise_scale: NoiseSums | None = None
     """What the gradients of several workers said of their noise; for `scaling.noise_scale`."""
+    skipped_steps: Whole | None = None
+    """With `precision: fp16`: steps since the run began that were not taken, because a gradient
+    was not finite; of workers that exchange nothing those of the first."""
 
     def line(
         self, trial: str, *, role: "Role | None" = None, spec: RunSpec | None = None

@@ -168,6 +168,12 @@ class Trainer(Protocol):
         peak: int | None = self._recorder.memory_peak_bytes()
         return peak
 
+    def skipped_steps(self) -> int:
+        """Steps of this run that were not taken, because a gradient of fp16 was not finite."""
+        number: int = self._loss_scale.num_skipped
+        return number
+
+    _loss_scale: Any
     _model: Any
     _optimizer: Any
     _averaging: Any

@@ -178,6 +178,7 @@ def run(
             rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
+            skipped_steps=trainer.skipped_steps() if spec.precision == "fp16" else None,
             **recorded,
         )
         if stop or failed:
@@ -297,6 +298,7 @@ def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseS
     terms = [
         terms_of_parts(part.tolist(), whole, [int(one) for one in count])
         for part, whole, count in zip(parts.T, wholes, counts.T, strict=bool(wholes))
+        if math.isfinite(whole)  # else a step that fp16 did not take
     ]
     return NoiseSums.of([one for one in terms if one is not None])
 

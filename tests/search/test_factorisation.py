@@ -1,10 +1,12 @@
 """The space taken apart: what is sampled, on which placements, and when it cannot be done."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors, factorise, placed, speed_values
+from raybench.search.placement import Placer
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Choices, Powers
 from raybench.spec.study import build_study
@@ -99,6 +101,23 @@ def test_passes_and_readers_decide_speed_alone() -> None:
     assert len({one.group for one in found.all_placements}) == 2, "of any group"
 
 
+def test_precision_is_sampled_and_runs_at_its_own_speed() -> None:
+    found = factors({"precision": ["fp32", "bf16"]})
+    assert "precision" in found.sampled
+    placements = found.of_values({**BATCH, "precision": "bf16"})
+    assert {one.precision for one in placements} == {"bf16"}
+    assert {one.framework for one in placements} == {"torch", "tensorflow"}
+    assert found.of_spec(placed(RunSpec(precision="bf16"), placements[0])) == placements
+    placer = Placer(found)
+    for number, place in enumerate([*placements, *found.of_values({**BATCH, "precision": "fp32"})]):
+        step_s = (0.1 if place.precision == "bf16" else 1.0) * place.batch_size_per_worker
+        spec = placed(RunSpec(precision=place.precision), place)
+        placer.observe(str(number), spec, samples=50 * place.samples, train_s=50 * step_s)
+    for precision in ("fp32", "bf16"):
+        narrow = placed(RunSpec(precision=precision), replace(placements[-1], precision=precision))
+        assert {one.precision for one in placer.ratios(narrow)} == {precision}
+
+
 def test_there_are_more_passes_than_are_named_for_where_memory_is_short() -> None:
     found = factors({"num_workers": None, "framework": None, "optimizer": None, "prefetch": [0, 1]})
     every = found.of_values(BATCH, in_more_passes=True)
@@ -144,7 +163,7 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
         ({"num_workers": None, "framework": None}, {}, "neither workers nor frameworks"),
         ({"num_workers": [2], "framework": ["torch"]}, {}, "neither workers nor frameworks"),
         ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
-        ({"precision": ["fp32", "bf16"]}, {}, "space.precision"),
+        ({"bucket_mb": [1.0, 25.0]}, {}, "space.bucket_mb"),
         ({"compile": BY_OPTIMIZER}, {}, "space.compile"),
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "not strategy single_proc"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),

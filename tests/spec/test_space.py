@@ -189,7 +189,7 @@ def test_no_case_is_an_error_that_generators_do_not_swallow():
         ({"zzz": 1}, "unknown key 'zzz' in 'when'; there are framework, num_workers"),
         (
             {"precision": "bf61"},
-            "'precision': input should be 'fp32', 'tf32' or 'bf16' (found 'bf61')",
+            "'precision': input should be 'fp32', 'tf32', 'bf16' or 'fp16' (found 'bf61')",
         ),
         ({"precision": []}, "'precision' has an empty list"),
         ({7: 1}, "unknown key '7' in 'when'"),

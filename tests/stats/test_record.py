@@ -101,6 +101,7 @@ MEASURED = {
     "gpu_utilization": 0.5,
     "bytes_exchanged_per_step": 1_609_768,
     "noise_scale": NoiseSums.of([NoiseTerms(1.0, 10.0)]),
+    "skipped_steps": 3,
 }
 
 

@@ -22,7 +22,10 @@ LIBRARYS = {
     "tensorflow": ("keras:Nadam", {"beta_1": 0.8}),
 }
 """An optimizer of each one's library, and its options."""
-PASSES = {"accumulate": 2, "batch_size_per_worker": 8, "ema_decay": 0.9, "clip_norm": 0.5}
+PASSES = {
+    **{"accumulate": 2, "batch_size_per_worker": 8},
+    **{"ema_decay": 0.9, "clip_norm": 0.5, "precision": "fp16"},
+}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ One group of each framework serves all tests here: its start is what takes long.
 
 import importlib.util
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def distance(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "passes", "compiled"]
+    "name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "half", "passes", "compiled"]
 )
 def test_workers_that_exchange_end_with_equal_weights(group: Group, name: str) -> None:
     assert equal(group.weights(name, 0), group.weights(name, 1))
@@ -93,6 +94,13 @@ def test_compressed_gradients_train_alike_and_are_compressed(group: Group, name:
     # After 18 steps a weight is off by less than a thirtieth of one; Adam takes whole steps by
     # gradients that fp16 has made 0.
     assert 0 < np.concatenate(differences).mean() < RATE / 30
+
+
+def test_steps_not_taken_are_the_same_on_all_workers(group: Group) -> None:
+    plain, half = group.found[0]["plain"][-1], group.found[0]["half"][-1]
+    assert half["skipped_steps"] == group.found[1]["half"][-1]["skipped_steps"] > 0
+    assert half["train_loss"] == pytest.approx(plain["train_loss"], rel=0.3)
+    assert all(math.isfinite(one) for one in half["noise_scale"].values())
 
 
 def test_the_size_of_a_bucket_takes_effect(group: Group) -> None:

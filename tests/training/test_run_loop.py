@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from local import FOR_EVER, alone, new_trainer, small_spec, train
 from on_demand_data import Kept, on_demand
+from one_worker import weights_of
 
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
@@ -16,7 +17,7 @@ from raybench.spec.objective import Objective
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
-from raybench.training.steps import Step, training_steps, warm_up_step
+from raybench.training.steps import Step, take_until, training_steps, warm_up_step
 
 
 def test_curve_of_a_whole_run(framework: str) -> None:
@@ -115,11 +116,36 @@ def test_nan_ends_the_run_as_a_failure(framework: str) -> None:
     assert len(curve) < 50
 
 
-def test_bf16_learns(framework: str) -> None:
-    curve, _ = train(small_spec(framework, precision="bf16"))
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_learns(framework: str, precision: str) -> None:
+    curve, _ = train(small_spec(framework, precision=precision))
     assert curve[-1].value > 0.5
     full, _ = train(small_spec(framework))
     assert curve[0].train_loss != full[0].train_loss  # it took effect
+
+
+def test_a_step_whose_fp16_gradients_overflow_is_not_taken(framework: str) -> None:
+    spec = small_spec(framework, precision="fp16", weight_decay=0.1, ema_decay=0.9, clip_norm=1.0)
+    trainer, dataset, world = new_trainer(spec)
+    trainer.warm_up(warm_up_step(spec, dataset, world))
+    steps, _ = take_until(training_steps(spec, dataset, world), 600)
+    assert trainer.skipped_steps() == 0  # the warm-up leaves no trace
+    before = weights_of(trainer, framework)
+    taken = []
+    for step in steps[:8]:
+        trainer.train([step])
+        after = weights_of(trainer, framework)
+        taken.append(any((one != other).any() for one, other in zip(before, after, strict=True)))
+        before = after
+    # The first scale is too large for this network, and half of it, or a quarter, is not.
+    assert 1 <= taken.count(False) <= 4
+    assert trainer.skipped_steps() == taken.count(False)
+    plain, _, _ = new_trainer(spec.model_copy(update={"precision": "fp32"}))
+    plain.train([step for step, is_taken in zip(steps, taken, strict=False) if is_taken])
+    for one, other in zip(before, weights_of(plain, framework), strict=True):
+        np.testing.assert_allclose(one, other, atol=0.02)
+    curve, again = train(spec)
+    assert curve[-1].skipped_steps == again.skipped_steps() >= trainer.skipped_steps()
 
 
 def test_a_run_needs_no_test_split(

@@ -41,7 +41,10 @@ OWN = spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8)
 """What each replica has of its own: running averages and dropout."""
 WORKERS = [*(equal_spec("tensorflow", *case, num_workers=2) for case in CASES), OWN]
 """Plain gradients and an adaptive optimizer over two passes beside it."""
-MORE = {"batch_size_per_worker": 8, "record_steps": True, "ema_decay": 0.9}
+MORE = {
+    **{"batch_size_per_worker": 8, "record_steps": True},
+    **{"ema_decay": 0.9, "precision": "fp16"},
+}
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ from raybench.training.tensorflow.state import (
     Averaging,
     Copies,
     Freezing,
+    LossScale,
     copies_of,
     differing,
     own_numbers,
@@ -156,6 +157,7 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
             return tf.timestamp()
 
 
+HALF = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 EVALUATION_BATCH = 1024
 """Samples per forward pass of an evaluation."""
 
@@ -172,9 +174,7 @@ class Trainer(base.Trainer):
         )
         self._spec, self._workload, self._world = spec, workload, world
         set_arithmetic(spec.precision)
-        keras.mixed_precision.set_dtype_policy(
-            "mixed_bfloat16" if spec.precision == "bf16" else "float32"
-        )
+        keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
         if may_differ(spec, workload):
             # Of their own: in the strategy's scope workers wait for each other's variables.
             alone = build_model(workload, spec.seed)
@@ -192,6 +192,7 @@ class Trainer(base.Trainer):
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
             self._averaging = Averaging(spec, self._model, world.strategy)
+            self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._losses = Losses.of(spec, workload, dataset)
@@ -277,7 +278,6 @@ class Trainer(base.Trainer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced, in replica context: forward and backward per pass, then one update."""
         self._optimizer.learning_rate.assign(rate)
-        variables = self._model.trainable_variables
         indices, weights = self._own(indices), self._own(weights)
         loss, gradients = self._one_pass(data, indices[0], weights[0])
         if self._spec.accumulate > 1:
@@ -285,13 +285,17 @@ class Trainer(base.Trainer):
                 more, added = self._one_pass(data, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
+        gradients = self._loss_scale.unscaled(gradients)
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        clipped = exchanged
-        if self._spec.clip_norm is not None:
-            clipped, _ = tf.clip_by_global_norm(exchanged, self._spec.clip_norm)
-        self._optimizer.apply(clipped, variables)
-        self._averaging.update()
+        self._loss_scale.step(exchanged, self._update)
         return loss, self._exchange.squares(gradients, exchanged)
+
+    def _update(self, gradients: list[tf.Tensor]) -> None:
+        """Traced, in replica context: one update, and what follows the weights."""
+        if self._spec.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._spec.clip_norm)
+        self._optimizer.apply(gradients, self._model.trainable_variables)
+        self._averaging.update()
 
     def _own(self, columns: tf.Tensor) -> tf.Tensor:
         """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
@@ -315,14 +319,15 @@ class Trainer(base.Trainer):
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: the loss of a pass and its gradients."""
+        """Traced: the loss of a pass, and the gradients of what it is scaled to."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
             losses = self._losses.training_losses(outputs, labels, mixed)
             loss = tf.reduce_sum(losses * weights)
+            scaled = self._loss_scale.scaled(loss)
         gradients = tape.gradient(
-            loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
+            scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         # That of an embedding comes as its rows alone, which no sum over passes takes.
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
@@ -385,7 +390,7 @@ class Trainer(base.Trainer):
 
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
-        variables += self._averaging.variables
+        variables += self._averaging.variables + self._loss_scale.variables
         return copies_of(variables, self._world.strategy)
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:

@@ -193,6 +193,65 @@ class Averaging:
         return list(zip(*each, strict=True))
 
 
+FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
+"""As torch's."""
+
+
+class LossScale:
+    """The loss scale of `precision: fp16`; of other precisions 1. As torch's. To be made in the
+    scope of the strategy."""
+
+    def __init__(self, precision: str) -> None:
+        self.variables: list[keras.Variable] = []
+        """What a run goes on from: scale, steps since it last changed, steps not taken."""
+        if precision == "fp16":
+            self.variables = [
+                keras.Variable(first, dtype=kind, trainable=False, aggregation="only_first_replica")
+                for first, kind in ((FIRST_SCALE, "float32"), (0, "int64"), (0, "int64"))
+            ]
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps that were not taken."""
+        return int(self.variables[2].numpy()) if self.variables else 0
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        """Return a loss as backward takes it; traced."""
+        return loss * self.variables[0].value if self.variables else loss
+
+    def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the gradients of the loss as it is; traced."""
+        if not self.variables:
+            return gradients
+        return [gradient / self.variables[0].value for gradient in gradients]
+
+    def step(self, gradients: list[tf.Tensor], update: Callable[[list[tf.Tensor]], None]) -> None:
+        """Update by gradients that are all finite; traced, in replica context."""
+        if not self.variables:
+            update(gradients)
+            return
+        scale, num_even, num_skipped = self.variables
+
+        def take_or_skip(strategy: tf.distribute.Strategy, finite: Any, gradients: Any) -> None:
+            def take() -> None:
+                strategy.extended.call_for_each_replica(update, args=(gradients,))
+                grows = tf.equal(num_even.value + 1, GROWTH_STEPS)
+                scale.assign(tf.where(grows, 2 * scale.value, scale.value))
+                num_even.assign(tf.where(grows, tf.zeros((), tf.int64), num_even.value + 1))
+
+            def skip() -> None:
+                scale.assign(scale.value / 2)
+                num_even.assign(0)
+                num_skipped.assign(num_skipped.value + 1)
+
+            # Updates change from replica to strategy, which no branch within a replica may.
+            tf.cond(strategy.experimental_local_results(finite)[0], take, skip)
+
+        each = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
+        args = tf.reduce_all(tf.stack(each)), gradients
+        tf.distribute.get_replica_context().merge_call(take_or_skip, args=args)
+
+
 class Freezing:
     """The layers of a model that are not its head, frozen and let go again.
 

@@ -49,6 +49,7 @@ from raybench.training.torch.optim import build_optimizer
 from raybench.training.torch.state import (
     Averaging,
     Freezing,
+    LossScale,
     pack_state,
     random_state,
     seed_replicas,
@@ -59,6 +60,7 @@ from raybench.training.torch.world import Exchange, Squares, set_arithmetic
 from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache
 (measured: 1024 take up to twice as long there)."""
@@ -82,11 +84,12 @@ class StepRecorder:
         """Forget the steps before; the next one begins here."""
         self._moments, self._norms = [moment(self._devices[0])], []
 
-    def step_done(self) -> None:
-        """Mark the end of a step."""
+    def step_done(self, scale: float) -> None:
+        """Mark the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._devices[0]))
         if self._squares:
-            self._norms.append(self._squares.take())
+            part, whole = self._squares.take()
+            self._norms.append((part / scale**2, whole / scale**2))
 
     def log(self) -> StepLog:
         """Return what was recorded since `begin`; after the device is synchronised."""
@@ -161,6 +164,7 @@ class Trainer(base.Trainer):
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
         self._averaging = Averaging(spec, self._model)
+        self._loss_scale = LossScale(self._device, spec.precision)
         on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
         self._losses = Losses.of(spec, workload, dataset, on_device)
         self.metric = self._losses.metric
@@ -193,15 +197,19 @@ class Trainer(base.Trainer):
                 with self._exchange.when(index == last), self._precision():
                     losses = take(batch.inputs, batch.labels, batch.mixed)
                     # DDP averages over workers; the weights are made for a sum.
-                    torch.autograd.backward(losses, batch.weights * self._world.num_workers)
+                    weights = self._loss_scale.scaled(batch.weights * self._world.num_workers)
+                    torch.autograd.backward(losses, weights)
                 total += torch.dot(losses.detach(), batch.weights)
-            if self._spec.clip_norm is not None:
-                clip_gradients(self._model.parameters(), self._spec.clip_norm)
-            self._optimizer.step()
-            self._averaging.update()
+            scale = self._loss_scale.value
+            if self._loss_scale.step(self._optimizer, self._clip):
+                self._averaging.update()
             if self._recorder:
-                self._recorder.step_done()
+                self._recorder.step_done(scale)
         return float(total)  # synchronises the device
+
+    def _clip(self) -> None:
+        if self._spec.clip_norm is not None:
+            clip_gradients(self._model.parameters(), self._spec.clip_norm)
 
     def _losses_of(self, inputs: Any, labels: Tensor, mixed: Any) -> Tensor:
         """Return the loss of each sample of a pass."""
@@ -236,11 +244,13 @@ class Trainer(base.Trainer):
         if self._world.rank:
             return b""
         is_frozen = self._freezing is not None and self._freezing.is_on
-        return pack_state(self._model, self._optimizer, self._averaging, rows, is_frozen=is_frozen)
+        parts = self._model, self._optimizer, self._averaging, self._loss_scale
+        return pack_state(*parts, rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        rows, is_frozen = unpack_state(state, self._model, self._optimizer, self._averaging)
+        parts = self._model, self._optimizer, self._averaging, self._loss_scale
+        rows, is_frozen = unpack_state(state, *parts)
         self._set_frozen(is_frozen)
         row = rows[self._world.rank]
         self._earlier_input_s = row[0]
@@ -262,7 +272,7 @@ class Trainer(base.Trainer):
     def _restored(self) -> Iterator[None]:
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
         optimizer = copy.deepcopy(self._optimizer.state_dict())
-        averages = copy.deepcopy(self._averaging.state())
+        averages, scale = copy.deepcopy(self._averaging.state()), self._loss_scale.state()
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             yield
@@ -270,6 +280,7 @@ class Trainer(base.Trainer):
         self._optimizer = self._build_optimizer()
         self._optimizer.load_state_dict(optimizer)
         self._averaging.restore(averages)
+        self._loss_scale.restore(scale)
 
     def _into_training(self) -> None:
         self._parallel.train()
@@ -295,9 +306,10 @@ class Trainer(base.Trainer):
         return True
 
     def _precision(self) -> AbstractContextManager[object]:
-        if self._spec.precision != "bf16":
+        dtype = HALF.get(self._spec.precision)
+        if dtype is None:
             return contextlib.nullcontext()
-        return torch.autocast(self._device.type, dtype=torch.bfloat16)
+        return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
         """Of all parameters, those that are frozen too: they have no gradient and stay."""

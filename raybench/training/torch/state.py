@@ -7,7 +7,7 @@ running anything that it holds.
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
 from typing import Any
 
@@ -152,10 +152,50 @@ class Averaging:
         return list(zip(self._params, self._means, strict=True)) if self._num_steps else []
 
 
+class LossScale:
+    """The loss scale of `precision: fp16` (Micikevicius et al. 2018, arXiv 1710.03740, 3.2); of
+    other precisions 1.
+
+    It doubles after 2,000 steps, and halves where a gradient is not finite: such a step is not
+    taken.
+    """
+
+    def __init__(self, device: torch.device, precision: str) -> None:
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self.value = self._scaler.get_scale()
+        self.num_skipped = 0
+        """Steps that were not taken."""
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return a loss, or what multiplies it, as backward takes it."""
+        found: Tensor = self._scaler.scale(loss)
+        return found
+
+    def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> bool:
+        """Take a step by the gradients as `clip` leaves them, and return whether it was taken."""
+        self._scaler.unscale_(optimizer)
+        clip()
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        before, self.value = self.value, self._scaler.get_scale()
+        self.num_skipped += self.value < before
+        return self.value >= before
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` takes: numbers."""
+        return {"scaler": self._scaler.state_dict(), "num_skipped": self.num_skipped}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._scaler.load_state_dict(state["scaler"])
+        self.value, self.num_skipped = self._scaler.get_scale(), state["num_skipped"]
+
+
 def pack_state(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     averaging: Averaging,
+    loss_scale: LossScale,
     rows: list[list[float]],
     *,
     is_frozen: bool,
@@ -166,6 +206,7 @@ def pack_state(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "averaging": averaging.state(),
+        "loss_scale": loss_scale.state(),
         "ranks": torch.tensor(rows, dtype=torch.float64),
     }
     buffer = io.BytesIO()
@@ -174,10 +215,14 @@ def pack_state(
 
 
 def unpack_state(
-    state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, averaging: Averaging
+    state: bytes,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averaging: Averaging,
+    loss_scale: LossScale,
 ) -> tuple[list[list[float]], bool]:
-    """Give model, optimizer and averages what `pack_state` was given; return its `rows`, and
-    whether the backbone was frozen."""
+    """Give all of them what `pack_state` was given; return its `rows`, and whether the backbone was
+    frozen."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
@@ -186,6 +231,7 @@ def unpack_state(
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     averaging.restore(content["averaging"])
+    loss_scale.restore(content["loss_scale"])
     rows: list[list[float]] = content["ranks"].tolist()
     return rows, content["is_frozen"]
 
