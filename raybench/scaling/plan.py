@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from raybench.scaling.measurements import Floats
 from raybench.scaling.runs import median_time
@@ -136,7 +136,7 @@ def with_losses(
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
     """Return what a job of a plan's row may take, all as probable: its work's logarithm is taken
     for normal on either side of its median, losses come at random."""
-    quantiles = norm.ppf(middles(DRAWS))
+    quantiles = ndtri(middles(DRAWS))
     halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
     work_s = row["work_s"] * np.exp(quantiles / NINE_OF_TEN * np.where(quantiles < 0, *halves))
     if not (per_hour := row["losses_per_hour"]):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import CensoredData, ecdf, norm
+from scipy.special import log_ndtr, ndtri
 
 from raybench.scaling.measurements import Floats
 from raybench.spec.errors import UserError
@@ -99,6 +99,8 @@ def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
 
 def _median(lasted: Floats, reached: np.ndarray) -> float | None:
     """Return Kaplan and Meier's median (1958): runs that were given up count until then."""
+    from scipy.stats import CensoredData, ecdf  # late: it takes half a second
+
     known = CensoredData.right_censored(np.minimum(lasted, np.finfo(float).max), ~reached)
     left = ecdf(known).sf
     is_end = np.diff(left.probabilities, prepend=1.0) < 0
@@ -161,7 +163,7 @@ def middles(number: int) -> Floats:
 
 def scattered(number: int, seed: int) -> Floats:
     """Return evenly spaced quantiles of a normal distribution, in an order without meaning."""
-    return np.asarray(np.random.default_rng(seed).permutation(norm.ppf(middles(number))))
+    return np.asarray(np.random.default_rng(seed).permutation(ndtri(middles(number))))
 
 
 MEDIAN_NOISE = 1.2533
@@ -333,7 +335,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
             above = least + sets.log_rise(here)[:, 0] + over @ share - np.log(size.at_least)
             variance = misfit**2 * (1 - share @ alike(batch, here)[:, 0]) + _noise(runs, size) ** 2
             variance += (1 - share.sum()) ** 2 / weight.sum()
-            score = score + norm.logcdf(above / np.sqrt(variance))
+            score = score + log_ndtr(above / np.sqrt(variance))
         by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
 
     scores, leasts, sds, solved = zip(*by_misfit, strict=True)
@@ -365,8 +367,8 @@ def from_noise_scale(
     """
     if not 0 < critical < np.inf:
         raise ValueError(f"a critical batch of {critical} says nothing: measure more steps")
-    width = np.log(FACTOR) / norm.ppf(HIGH)
-    many = critical * np.exp(width * norm.ppf(middles(NUM_DRAWS)))
+    width = np.log(FACTOR) / ndtri(HIGH)
+    many = critical * np.exp(width * ndtri(middles(NUM_DRAWS)))
     curves = Curves(many, np.ones(NUM_DRAWS), np.zeros(NUM_DRAWS))
     log_least = np.log(samples) - np.log1p(batch_size / many)
     return SamplesToTarget(log_least, curves, None, 0.0, (batch_size, batch_size), missed)

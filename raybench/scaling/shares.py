@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from raybench.data.dataset import Dataset
 from raybench.scaling.measurements import Floats
@@ -201,7 +201,7 @@ class Estimate:
         middle, number = float(np.median(values)), len(values)
         if number < 2:
             return cls(middle, -math.inf, math.inf)
-        factor = float(stats.t.ppf((1 + CONFIDENCE) / 2, number - 1))
+        factor = float(stdtrit(number - 1, (1 + CONFIDENCE) / 2))
         half = factor * float(np.std(values, ddof=1)) / math.sqrt(number)
         return cls(middle, middle - half, middle + half)
 
