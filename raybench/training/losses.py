@@ -78,7 +78,8 @@ class Losses:
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""
-        if (own := self.hook("loss")) is not None:
+        own = self.hook("loss")
+        if own is not None:
             return self._floats(own(outputs, labels))
         if self._workload.task == "regression":
             return self._floats(self._mean(_square(self._errors(outputs, labels))))
@@ -87,9 +88,9 @@ class Losses:
 
     def values(self, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
         """Return what the metric averages, of each sample (N,), float32."""
-        kind = self.metric.per_sample
+        kind, own, correct = self.metric.per_sample, self.hook("metric"), self.hook("correct")
         if kind == "own":
-            if (own := self.hook("metric")) is None:
+            if own is None:
                 raise missing_hook(self._workload, self.metric, f"{self.PREFIX}_metric")
             values = own(outputs, labels)
         elif kind == "loss":
@@ -98,7 +99,7 @@ class Losses:
             values = self._mean(_square(self._errors(outputs, labels) * self._scale))
         elif kind == "absolute_error":
             values = self._mean(abs(self._errors(outputs, labels) * self._scale))
-        elif kind == "correct" and (correct := self.hook("correct")) is not None:
+        elif kind == "correct" and correct is not None:
             values = correct(outputs, labels)
         else:
             hits = self._hits(outputs, labels, 1 if kind == "correct" else BEST)
