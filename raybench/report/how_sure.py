@@ -116,10 +116,9 @@ def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
         return (runs, f"Those that ran once can run again: --more {runs}.", "repeat what ran once")
     enough, of_ties = runs_needed(results), counted(len(ties), "tie")
     if enough is None:
-        told = (
-            f"Too alike for {MOST_RUNS} more runs to settle; --more {ALIKE_RUNS} makes them fewer."
-        )
-        return ALIKE_RUNS, told, f"fewer than {of_ties}"
+        told = f"Too alike for {MOST_RUNS} more runs to settle; "
+        told += f"{ALIKE_RUNS} more (--more) narrow it down."
+        return ALIKE_RUNS, told, f"narrow down {of_ties}"
     told = (
         f"{enough} more runs (--more) settle it in 8 of 10 cases, if they differ as they seem to."
     )

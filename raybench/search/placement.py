@@ -26,6 +26,8 @@ Lane = tuple[str, str | None, str, str, int, int]
 """Framework, model of GPU, precision, compilation, passes and readers: step times of two of them
 have nothing in common."""
 Row = Callable[[Setup], np.ndarray]
+MULTIPLY = 1.25
+"""What two speed axes give together is at most so many times the product of what each gives."""
 
 
 def _lane(placement: Placement) -> Lane:
@@ -187,7 +189,10 @@ class Placer:
 
         `options` are those of one global batch, widest first.
         """
-        for option in reversed(options):
+        # Few passes come before many, and what has to be compiled last: others may rule it out.
+        order = list(reversed(options))
+        order.sort(key=lambda one: (one.compile != "none", one.accumulate))
+        for option in order:
             if self._is_next_probe(option, optimizer, options):
                 self._probing[trial] = option
                 return option
@@ -272,7 +277,14 @@ class Placer:
             return True
         # A lane's second batch size tells what a sample costs, and what a step does.
         known = self._batches(_lane(option))
-        return len(known) == 1 and option.batch_size_per_worker not in known
+        if len(known) != 1 or option.batch_size_per_worker in known:
+            return False
+        if option.compile == "none":
+            return True
+        same = replace(option, batch_size_per_worker=max(known))
+        grows = min(1.0, option.batch_size_per_worker / max(known))
+        at_best = grows * (self._model.step_s(same, optimizer) or 0.0)
+        return at_best <= min(self._timed(optimizer, options).values(), default=np.inf)
 
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
         """Whether a placement was not measured and may be the fastest.
@@ -284,7 +296,8 @@ class Placer:
         fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
         measured = [one for one in fewer if self._model.batches(one)]
         if not measured:
-            return True
+            at_best = self._as_if_apart(option, optimizer, options)
+            return at_best is None or at_best < min(self._timed(optimizer, options).values())
         nearest = max(measured, key=lambda one: one.num_workers)
         at_best = self._model.step_s(nearest, optimizer)
         known = self._model.batches(nearest)
@@ -294,6 +307,26 @@ class Placer:
             at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
         timed = self._timed(optimizer, options)
         return at_best is None or not timed or at_best < min(timed.values())
+
+    def _as_if_apart(
+        self, option: Placement, optimizer: str, options: Sequence[Placement]
+    ) -> float | None:
+        """Return the seconds of a step at best, by lanes that differ in one key, in another and in
+        both: near to what it is where each key gives what it gives beside the others. None where no
+        such three were measured."""
+        own = _lane(option)
+        timed: dict[tuple[object, ...], float] = {
+            _lane(one): seconds
+            for one, seconds in self._timed(optimizer, options).items()
+            if one.num_workers == option.num_workers
+        }
+        found = []
+        for both, seconds in timed.items():
+            differ = [key for key, value in enumerate(own) if value != both[key]]
+            ones = [(*own[:key], both[key], *own[key + 1 :]) for key in differ]
+            if len(ones) == 2 and all(one in timed for one in ones):
+                found.append(timed[ones[0]] * timed[ones[1]] / seconds)
+        return min(found) / MULTIPLY if found else None
 
     def _batches(self, lane: Lane) -> set[int]:
         """Return the batch sizes per worker at which a lane was or is being measured."""

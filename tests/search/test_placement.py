@@ -253,3 +253,15 @@ def test_compilation_is_taken_where_a_trial_repays_it(
     assert {one.compile for one in ran[:2]} == {"none", "default"}
     assert {one.compile for one in ran[2:]} == {"default" if is_taken else "none"}
     assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
+
+
+@pytest.mark.parametrize("times", [2.0, 1.05])
+def test_what_two_axes_gave_apart_rules_out_both(times: float) -> None:
+    """A step takes `times` as long compiled, and as often in two passes: both are tried together
+    where they may still be the fastest."""
+    plain = Placement("torch", 1, 64)
+    passes = replace(plain, batch_size_per_worker=32, accumulate=2)
+    each = [plain, passes, replace(plain, compile="default"), replace(passes, compile="default")]
+    _, ran = lanes(each, dict(zip(each, (1.0, times, times, times**2), strict=True)))
+    assert ran[:3] == each[:3], "few passes first, and what is compiled last"
+    assert (each[3] in ran) == (times < 1.25)

@@ -108,8 +108,10 @@ def test_an_interval_that_would_take_much_too_long_is_cut(
     assert curve[0].train_loss == pytest.approx(0.1, rel=0.1)
 
 
-def test_nan_ends_the_run_as_a_failure(framework: str) -> None:
-    spec = small_spec(framework, optimizer="sgd", learning_rate=1e20, epochs=50.0)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_nan_ends_the_run_as_a_failure(framework: str, precision: str) -> None:
+    diverging = {"optimizer": "sgd", "learning_rate": 1e20, "precision": precision}
+    spec = small_spec(framework, **diverging, epochs=50.0)
     curve, _ = train(spec)
     assert curve[-1].failure == "nan"
     assert not math.isfinite(curve[-1].train_loss)
