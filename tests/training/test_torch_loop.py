@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from raybench.training.torch.batches import InputClock  # noqa: E402
 from raybench.training.torch.state import (  # noqa: E402
+    LossScale,
     random_state,
     seed_replicas,
     set_random_state,
@@ -169,3 +170,18 @@ def test_random_numbers_go_on_where_they_were() -> None:
         assert torch.equal(torch.rand(3), drawn)
         torch.manual_seed(7)
         assert torch.equal(torch.rand(3), drawn), "one device is seeded as it always was"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_first_step_that_fp16_skips_leaves_no_momentum(fused: bool) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.5, momentum=0.9, fused=fused)
+    scale = LossScale(torch.device("cpu"), "fp16")
+    weight = scale.scaled(torch.ones(4))
+    parameter.grad = weight * torch.inf
+    assert not scale.step(optimizer, lambda: None)
+    assert optimizer.state[parameter].get("momentum_buffer") is None
+    parameter.grad = weight / 2
+    assert scale.step(optimizer, lambda: None)
+    assert parameter.tolist() == [0.5] * 4
+    assert scale.num_skipped == 1

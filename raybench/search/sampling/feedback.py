@@ -147,7 +147,7 @@ def is_uncompiled(failure: str | None, spec: RunSpec) -> bool:
 
 
 def _compile_key(spec: RunSpec) -> Key:
-    return spec.framework, spec.compile, spec.accelerator_type or ""
+    return spec.framework, spec.precision, spec.compile, spec.accelerator_type or ""
 
 
 def _memory_key(spec: RunSpec, optimizer: str) -> Key:
