@@ -27,7 +27,7 @@ Lane = tuple[str, str | None, str, str, int, int]
 have nothing in common."""
 Row = Callable[[Setup], np.ndarray]
 MULTIPLY = 1.25
-"""What two speed axes give together is at most so many times the product of what each gives."""
+"""Two speed keys give together at most so many times the product of what each gives."""
 
 
 def _lane(placement: Placement) -> Lane:
@@ -281,6 +281,7 @@ class Placer:
             return False
         if option.compile == "none":
             return True
+        # To compile again for it, it has to be the fastest where a step costs least by the first.
         same = replace(option, batch_size_per_worker=max(known))
         grows = min(1.0, option.batch_size_per_worker / max(known))
         at_best = grows * (self._model.step_s(same, optimizer) or 0.0)
@@ -293,40 +294,20 @@ class Placer:
         """
         if self._model.batches(option):
             return False
+        timed = self._timed(optimizer, options)
         fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
         measured = [one for one in fewer if self._model.batches(one)]
         if not measured:
-            at_best = self._as_if_apart(option, optimizer, options)
-            return at_best is None or at_best < min(self._timed(optimizer, options).values())
-        nearest = max(measured, key=lambda one: one.num_workers)
-        at_best = self._model.step_s(nearest, optimizer)
-        known = self._model.batches(nearest)
-        if at_best is not None and len(known) == 1:  # at best a step costs by its samples alone
-            same = replace(nearest, batch_size_per_worker=max(known))
-            whole = self._model.step_s(same, optimizer) or 0.0
-            at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
-        timed = self._timed(optimizer, options)
+            at_best = _by_other_lanes(option, timed)
+        else:
+            nearest = max(measured, key=lambda one: one.num_workers)
+            at_best = self._model.step_s(nearest, optimizer)
+            known = self._model.batches(nearest)
+            if at_best is not None and len(known) == 1:  # a step may cost by its samples alone
+                same = replace(nearest, batch_size_per_worker=max(known))
+                whole = self._model.step_s(same, optimizer) or 0.0
+                at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
         return at_best is None or not timed or at_best < min(timed.values())
-
-    def _as_if_apart(
-        self, option: Placement, optimizer: str, options: Sequence[Placement]
-    ) -> float | None:
-        """Return the seconds of a step at best, by lanes that differ in one key, in another and in
-        both: near to what it is where each key gives what it gives beside the others. None where no
-        such three were measured."""
-        own = _lane(option)
-        timed: dict[tuple[object, ...], float] = {
-            _lane(one): seconds
-            for one, seconds in self._timed(optimizer, options).items()
-            if one.num_workers == option.num_workers
-        }
-        found = []
-        for both, seconds in timed.items():
-            differ = [key for key, value in enumerate(own) if value != both[key]]
-            ones = [(*own[:key], both[key], *own[key + 1 :]) for key in differ]
-            if len(ones) == 2 and all(one in timed for one in ones):
-                found.append(timed[ones[0]] * timed[ones[1]] / seconds)
-        return min(found) / MULTIPLY if found else None
 
     def _batches(self, lane: Lane) -> set[int]:
         """Return the batch sizes per worker at which a lane was or is being measured."""
@@ -337,6 +318,22 @@ class Placer:
     def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
         found = {option: self._model.step_s(option, optimizer) for option in options}
         return {option: seconds for option, seconds in found.items() if seconds is not None}
+
+
+def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
+    """Return the seconds of a step at best, where the gains of two keys multiply: by lanes that
+    differ in one key, in another, and in both. None where no such three were measured."""
+    own = _lane(option)
+    lanes: dict[tuple[object, ...], float] = {
+        _lane(one): step_s for one, step_s in timed.items() if one.num_workers == option.num_workers
+    }
+    found = []
+    for both, step_s in lanes.items():
+        differ = [key for key, value in enumerate(own) if value != both[key]]
+        ones = [(*own[:key], both[key], *own[key + 1 :]) for key in differ]
+        if len(ones) == 2 and all(one in lanes for one in ones):
+            found.append(lanes[ones[0]] * lanes[ones[1]] / step_s)
+    return min(found) / MULTIPLY if found else None
 
 
 def _is_narrower(one: Placement, other: Placement) -> bool:
