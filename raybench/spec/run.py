@@ -175,7 +175,8 @@ class RunSpec(Document):
     exchange costs: such a run is never ranked."""
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
     """Type of the gradients on their way between workers, in which they are added up too; fp16
-    ends at 65,504, and a run whose gradients are beyond it fails as `nan`."""
+    ends at 65,504, and a run whose gradients are beyond it fails as `nan`, unless it has
+    `precision: fp16`, which scales them."""
     bucket_mb: PositiveFloat = 25.0
     """MiB of gradients that are exchanged together, while the others are still computed."""
     optimizer: Optimizer = "adam"

@@ -21,6 +21,9 @@ from raybench.spec.run import RunSpec
 WARM_UP_STEPS = 2
 """Of each shape: the first traces, allocates and picks kernels, the second runs as all later ones
 do."""
+LEAST_SCALE = 2.0**-24
+"""Of a loss in fp16: where gradients overflow at less, 40 steps after the first scale, the run has
+diverged. Far below it they would vanish, and a step of zeros would pass for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +175,11 @@ class Trainer(Protocol):
         """Steps of this run that were not taken, because a gradient of fp16 was not finite."""
         number: int = self._loss_scale.num_skipped
         return number
+
+    def has_finite_gradients(self) -> bool:
+        """Whether a step may still be taken: the loss scale of fp16 is at least `LEAST_SCALE`."""
+        value: float = self._loss_scale.value
+        return value >= LEAST_SCALE
 
     _loss_scale: Any
     _model: Any

@@ -185,9 +185,9 @@ def test_how_often_it_is_saved_may_change(tmp_path: Path) -> None:
 def test_another_format_is_refused(tmp_path: Path) -> None:
     file = write_checkpoint(tmp_path, checkpoint(2)) / "state.json"
     content = json.loads(file.read_text())
-    content["state"]["version"] = 2
+    content["state"]["version"] = 1
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="written in format 2, this version of raybench reads 1"):
+    with pytest.raises(UserError, match="written in format 1, this version of raybench reads 2"):
         latest_checkpoint(tmp_path, SPEC)
 
 

@@ -37,7 +37,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "small_buckets": {"bucket_mb": 0.001, "record_steps": True},
     "fp16": {"gradient_compression": "fp16"},
     "bf16": {"gradient_compression": "bf16", "record_steps": True},
-    "half": {"precision": "fp16", "record_steps": True},
+    "half": {"precision": "fp16", "gradient_compression": "fp16", "record_steps": True},
     "passes": {"exchange_every": 2, "record_steps": True},
     "alone": {"exchange_gradients": False, "record_steps": True},
     "compiled": {"compile": True},

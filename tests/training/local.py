@@ -49,6 +49,9 @@ class NoTraining:
     def input_seconds(self) -> float:
         return 0.0
 
+    def has_finite_gradients(self) -> bool:
+        return True
+
     def memory_peak_bytes(self) -> int | None:
         return None
 

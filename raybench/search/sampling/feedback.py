@@ -114,8 +114,8 @@ class Infeasible:
                 f"{one.global_batch_size} samples a step (NaN)"
             )
         found += [
-            f"{one.framework} {_arm(one, [])} with {one.batch_size_per_worker} samples a worker "
-            "and more (out of memory)"
+            f"{one.framework} {_arm(one, {'precision'} & {*shown})} with "
+            f"{one.batch_size_per_worker} samples a worker and more (out of memory)"
             + (", and optimizers that keep as much" if one.optimizer in STATES else "")
             for one in self._out_of_memory.values()
         ]

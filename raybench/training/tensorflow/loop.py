@@ -285,8 +285,9 @@ class Trainer(base.Trainer):
                 more, added = self._one_pass(data, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        gradients = self._loss_scale.unscaled(gradients)
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
+        # Exchanged as they are scaled: `gradient_compression: fp16` overflows where backward does.
+        gradients, exchanged = map(self._loss_scale.unscaled, (gradients, exchanged))
         self._loss_scale.step(exchanged, self._update)
         return loss, self._exchange.squares(gradients, exchanged)
 

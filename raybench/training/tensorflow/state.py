@@ -211,6 +211,11 @@ class LossScale:
             ]
 
     @property
+    def value(self) -> float:
+        """What the loss is multiplied by."""
+        return float(self.variables[0].numpy()) if self.variables else 1.0
+
+    @property
     def num_skipped(self) -> int:
         """Steps that were not taken."""
         return int(self.variables[2].numpy()) if self.variables else 0

@@ -174,8 +174,8 @@ class LossScale:
     def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> bool:
         """Take a step by the gradients as `clip` leaves them, and return whether it was taken."""
         if self._scaler.is_enabled():
-            # torch's fused SGD, which else skips by itself, keeps memory as its momentum that it
-            # has not written yet, where the first step is skipped.
+            # Else torch's fused SGD is left to skip by itself, and a first step that it skips
+            # leaves it a momentum of unwritten memory.
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         self._scaler.unscale_(optimizer)
         clip()
@@ -235,8 +235,7 @@ def unpack_state(
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     averaging.restore(content["averaging"])
-    if "loss_scale" in content:  # else of a run that was begun before there was one
-        loss_scale.restore(content["loss_scale"])
+    loss_scale.restore(content["loss_scale"])
     rows: list[list[float]] = content["ranks"].tolist()
     return rows, content["is_frozen"]
 
