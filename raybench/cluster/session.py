@@ -187,12 +187,15 @@ class Head:
 def busy_sentence(seconds: float = BUSY_S) -> str | None:
     """Return what other processes do to the cores of this machine; None where it is little.
 
-    Looks for so many seconds, in which this process does nothing.
+    Looks for so many seconds; what threads of this process do meanwhile is not counted.
     """
+    this = psutil.Process()
+    began, own_began = time.perf_counter(), sum(this.cpu_times()[:2])  # user, system
     shares = psutil.cpu_percent(interval=seconds, percpu=True)
     if hasattr(os, "sched_getaffinity"):
         shares = [shares[core] for core in os.sched_getaffinity(0) if core < len(shares)]
-    used = sum(shares) / 100
+    own = (sum(this.cpu_times()[:2]) - own_began) / (time.perf_counter() - began)
+    used = sum(shares) / 100 - own
     if not shares or used < BUSY_SHARE * len(shares):
         return None
     return (

@@ -97,18 +97,33 @@ class TestNiceness:
 
 
 @pytest.mark.parametrize(
-    ("shares", "used"), [([0.0, 40.0], None), ([90.0, 80.0], "1.7 of this machine's 2"), ([], None)]
+    ("shares", "own", "used"),
+    [
+        ([0.0, 40.0], 0.0, None),
+        ([90.0, 80.0], 0.0, "1.7 of this machine's 2"),
+        ([90.0, 80.0], 0.5, "1.2 of this machine's 2"),
+        ([90.0, 30.0], 0.9, None),
+        ([], 0.0, None),
+    ],
 )
-def test_a_busy_machine_is_said_before_ray_starts(
-    shares: list[float], used: str | None, monkeypatch: pytest.MonkeyPatch
+def test_what_others_keep_busy_is_said_before_ray_starts(
+    shares: list[float], own: float, used: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
-    asked: list[float] = []
+    """`own`: cores that threads of this process keep busy meanwhile."""
+    now = [0.0]
+    monkeypatch.setattr(session.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(
-        session.psutil, "cpu_percent", lambda interval, percpu: asked.append(interval) or shares
+        session.psutil.Process, "cpu_times", lambda process: (own * now[0], 0.0, 9.0, 9.0)
     )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+
+    def look(interval: float, percpu: bool) -> list[float]:
+        now[0] += interval
+        return shares
+
+    monkeypatch.setattr(session.psutil, "cpu_percent", look)
     said = session.busy_sentence()
-    assert asked == [session.BUSY_S]
+    assert now == [session.BUSY_S]
     assert (said is None) if used is None else f"were using {used} cores" in str(said)
 
 
