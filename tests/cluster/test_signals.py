@@ -66,6 +66,22 @@ cli.leave(cli.run_interruptible(lambda: cli.Parser(prog="raybench tune"), [], co
     assert run(body, signal.SIGTERM) == (130, "", "raybench: interrupted.\n")
 
 
+def test_a_signal_whose_exception_is_dropped_is_heard_and_not_printed() -> None:
+    body = """
+from raybench.commands import cli
+class Dropping:
+    def __del__(self):
+        print("ready", flush=True)
+        time.sleep(20)
+def command():
+    Dropping()
+    interrupt.check()
+with interrupt.listening():
+    cli.leave(cli.run_command(command))
+"""
+    assert run(body, signal.SIGINT) == (130, "", "raybench: interrupted.\n")
+
+
 def test_the_exit_code_is_ours_where_a_signal_came_in_the_midst_of_an_import(
     tmp_path: Path,
 ) -> None:
