@@ -28,6 +28,11 @@ have nothing in common."""
 Row = Callable[[Setup], np.ndarray]
 MULTIPLY = 1.25
 """Two speed keys give together at most so many times the product of what each gives."""
+COMPILE_SHARE = 0.1
+"""Of the seconds trained so far, what goes into compiling to learn whether that pays: for all that
+is known, the search lasts as long again, and compiling saves a tenth of that or so."""
+TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 60.0, "xla": 4.0}
+"""Seconds to compile a small network on two cores, until a search has measured its own."""
 
 
 def _lane(placement: Placement) -> Lane:
@@ -138,7 +143,8 @@ class Placer:
     learning curves count as any other's. Few workers come first, and more of them only where
     they may be faster by what is known of the fewer. From then on a trial runs on the fastest
     placement that is efficient: whose workers do at least the share `efficient` of the work per
-    worker that those of the most economical one do.
+    worker that those of the most economical one do. What has to be compiled is measured once the
+    study has trained for long enough to repay it (`COMPILE_SHARE`).
     """
 
     def __init__(
@@ -166,8 +172,12 @@ class Placer:
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
         """The least of each: the first may have loaded libraries."""
+        self._first_compile_s: dict[tuple[Lane, int], float] = {}
+        """By batch size per worker too, for another one is compiled anew."""
+        self._typical_s = dict(TYPICAL_COMPILE_S)
         self._every = factors.all_placements
         self._counts = {one.num_workers for one in self._every}
+        self._uncompiled = {one.framework for one in self._every if one.compile == "none"}
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
         """Take a trial's totals so far; taking the same twice changes nothing."""
@@ -219,9 +229,11 @@ class Placer:
         """Note that a trial ended; what it was to measure may be unmeasured still."""
         self._probing.pop(trial, None)
         self._num_samples.append(samples)
-        lane = _lane(spec.placement)
         if spec.compile != "none":
+            lane = _lane(spec.placement)
             self._compile_s[lane] = min(compile_s, self._compile_s.get(lane, compile_s))
+            if (new := (lane, spec.batch_size_per_worker)) not in self._first_compile_s:
+                self._first_compile_s[new] = self._typical_s[spec.compile] = compile_s
 
     def is_known(self, spec: RunSpec) -> bool:
         """Whether the fastest placement of a run spec's global batch can be told."""
@@ -277,7 +289,7 @@ class Placer:
             return True
         # A lane's second batch size tells what a sample costs, and what a step does.
         known = self._batches(_lane(option))
-        if len(known) != 1 or option.batch_size_per_worker in known:
+        if len(known) != 1 or option.batch_size_per_worker in known or not self._repays(option):
             return False
         if option.compile == "none":
             return True
@@ -292,7 +304,7 @@ class Placer:
 
         At best its workers exchange no longer than the fewer ones that were measured.
         """
-        if self._model.batches(option):
+        if self._model.batches(option) or not self._repays(option):
             return False
         timed = self._timed(optimizer, options)
         fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
@@ -308,6 +320,15 @@ class Placer:
                 whole = self._model.step_s(same, optimizer) or 0.0
                 at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
         return at_best is None or not timed or at_best < min(timed.values())
+
+    def _repays(self, option: Placement) -> bool:
+        """Whether the study has trained for long enough to compile this, if it has the choice."""
+        if option.compile == "none" or option.framework not in self._uncompiled:
+            return True
+        due = [one for one in (*self._probing.values(), option) if one.compile != "none"]
+        compiled_s = sum(self._first_compile_s.values())
+        compiled_s += sum(self._typical_s[one.compile] for one in due)
+        return compiled_s <= COMPILE_SHARE * sum(train_s for _, train_s in self._seen.values())
 
     def _batches(self, lane: Lane) -> set[int]:
         """Return the batch sizes per worker at which a lane was or is being measured."""
