@@ -2,8 +2,6 @@
 runs, and whether the winner lies at the end of a searched range.
 """
 
-import math
-
 from raybench.report.tables import DISTURBED, failures, ledger_totals
 from raybench.report.words import counted, duration, price_of, span_s, target_in_words, target_words
 from raybench.results.analyses import around_target, search_curves
@@ -11,8 +9,8 @@ from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
-from raybench.spec.run import OPEN, RunSpec, flat, short, value_of
-from raybench.spec.space import SEARCHABLE, Dimension, Powers, Range, parse_space, resolve
+from raybench.spec.run import short, value_of
+from raybench.spec.space import Range, at_run, end_of, parse_space
 from raybench.spec.text import clean, shorten
 
 FEW, MANY = 0.05, 0.9
@@ -173,10 +171,6 @@ def speed_line(results: Study, trial: str) -> list[str]:
     return [f"By speed alone (~): {', '.join(found)}."] if found else []
 
 
-NEAR = 0.05
-"""Share of a range from its end that is at the end."""
-
-
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return a sentence that names the keys of the fastest at an end of their range."""
     if verdict is None:
@@ -189,7 +183,11 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     spec = results.specs[verdict.fastest]
     ends: dict[str, list[str]] = {"upper": [], "lower": []}
     for key, dimension in space.items():
-        if (end := end_of(dimension, key, spec)) is not None:
+        end, simple = end_of(dimension, key, spec), at_run(dimension, spec)
+        was_widened = (
+            isinstance(simple, Range) and not simple.low <= value_of(spec, key) <= simple.high
+        )
+        if end is not None and not was_widened:  # else what lies further out was tried
             ends[end].append(key)
     return [
         f"At the {end} end of what was searched: {' and '.join(keys)} of trial {verdict.fastest}; "
@@ -197,22 +195,3 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
         for end, keys in ends.items()
         if keys
     ]
-
-
-def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
-    """Return at which end of a range the value of `key` lies: upper, lower; None within it.
-
-    A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
-    """
-    known = {one: getattr(spec, one) for one in SEARCHABLE}
-    known |= flat({one: getattr(spec, one) for one in OPEN})
-    found, value = resolve(dimension, known), value_of(spec, key)
-    if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
-        return None
-    is_log = isinstance(found, Powers) or found.log
-    low, high, at = (math.log(end) if is_log else end for end in (found.low, found.high, value))
-    place = (at - low) / (high - low)
-    if place >= 1 - NEAR:
-        return "upper"
-    least = 1 if isinstance(found, Powers) or found.is_integer else 0
-    return "lower" if place <= NEAR and found.low > least else None

@@ -56,7 +56,7 @@ from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
-from raybench.search.sampling.default_rates import check_grid, num_trials
+from raybench.search.sampling.default_rates import check_grid, num_trials, widens
 from raybench.search.sampling.transfer import load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
@@ -79,6 +79,11 @@ from raybench.training.machine import machine_facts, problems_of
 
 GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
+
+
+WIDENS = (
+    "learning rates go beyond their range while the best trial is at an end of it (search.widen)"
+)
 
 
 def print_plan(
@@ -120,6 +125,7 @@ def print_plan(
         f"{runs} trials {most}, {_confirming(study.confirm)}",
         _length(study, every, runs, num_placement_checks(factors), capacity),
         _sampling(factors),
+        *([WIDENS] if widens(study, space) else []),
         *_reference(study),
         f"results: {place}",
     ):

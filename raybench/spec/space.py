@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.run import OPEN, RunSpec, flat, is_open, nested
+from raybench.spec.run import OPEN, RunSpec, flat, is_open, nested, value_of
 
 NOT_SEARCHED = (
     "checkpoint_every_s",
@@ -168,6 +168,33 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 def resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
     """Return what a dimension is where `known` (see `known_values`) holds."""
     return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
+
+
+NEAR = 0.05
+"""Share of a range from its end that is at the end."""
+
+
+def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
+    """Return at which end of a range the value of `key` lies: upper, lower; None within it.
+
+    A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
+    """
+    found, value = at_run(dimension, spec), value_of(spec, key)
+    if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
+        return None
+    is_log = isinstance(found, Powers) or found.log
+    low, high, at = (math.log(end) if is_log else end for end in (found.low, found.high, value))
+    place = (at - low) / (high - low)
+    if place >= 1 - NEAR:
+        return "upper"
+    least = 1 if isinstance(found, Powers) or found.is_integer else 0
+    return "lower" if place <= NEAR and found.low > least else None
+
+
+def at_run(dimension: Dimension, spec: RunSpec) -> Simple:
+    """Return what a dimension is in a run."""
+    known = {one: getattr(spec, one) for one in SEARCHABLE}
+    return resolve(dimension, known | flat({one: getattr(spec, one) for one in OPEN}))
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:

@@ -82,6 +82,9 @@ class SearchSpec(Document):
     the time cutoff."""
     priors: bool = True
     """Try each optimizer's typical learning rate among the first trials."""
+    widen: bool = True
+    """Try learning rates beyond their range, twice as far each time, while the best trial so far
+    lies at an end of it; `grid` and `nsga2` never do."""
     factorise: bool = True
     """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
     speed alone (workers, model of GPU, compilation, and the framework of equal networks); false

@@ -50,6 +50,53 @@ def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_p
     assert min(one.score for one in first + again) < 0.7
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "random", "qmc"])
+@pytest.mark.parametrize(
+    ("best_rate", "bounds", "beyond"),
+    [
+        (2.0, (1e-4, 0.1), [0.2, 0.4, 0.8, 1.6, 3.2]),
+        (1e-3, (0.01, 1.0), [5e-3, 2.5e-3, 1.25e-3, 6.25e-4]),
+        (0.02, (1e-4, 0.1), []),
+    ],
+)
+def test_a_rate_at_the_end_of_its_range_is_tried_beyond_it(
+    sampler: str,
+    best_rate: float,
+    bounds: tuple[float, float],
+    beyond: list[float],
+    tmp_path: Path,
+) -> None:
+    """Twice as far each time, while that is better; a search that goes on knows them."""
+    low, high = bounds
+    ranges = [
+        {"when": {"optimizer": "adam"}, "low": low, "high": high, "log": True},
+        {"when": {"optimizer": "lars"}, "low": 1e6, "high": 1e7, "log": True},
+    ]
+
+    def run(folder: str, trials: int, before: list[RunRecord], *, widen: bool) -> list[RunRecord]:
+        settings = {"trials": trials, "sampler": sampler, "priors": False, "widen": widen}
+        content = RATES | {
+            "search": settings,
+            "space": RATES["space"] | {"learning_rate": ranges},
+        }
+        return run_all(make_search(tmp_path / folder, content, runs=by_name(before)), judge)
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        return record(name, spec, score=abs(math.log(spec.learning_rate / best_rate)))
+
+    def outside(records: list[RunRecord]) -> list[float]:
+        rates = [one.spec.learning_rate for one in records if one.spec.optimizer == "adam"]
+        return [rate for rate in rates if not low <= rate <= high]
+
+    many = 100 if sampler in ("cmaes", "random") else 40
+    first = run("wide", many, [], widen=True)
+    assert outside(first) == pytest.approx(beyond)
+    goes_on = run("wide", many + 3, first, widen=True)
+    from_records = run("its journal was lost", many + 3, first, widen=True)
+    assert outside(goes_on) == outside(from_records) == []
+    assert outside(run("narrow", many, [], widen=False)) == []
+
+
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
     """Else 200 steps in 12 s were learnt as 99 in 1.9 s, where the rerun ran elsewhere."""
     content = STUDY | {"search": {"trials": 3}}

@@ -114,6 +114,14 @@ def _nearest(dimension: Simple, rate: float) -> float:
     return min(possible_values(dimension), key=lambda option: abs(math.log(option / rate)))
 
 
+def widens(study: StudySpec, space: Space) -> bool:
+    """Whether rates are tried beyond their range, where there is one (`search.widen`)."""
+    rates = space.get("learning_rate")
+    cases = [case.dimension for case in rates.cases] if isinstance(rates, Cases) else [rates]
+    is_range = any(isinstance(one, Range) for one in cases)
+    return is_range and study.search.widen and study.search.sampler not in ("grid", "nsga2")
+
+
 NEARNESS = 3.0
 """Rates within this factor of the default one come first, then those within its square, ..."""
 

@@ -86,8 +86,11 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return found
 
 
-def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] | None:
-    """Return a run spec as the parameters that `propose` asks for; None if it is none of `space`.
+def params_of(
+    spec: RunSpec, study: StudySpec, space: Space, *, widen: bool = False
+) -> dict[str, Any] | None:
+    """Return a run spec as the parameters that `propose` asks for; None if it is none of `space`,
+    beyond whose rates it may lie where these `widen` (`search.widen`).
 
     `space` is what the sampler samples, with GLOBAL_BATCH where it is taken apart.
     """
@@ -96,7 +99,8 @@ def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] |
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
-    if not all(_lies_in(space[key], value, known) for key, value in (values | batch).items()):
+    bounded = {k: v for k, v in (values | batch).items() if not (widen and k == "learning_rate")}
+    if not all(_lies_in(space[key], value, known) for key, value in bounded.items()):
         return None
     own = study.run_spec(values | placement, seed=spec.seed)
     # How often a run is evaluated makes it no other configuration.
@@ -128,7 +132,7 @@ def _at(dimension: Simple, share: float) -> float:
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     value = low * (high / low) ** share if dimension.log else low + share * (high - low)
-    return min(max(value, low), high)
+    return min(max(value, low), high) if 0 <= share <= 1 else value
 
 
 def _share(dimension: Simple, value: float) -> float:
@@ -206,6 +210,8 @@ def build_sampler(
         raise UserError(f"search.sampler: {advice}")
     # Some of them, and TPE's `group`, are marked experimental by Optuna.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    # A rate beyond its range is meant (`search.widen`).
+    warnings.filterwarnings("ignore", message="Fixed parameter .* is out of range")
     seed = (seed + 1_000_003 * num_earlier) % 2**32
     at_random = samplers.RandomSampler(seed=seed)
     # `group` samples the ranges of different optimizers apart.

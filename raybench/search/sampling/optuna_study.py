@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -248,8 +248,10 @@ def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) 
 
 
 def key_of(params: dict[str, Any]) -> str:
-    """Return the same text for the same parameters."""
-    return repr(sorted(params.items()))
+    """Return the same text for the same parameters, within rounding: of a record they are reckoned
+    back from its rate."""
+    rounded = {k: f"{v:.9g}" if isinstance(v, float) else v for k, v in params.items()}
+    return repr(sorted(rounded.items()))
 
 
 def restore(
@@ -269,13 +271,13 @@ def restore(
     running = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     left_open = {one.user_attrs.get(TRIAL, f"number {one.number}"): one for one in running}
     held = names_in_use(journal, without=running)
-    known = distributions(space)
+    known, widen = distributions(space), study.search.widen
     for name, record in runs.items():
         if record.role != "trial" or name in held:
             continue
         before = left_open.pop(name, None)
         kept = before.user_attrs if before else {PLACEMENT: speed_values(record.spec.placement)}
-        params = before.params if before else params_of(record.spec, study, space)
+        params = before.params if before else params_of(record.spec, study, space, widen=widen)
         if params is None:
             continue
         attributes = _kept(kept) | {TRIAL: name}
@@ -304,17 +306,25 @@ def add_answer(
     known: Mapping[str, BaseDistribution],
     attributes: dict[str, Any],
 ) -> None:
-    """Add a trial that has ended to Optuna's study; `known` holds its parameters' distributions."""
+    """Add a trial that has ended to Optuna's study; `known` holds its parameters' distributions,
+    which are as wide here as its parameters need."""
     journal.add_trial(
         create_trial(
             state=answer.state,
             params=params,
-            distributions={name: known[name] for name in params},
+            distributions={name: _wide_enough(known[name], at) for name, at in params.items()},
             values=answer.values,
             intermediate_values=answer.course,
             user_attrs=attributes,
         )
     )
+
+
+def _wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution:
+    if not isinstance(distribution, FloatDistribution):
+        return distribution
+    low, high = min(distribution.low, value), max(distribution.high, value)
+    return FloatDistribution(low, high, log=distribution.log)
 
 
 def _kept(attributes: dict[str, Any]) -> dict[str, Any]:

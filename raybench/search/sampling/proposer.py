@@ -4,6 +4,7 @@
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.default_rates import grid, priors, rate_factor
+from raybench.search.sampling.default_rates import grid, priors, rate_factor, widens
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_space import build_sampler, encode, params_of, propose
 from raybench.search.sampling.optuna_study import (
@@ -32,13 +33,18 @@ from raybench.search.sampling.optuna_study import (
     proposed_trials,
     real_trials,
 )
+from raybench.spec.documents import validate
 from raybench.spec.run import Placement, RunSpec
-from raybench.spec.space import Space, num_configurations
+from raybench.spec.space import Range, Space, at_run, end_of, num_configurations
 from raybench.spec.study import StudySpec
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
 """Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
 or accepted where the space has no end."""
+
+WIDER, MOST_TIMES = 2.0, 5
+"""Factor on the end of a rate's range for a trial beyond it, and how often at most."""
+ROUNDING = 1e-6
 
 
 class Tried:
@@ -112,6 +118,7 @@ class Proposer:
         size = num_configurations(space, study.fixed)
         self._size = size if size is not None and size <= MOST_LISTED else None
         self._is_grid = study.search.sampler == "grid"
+        self._widens = widens(study, space)
         self._listed: Iterator[dict[str, Any]] | None = None
         self._tried: Tried | None = None
 
@@ -152,7 +159,7 @@ class Proposer:
     def again(self, spec: RunSpec) -> Proposal | None:
         """Return a trial of a configuration that has run, as `spec` has it; None where it was run
         with that seed, too, and said something, or while interrupted trials are to come back."""
-        params = params_of(spec, self._study, self._space)
+        params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
             return None
         for one in real_trials(self._journal):
@@ -221,8 +228,33 @@ class Proposer:
             return True  # interrupted trials come first
         if self._is_grid:
             return self._enqueue_listed()
+        if self._widens and self.tried.num_ran >= self._policy.startup_trials:
+            self._enqueue_beyond()
         self._enqueue_prior()
         return True
+
+    def _enqueue_beyond(self) -> None:
+        """Name the best trial with a rate beyond its range, where it lies at an end of that."""
+        dimension, trials = self._space["learning_rate"], real_trials(self._journal)
+        scores = self._feedback.scores(trials)
+        if not scores:
+            return
+        best = min(trials, key=lambda one: scores.get(one.number, math.inf))
+        spec = validate(RunSpec, best.user_attrs["spec"], "trial")
+        end = end_of(dimension, "learning_rate", spec)
+        if end is None:
+            return
+        simple = at_run(dimension, spec)
+        assert isinstance(simple, Range)
+        rate, factor = (simple.high, WIDER) if end == "upper" else (simple.low, 1 / WIDER)
+        for _ in range(MOST_TIMES):
+            rate *= factor
+            if math.log(rate / spec.learning_rate) * math.log(factor) > ROUNDING:
+                break  # it is further out than the best
+        wider = spec.model_copy(update={"learning_rate": rate})
+        params = params_of(wider, self._study, self._space, widen=True)
+        if params is not None and key_of(params) not in self.tried.drawn:
+            self._journal.enqueue_trial(params)
 
     def _enqueue_listed(self) -> bool:
         """Name the next combination of a space of lists that was not tried; whether there is one.
