@@ -33,7 +33,8 @@ class Raybench:
         """`overwrite` changes parts of `space:`; other options are keys of `search:`."""
         content = {
             "objective": space.objective.model_dump(),
-            "search": {"trials": 1_000_000, "seed": seed} | search,
+            # A table has no rates beyond its own.
+            "search": {"trials": 1_000_000, "seed": seed, "widen": False} | search,
             "space": space_of(space) | (overwrite or {}),
             "fixed": {"epochs": space.num_evaluations},  # an epoch is what one evaluation sees
         }
