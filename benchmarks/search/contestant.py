@@ -7,6 +7,7 @@ from noisy import Leader
 from recorded import Config, Point, Space
 
 from raybench.search.ask_tell import Search
+from raybench.search.confirm_budget import are_alike
 from raybench.search.factorisation import Factors, factorise, placed
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.spec.run import RunSpec
@@ -76,19 +77,23 @@ class Raybench:
 
     def leaders(self, number: int) -> list[Config]:
         """Return the best trials, each on the placement predicted to be its fastest."""
-        return [config for _, config, _ in self._ranked()[:number]]
+        return [config_of(spec) for _, spec, _ in self._ranked()[:number]]
 
     def candidates(self) -> list[Leader]:
-        """Return those that reached the target, best first, with the seconds of their own run.
+        """Return those that reached the target, best first and apart, with their own run's seconds.
 
         No such seconds have those that ran on another placement, and the first trial: a study's
         begins on a cold machine.
         """
-        return [(config, own) for score, config, own in self._ranked() if score < REACHED / 2]
+        kept: list[tuple[RunSpec, float | None]] = []
+        for score, spec, own in self._ranked():
+            if score < REACHED / 2 and not any(are_alike(spec, one) for one, _ in kept):
+                kept.append((spec, own))
+        return [(config_of(spec), own) for spec, own in kept]
 
-    def _ranked(self) -> list[tuple[float, Config, float | None]]:
-        """Return score (near `REACHED` where the target was), configuration, own seconds."""
-        found: list[tuple[float, Config, float | None]] = []
+    def _ranked(self) -> list[tuple[float, RunSpec, float | None]]:
+        """Return score (near `REACHED` where the target was), run spec, own seconds."""
+        found: list[tuple[float, RunSpec, float | None]] = []
         placer = self._search.placer
         first = next(iter(self._asked), None)
         for trial, record in self.records.items():
@@ -99,7 +104,7 @@ class Raybench:
                 score = REACHED + own * ratios[fastest]
                 is_comparable = fastest == spec.placement and trial != first
                 spec, own = placed(spec, fastest), own if is_comparable else None
-            found.append((score, config_of(spec), own))
+            found.append((score, spec, own))
         return sorted(found, key=lambda one: one[0])
 
     def _outcome(self, point: Point, spec: RunSpec, stop: Any = None) -> RunOutcome:

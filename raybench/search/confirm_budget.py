@@ -1,6 +1,7 @@
 """Who is to be confirmed, how long that takes, and how much of it a time budget has room for."""
 
 import bisect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -22,6 +23,8 @@ MOST_FRESH = 0.5
 """Share of what is left that runs of the winners alone take at most, where there is little."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
 """Phases of a run that take time beside training, in warm workers: once, with each evaluation."""
+ALIKE = 1.3
+"""Rates within this factor of each other train alike, where all else is the same."""
 NUM_PLACEMENT_CHECKS = 3
 """Runs of splits that were only predicted come before the race."""
 
@@ -43,7 +46,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The best runs of a search on one model of GPU, best first; as many as a race begins with."""
+    """The best runs of a search on one model of GPU, best first."""
 
     fastest: list[Cost] = field(default_factory=list)
     cheapest: list[Cost] = field(default_factory=list)
@@ -53,6 +56,27 @@ class Candidates:
         """Return the first so many of both, each once."""
         both = [*self.fastest[:count], *self.cheapest[:count]]
         return list({cost.trial: cost for cost in both}.values())
+
+    def apart(self, most: int) -> "Candidates":
+        """Return at most so many, each the best of those alike (`are_alike`): a race of twins would
+        leave no room for others."""
+        return Candidates(_apart(self.fastest, most), _apart(self.cheapest, most))
+
+
+def _apart(costs: list[Cost], most: int) -> list[Cost]:
+    kept: list[Cost] = []
+    for cost in costs:
+        if len(kept) < most and not any(are_alike(cost.spec, one.spec) for one in kept):
+            kept.append(cost)
+    return kept
+
+
+def are_alike(one: RunSpec, other: RunSpec) -> bool:
+    """Whether two runs are of one configuration, or of rates within `ALIKE` of each other."""
+    if abs(math.log(one.learning_rate / other.learning_rate)) >= math.log(ALIKE):
+        return False
+    own = {"learning_rate": other.learning_rate, "seed": other.seed}
+    return one.model_copy(update=own) == other
 
 
 class Plan(NamedTuple):
@@ -79,7 +103,9 @@ class ConfirmBudget:
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
     _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)
-    """The best on each model of GPU."""
+    """All on each model of GPU."""
+    _found: Candidates | None = None
+    """Who races, until another run is added."""
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
 
@@ -131,7 +157,7 @@ class ConfirmBudget:
         elif self.study.price is not None:
             worker_seconds *= 1 + beside / max(train_s, 1e-9)
         cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
-        self._costs[record.trial] = cost
+        self._costs[record.trial], self._found = cost, None
         if is_changed:
             self._of_kind = {}
         for one in self._costs.values() if is_changed else [cost]:
@@ -142,25 +168,28 @@ class ConfirmBudget:
         return self.study.objective.kind == TIME
 
     def _compare(self, cost: Cost) -> None:
-        """Keep the best and the cheapest; of equal ones, those that came first."""
+        """Sort it in; of equal ones, those that came first stay first."""
         if self._typical.objection(cost.layout):
             return
         best = self._of_kind.setdefault(cost.layout.accelerators, Candidates())
         bisect.insort(best.fastest, cost, key=lambda one: one.rank)
-        del best.fastest[self._most :]
         if self._is_timed:
             bisect.insort(best.cheapest, cost, key=lambda one: one.worker_seconds)
-            del best.cheapest[self._most :]
 
     def candidates(self) -> Candidates:
         """Return who races, as far as is known: runs on the model of GPU that the best was on."""
-        kinds = [one for one in self._of_kind.values() if one.fastest]
-        return min(kinds, key=lambda one: one.fastest[0].rank, default=Candidates())
+        if self._found is None:
+            kinds = [one for one in self._of_kind.values() if one.fastest]
+            best = min(kinds, key=lambda one: one.fastest[0].rank, default=Candidates())
+            self._found = best.apart(self._most)
+        return self._found
 
     def winners(self) -> list[Cost]:
         """Return who is run alone, as far as is known: the fastest, the cheapest (or it would only
         be asked of the fast), and of several models of GPU the best on each besides."""
         found = self.candidates()
+        if not found.fastest:  # of a race of none
+            return []
         others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
         return [*found.first(1), *(one for one in others if one not in found.fastest)]
 

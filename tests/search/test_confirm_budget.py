@@ -22,8 +22,10 @@ STUDY: dict[str, Any] = {
 
 
 def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: Any) -> RunRecord:
-    """A run that took `seconds` to the target, and a second for evaluation beside."""
-    spec = RunSpec(num_workers=workers, objective=Objective(target=0.9))
+    """A run that took `seconds` to the target, and a second for evaluation beside; each trial has
+    a rate of its own."""
+    rate = 1e-3 * 2 ** int(trial[-1])
+    spec = RunSpec(num_workers=workers, learning_rate=rate, objective=Objective(target=0.9))
     if seconds is None:
         ended = record(trial, spec, 50.0, stop="epochs", value=0.5, **changes)
     else:
@@ -70,6 +72,28 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     alone = 3 * SLACK * (5 + 8)
     assert budget.confirming_s() == pytest.approx(race + alone)
     assert budget.reserve_s() == pytest.approx(race + alone + 3 * SLACK * 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "racing"),
+    [
+        ({"learning_rate": 1.2e-3}, ["0001"]),
+        ({"seed": 7}, ["0001"]),
+        ({"learning_rate": 1.4e-3}, ["0001", "0000"]),
+        ({"learning_rate": 1.2e-3, "num_workers": 2}, ["0001", "0000"]),
+        ({"learning_rate": 1.2e-3, "weight_decay": 0.1}, ["0001", "0000"]),
+    ],
+)
+def test_of_configurations_alike_the_best_races(changes: dict[str, Any], racing: list[str]) -> None:
+    """Near rates, or another seed: a race of twins would leave no room for others."""
+    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+    first = reached("0000", 4.0)
+    budget.add(first)
+    spec = first.spec.model_copy(update=changes)
+    budget.add(replace(first, trial="0001", spec=spec, time_to_target_s=3.0))
+    assert [cost.trial for cost in budget.candidates().fastest] == racing
+    budget.add(replace(first, trial="0002", time_to_target_s=2.0))
+    assert len(budget.candidates().fastest) == len(racing)
 
 
 def test_with_a_price_the_cheapest_are_those_whose_bill_is_least() -> None:
@@ -155,8 +179,8 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     objective |= {"max_train_seconds": 5}
     budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
-    spec = RunSpec(objective=Objective(**objective))
     for number, (value, seconds) in enumerate([(3.0, 5.0), (1.0, 5.0), (2.0, 1.0)]):
+        spec = RunSpec(objective=Objective(**objective), learning_rate=1e-3 * 2**number)
         stop: StopReason | None = "max_train_seconds" if seconds == 5 else None
         budget.add(record(f"{number:04d}", spec, seconds, stop=stop, value=value))
     found = [(cost.trial, cost.train_s) for cost in budget.candidates().fastest]

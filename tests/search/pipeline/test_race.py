@@ -70,9 +70,13 @@ class World:
         (folder / STUDY_FILE).write_text(to_yaml({"study": self.study.document()}))
         with Store(folder) as store:
             for name, seconds in SEARCH.items():
-                spec = self.study.run_spec({"num_workers": WORKERS.get(name, 1)})
-                store.append(record(name, spec, seconds).line())
+                store.append(record(name, self.spec(name), seconds).line())
         monkeypatch.setattr(module, "run_once", self.train)
+
+    def spec(self, trial: str) -> RunSpec:
+        """Each has a rate of its own."""
+        rate = 1e-3 * 2 ** int(trial)
+        return self.study.run_spec({"num_workers": WORKERS.get(trial, 1), "learning_rate": rate})
 
     def confirmation(self, store: Store) -> Confirmation:
         nothing: Any = SimpleNamespace(resume=lambda name, spec: (), save=None, refused=None)
@@ -141,12 +145,12 @@ class World:
         self.study = self.study.model_copy(update={"objective": objective})
         (self.folder / STUDY_FILE).write_text(to_yaml({"study": self.study.document()}))
         self.ends_at, self.limit_s = ("",), 5.0
-        spec = self.study.run_spec({"num_workers": 1})
         with Store(self.folder) as store:
             store.clear()
             for number, ends in enumerate(trials):
-                ended = record(f"{number:04d}", spec, 5.0, **{"stop": "max_train_seconds"} | ends)
-                store.append(ended.line())
+                name, ends = f"{number:04d}", {"stop": "max_train_seconds"} | ends
+                spec = self.spec(name).model_copy(update={"num_workers": 1})
+                store.append(record(name, spec, 5.0, **ends).line())
 
     def race(self) -> LiveRace:
         """The race over what is recorded so far."""
@@ -365,7 +369,7 @@ def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
     with Store(tmp_path) as store:
         for name, role, seconds in (("0002", "trial", 0.8), ("0003-race0", "race", 1.0)):
             source = name[:4] if role == "race" else None
-            spec = world.study.run_spec({"num_workers": WORKERS.get(name[:4], 1)})
+            spec = world.spec(name[:4])
             one = record(name, spec, seconds, role=role, source=source)  # type: ignore[arg-type]
             ledger = one.ledger | {"setup": seconds / 2, "start": 8.0, "queue": 9.0}
             store.append(replace(one, ledger=ledger).line())
