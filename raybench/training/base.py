@@ -12,11 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from raybench.data.dataset import Dataset
-from raybench.models.base import Workload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
-from raybench.spec.run import RunSpec
 
 WARM_UP_STEPS = 2
 """Of each shape: the first traces, allocates and picks kernels, the second runs as all later ones
@@ -223,38 +220,12 @@ class Trainer(Protocol):
 PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training.tensorflow"}
 
 
-class Backend(Protocol):
-    """What a backend's loop module holds."""
+def find_backend(framework: str) -> Any:
+    """Import a backend's loop, which holds `Trainer(spec, workload, dataset, world)` and `join`.
 
-    def Trainer(  # noqa: N802
-        self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World
-    ) -> Trainer:
-        """Build model, optimizer and device copies of the data."""
-        ...
-
-    def join(
-        self,
-        *,
-        rank: int,
-        num_workers: int,
-        device: str,
-        num_threads: int,
-        num_replicas: int = 1,
-        num_gpus: int = 0,
-    ) -> World:
-        """Return this process's World, with thread pools of `num_threads`.
-
-        `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
-        `num_gpus` are what this process was given, and all that it uses; UserError where the
-        framework sees fewer.
-        """
-        ...
-
-
-def find_backend(framework: str) -> Backend:
-    """Import a backend's loop; a framework that is not installed raises UserError."""
-    module: Any = find_part(framework, "loop")
-    return module  # type: ignore[no-any-return]
+    A framework that is not installed raises UserError.
+    """
+    return find_part(framework, "loop")
 
 
 def find_part(framework: str, name: str) -> Any:

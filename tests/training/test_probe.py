@@ -1,6 +1,5 @@
 """A user's model that is tried on a few samples: refused with what is wrong, or warned of."""
 
-import importlib
 import os
 
 import numpy as np
@@ -12,6 +11,7 @@ from raybench.models.layers import Conv, Dense, Flatten, ReLU
 from raybench.models.shipped import ShippedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY, METRICS, Metric
+from raybench.training.base import find_part
 from raybench.training.probe import DIFFERENT
 
 INPUTS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -19,9 +19,9 @@ LABELS = np.arange(8, dtype=np.int64) % 10
 
 
 def probe(framework, workload, inputs=INPUTS, labels=LABELS, metric=ACCURACY, several=False):
-    module = importlib.import_module(f"raybench.training.{framework}.probe")
-    given = {"metric": metric, "gpu": False, "several": several}
-    return module.probe_model(workload, inputs, labels, **given).warnings
+    backend(framework)
+    trial = find_part(framework, "probe").Trial(workload, metric, gpu=False)
+    return trial.run(inputs, labels, several=several).warnings
 
 
 def refused(framework, workload, *data, **settings):

@@ -71,7 +71,13 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Return this process's World; Ray Train has made the process group already."""
+    """Return this process's World, with thread pools of `num_threads`; Ray Train has made the
+    process group already.
+
+    `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
+    `num_gpus` are what this process was given, and all that it uses; UserError where torch sees
+    fewer.
+    """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
     # A worker of its own does not count GPUs, which wakes CUDA's driver.
