@@ -43,7 +43,7 @@ class Trial:
     framework: ClassVar[str]
     model_words: ClassVar[str]
     """What its models are called."""
-    module: ClassVar[Any]
+    module: Any
     """The framework's `model`."""
     builder: ClassVar[str]
     """The workload's method, which returns `model_type`; `type_words` is its name."""

@@ -13,7 +13,8 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend
+from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend, find_part
+from raybench.training.memory import Room
 from raybench.training.run import run
 
 SMALL = DatasetSpec(image_size=28, limit=300)
@@ -118,3 +119,18 @@ def train(
     """Run a spec to its end; return its curve and the trainer, which still holds the model."""
     trainer, dataset, world = new_trainer(spec, **given)
     return list(run(spec, dataset, trainer, world, ledger or Ledger("setup"))), trainer
+
+
+def augmented_batches(spec: RunSpec, split: Split, steps: list[Step]) -> list[list[np.ndarray]]:
+    """What the training split gives for each pass: inputs, labels, and with `mixup` the labels of
+    the others and what the loss by the own label and by the other's count."""
+    world = alone(spec.framework)
+    given, mixed = ((world.torch_device,), 3) if spec.framework == "torch" else ((), 2)
+    make = find_part(spec.framework, "batches").training_batches
+    part = make(spec, split, *given, Room(2**30))
+    batches = [
+        [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
+        for batch in part.batches(steps)
+    ]
+    part.close()
+    return batches

@@ -1,11 +1,10 @@
-"""Data on demand for the tests: an array behind a counter and a wait, and workloads that use it."""
+"""Data on demand for the tests: an array behind a counter and a wait."""
 
 import threading
 import time
 from dataclasses import replace
 
 import numpy as np
-from regularised import Regularised
 
 from raybench.data.dataset import Dataset, Split
 
@@ -34,40 +33,3 @@ def on_demand(dataset: Dataset, wait_s: float = 0.0) -> Dataset:
         validation=Split(Kept(dataset.validation.array), dataset.validation.labels),
         test=Split(Kept(dataset.test.array), dataset.test.labels),
     )
-
-
-class Napping(Regularised):
-    """A step takes NAP_S, however busy the machine is."""
-
-    def build_torch(self):
-        import torch
-
-        class Nap(torch.nn.Module):
-            def forward(self, inputs):
-                if self.training:
-                    time.sleep(NAP_S)
-                return inputs
-
-        return torch.nn.Sequential(Nap(), torch.nn.Flatten(), torch.nn.Linear(64, 10))
-
-    def build_keras(self):
-        import keras
-        import tensorflow as tf
-
-        class Nap(keras.layers.Layer):
-            def call(self, inputs, training=False):
-                if not training:
-                    return inputs
-                with tf.control_dependencies([tf.py_function(nap, [], tf.int32)]):
-                    return tf.identity(inputs)
-
-        layers = [keras.Input((8, 8, 1)), Nap(), keras.layers.Flatten(), keras.layers.Dense(10)]
-        return keras.Sequential(layers)
-
-
-NAP_S = 0.03
-
-
-def nap() -> int:
-    time.sleep(NAP_S)
-    return 0

@@ -8,7 +8,7 @@ import pytest
 from local import alone, small_spec, train
 
 from raybench.models.base import Workload
-from raybench.models.find import find_workload, load_workload_dataset
+from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.training.steps import take_until, training_steps
 
@@ -38,19 +38,6 @@ class Viewing(Workload):
 
         conv = torch.nn.Conv2d(1, 4, 5, stride=4)
         return torch.nn.Sequential(conv, Flat(), torch.nn.Linear(4 * 6 * 6, 10))
-
-
-def test_channels_last_changes_the_order_and_not_the_logits() -> None:
-    from raybench.training.torch.model import build_model, prepare_inputs
-
-    model = build_model(find_workload("mnist_small"), 0).eval()
-    images = torch.from_numpy(
-        np.random.default_rng(5).integers(0, 256, (8, 28, 28, 1), dtype=np.uint8)
-    )
-    usual, last = (prepare_inputs(images, channels_last=one) for one in (False, True))
-    assert model[0](usual).is_contiguous()
-    assert model[0](last).is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(model(last), model(usual))
 
 
 def test_a_users_model_may_view_what_its_convolutions_return() -> None:

@@ -244,13 +244,11 @@ class Trainer(base.Trainer):
         if self._world.rank:
             return b""
         is_frozen = self._freezing is not None and self._freezing.is_on
-        parts = self._model, self._optimizer, self._averaging, self._loss_scale
-        return pack_state(*parts, rows, is_frozen=is_frozen)
+        return pack_state(self._parts(), rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        parts = self._model, self._optimizer, self._averaging, self._loss_scale
-        rows, is_frozen = unpack_state(state, *parts)
+        rows, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
         row = rows[self._world.rank]
         self._earlier_input_s = row[0]
@@ -270,17 +268,22 @@ class Trainer(base.Trainer):
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
-        optimizer = copy.deepcopy(self._optimizer.state_dict())
-        averages, scale = copy.deepcopy(self._averaging.state()), self._loss_scale.state()
+        saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             yield
-        self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
-        self._optimizer.load_state_dict(optimizer)
-        self._averaging.restore(averages)
-        self._loss_scale.restore(scale)
+        for name, part in self._parts().items():
+            part.load_state_dict(saved[name])
+
+    def _parts(self) -> dict[str, Any]:
+        """What training goes on from, by name, each with a `state_dict`."""
+        return {
+            "model": self._model,
+            "optimizer": self._optimizer,
+            "averaging": self._averaging,
+            "loss_scale": self._loss_scale,
+        }
 
     def _into_training(self) -> None:
         self._parallel.train()
