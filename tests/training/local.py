@@ -1,7 +1,9 @@
 """Runs of the training loop in this process, without Ray."""
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -91,6 +93,25 @@ def thread_worlds(number: int) -> list[ThreadWorld]:
     rows: list[list[float]] = [[] for _ in range(number)]
     barrier = threading.Barrier(number)
     return [ThreadWorld(rank, rows, barrier) for rank in range(number)]
+
+
+T = TypeVar("T")
+
+
+def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
+    """What the work returns on each rank, each in a thread of its own."""
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(work, thread_worlds(number)))
+
+
+class Clock:
+    """Advances by what a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def alone(framework: str) -> World:

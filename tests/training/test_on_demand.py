@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from continued import all_of, facts, spec_of
 from local import FOR_EVER, alone, new_trainer, train
-from on_demand_data import Kept, on_demand
+from task_data import Kept, on_demand
 
 from raybench.data.dataset import Dataset
 from raybench.data.load import load_dataset

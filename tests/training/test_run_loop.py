@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from local import FOR_EVER, alone, new_trainer, small_spec, train
-from on_demand_data import Kept, on_demand
 from one_worker import weights_of
+from task_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
