@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.machine import Seen, require_gpus
+from raybench.training.machine import Seen, require_gpus, require_replicas
 
 
 class World(base.World):
@@ -80,13 +79,8 @@ def join(
     """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
-    # A worker of its own does not count GPUs, which wakes CUDA's driver.
-    gpus = torch.cuda.device_count() if num_replicas > 1 else 1
-    if num_replicas > gpus:
-        raise UserError(
-            f"strategy single_process: {num_replicas} replicas need as many GPUs, and their "
-            f"process sees {gpus}; ask for fewer with num_workers."
-        )
+    if num_replicas > 1:  # a worker of its own does not count GPUs, which wakes CUDA's driver
+        require_replicas(num_replicas, torch.cuda.device_count())
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
 
 
