@@ -108,6 +108,8 @@ class World(Protocol):
 class Trainer(Protocol):
     """One model in training on one worker; each backend has its class of that name."""
 
+    module: Any
+    """The framework's `model`."""
     metric: Metric
     """What the run is judged by."""
     num_parameters: int
@@ -182,18 +184,16 @@ class Trainer(Protocol):
     _model: Any
     _optimizer: Any
     _averaging: Any
-    _save_weights: Any
-    _load_weights: Any
 
     def save(self) -> bytes:
         """Return the weights in the framework's own format: `torch.save`'s, or `.weights.h5`."""
         with self._averaging.in_place(self._optimizer):
-            weights: bytes = self._save_weights(self._model)
+            weights: bytes = self.module.save_weights(self._model)
         return weights
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
-        self._load_weights(self._model, weights)
+        self.module.load_weights(self._model, weights)
         self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:

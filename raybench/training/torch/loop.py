@@ -23,6 +23,7 @@ from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
+from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
     Moment,
     batches_of,
@@ -33,17 +34,7 @@ from raybench.training.torch.batches import (
 )
 from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
-from raybench.training.torch.model import (
-    Losses,
-    batch_statistics,
-    build_model,
-    has_channels,
-    load_weights,
-    num_parameters,
-    parameter_shapes,
-    prepare_inputs,
-    save_weights,
-)
+from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import build_optimizer
 from raybench.training.torch.state import (
@@ -128,17 +119,19 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
 class Trainer(base.Trainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
-    _save_weights, _load_weights = staticmethod(save_weights), staticmethod(load_weights)
+    module = torch_model
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
         set_arithmetic(spec.precision)
         self._device, self._devices = world.torch_device, world.replica_devices
-        self._model: nn.Module = build_model(workload, spec.seed)
+        self._model: nn.Module = torch_model.build_model(workload, spec.seed)
         if may_differ(spec, workload):
-            check_workers(workload, parameter_shapes(self._model), world)
+            check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
-        self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+        self.batch_statistics = (
+            torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
+        )
         if spec.sync_batch_norm and spec.num_workers > 1:
             self._model = synchronise(self._model)
         self._model = self._model.to(self._device)
@@ -152,7 +145,7 @@ class Trainer(base.Trainer):
         if has_channels(dataset.input_shape) or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
-        self.num_parameters = num_parameters(self._model)
+        self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and repeats with both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)

@@ -427,10 +427,11 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     model). UserError where anything but the head is missing or has another shape.
     """
     tensors = {name.removeprefix("module."): one for name, one in tensors.items()}
-    is_named = isinstance(model, NamedModel)
-    head = set(model.head) if is_named else set()
-    # Of a transformer's weights without its head, such as `distilbert.`
-    prefix = getattr(model.net if is_named else model, "base_model_prefix", "")
+    head = set(model.head) if isinstance(model, NamedModel) else set()
+    net = model.net if isinstance(model, NamedModel) else model
+    prefix = getattr(
+        net, "base_model_prefix", ""
+    )  # of a transformer without its head: `distilbert`
     base = f"{prefix}." if prefix else ""
     shared: dict[int, bool] = {}
     drawn: list[str] = []
