@@ -2,16 +2,12 @@
 
 import numpy as np
 import test_probe
-from framework_models import (
-    backend,
-    logits,
-    losses_and_values,
-    to_framework,
-    to_numpy,
-)
+from framework_models import backend, logits, losses_and_values, to_framework, to_numpy
+from regularised import Regularised
 
 from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
+from raybench.training.base import find_part
 
 
 class Own(test_probe.Own):
@@ -19,13 +15,8 @@ class Own(test_probe.Own):
 
     num_classes = units = 3
 
-    def torch_loss(self, outputs, labels):
-        return outputs[:, 0] * 0 + 5
-
-    def torch_correct(self, outputs, labels):
-        return labels == 1
-
-    keras_loss, keras_correct = torch_loss, torch_correct
+    torch_loss = keras_loss = lambda self, outputs, labels: outputs[:, 0] * 0 + 5
+    torch_correct = keras_correct = lambda self, outputs, labels: labels == 1
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -69,30 +60,9 @@ def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
     np.testing.assert_array_equal(correct, np.array([0, 1], np.float32))
 
 
-class Normalised(Workload):
-    """An own model with batch normalisation: of each worker's samples, or of all workers'."""
-
-    name, input_shape, num_classes = "normalised", (4,), 3
-
-    def __init__(self, synchronized: bool) -> None:
-        self.synchronized = synchronized
-
-    def build_torch(self):
-        import torch
-
-        norm = torch.nn.SyncBatchNorm if self.synchronized else torch.nn.BatchNorm1d
-        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sequential(norm(3)))
-
-    def build_keras(self):
-        import keras
-
-        norm = keras.layers.BatchNormalization(synchronized=self.synchronized)
-        inside = keras.Sequential([keras.Input((3,)), norm])
-        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), inside])
-
-
 def test_statistics_of_a_workers_own_batch_are_found(framework):
-    module = backend(framework)
-    assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
-    assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
+    module, synchronise = backend(framework), find_part(framework, "layers").synchronise
+    model = module.build_model(Regularised(), 0)
+    assert module.batch_statistics(model)
+    assert not module.batch_statistics(synchronise(model) or model)
     assert not module.batch_statistics(module.build_model(Own(), 0))
