@@ -214,7 +214,9 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Release memory; the trainer is not used afterwards."""
-        ...
+        for part in self._splits.values():
+            part.close()
+        self._splits.clear()
 
 
 PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training.tensorflow"}

@@ -354,9 +354,7 @@ class Trainer(base.Trainer):
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
-        for part in self._splits.values():
-            part.close()
-        self._splits.clear()
+        super().close()
         del self._model, self._optimizer, self._averaging, self._compiled
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()

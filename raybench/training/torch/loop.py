@@ -249,9 +249,7 @@ class Trainer(base.Trainer):
 
     def close(self) -> None:
         """Release model, optimizer and data."""
-        for part in self._splits.values():
-            part.close()
-        self._splits.clear()
+        super().close()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         del self._averaging, self._compiled
         if self._spec.compile != "none":
