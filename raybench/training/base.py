@@ -12,11 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from raybench.data.dataset import Dataset
-from raybench.models.base import Workload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
-from raybench.spec.run import RunSpec
 
 WARM_UP_STEPS = 2
 """Of each shape: the first traces, allocates and picks kernels, the second runs as all later ones
@@ -111,6 +108,8 @@ class World(Protocol):
 class Trainer(Protocol):
     """One model in training on one worker; each backend has its class of that name."""
 
+    module: Any
+    """The framework's `model`."""
     metric: Metric
     """What the run is judged by."""
     num_parameters: int
@@ -185,18 +184,16 @@ class Trainer(Protocol):
     _model: Any
     _optimizer: Any
     _averaging: Any
-    _save_weights: Any
-    _load_weights: Any
 
     def save(self) -> bytes:
         """Return the weights in the framework's own format: `torch.save`'s, or `.weights.h5`."""
         with self._averaging.in_place(self._optimizer):
-            weights: bytes = self._save_weights(self._model)
+            weights: bytes = self.module.save_weights(self._model)
         return weights
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
-        self._load_weights(self._model, weights)
+        self.module.load_weights(self._model, weights)
         self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:
@@ -217,44 +214,20 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Release memory; the trainer is not used afterwards."""
-        ...
+        for part in self._splits.values():
+            part.close()
+        self._splits.clear()
 
 
 PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training.tensorflow"}
 
 
-class Backend(Protocol):
-    """What a backend's loop module holds."""
+def find_backend(framework: str) -> Any:
+    """Import a backend's loop, which holds `Trainer(spec, workload, dataset, world)` and `join`.
 
-    def Trainer(  # noqa: N802
-        self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World
-    ) -> Trainer:
-        """Build model, optimizer and device copies of the data."""
-        ...
-
-    def join(
-        self,
-        *,
-        rank: int,
-        num_workers: int,
-        device: str,
-        num_threads: int,
-        num_replicas: int = 1,
-        num_gpus: int = 0,
-    ) -> World:
-        """Return this process's World, with thread pools of `num_threads`.
-
-        `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
-        `num_gpus` are what this process was given, and all that it uses; UserError where the
-        framework sees fewer.
-        """
-        ...
-
-
-def find_backend(framework: str) -> Backend:
-    """Import a backend's loop; a framework that is not installed raises UserError."""
-    module: Any = find_part(framework, "loop")
-    return module  # type: ignore[no-any-return]
+    A framework that is not installed raises UserError.
+    """
+    return find_part(framework, "loop")
 
 
 def find_part(framework: str, name: str) -> Any:

@@ -1,12 +1,10 @@
 """A user's own model tried before anything starts: in a process for each framework, side by side.
 
-`python -m raybench.training.check_model` is such a process: a request as JSON on stdin, the
+`python -m raybench.training.check_model` is such a process: a request with its arrays on stdin, the
 answer as JSON on stdout.
 """
 
-import base64
 import contextlib
-import io
 import json
 import os
 import signal
@@ -21,8 +19,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from raybench.data.dataset import Dataset
-from raybench.data.inputs import Batch
 from raybench.models.base import DataShape, LayerWorkload, OwnLoop, users_code
 from raybench.models.find import find_workload, load_workload_dataset
 from raybench.spec.documents import validate
@@ -30,12 +26,11 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import find_metric
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
+from raybench.training.own import pack_arrays, unpack_arrays
 from raybench.training.probe import Probed, check_start, needs_check, start_warnings
 
 SAMPLES = 8
 """Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
-INPUT, ONE = "input: ", ""
-"""What stands before an input's name, and the name of one that has none."""
 TIMEOUT_S = 300.0
 """Seconds after which a model that has not answered is taken for one that never will."""
 
@@ -63,9 +58,16 @@ def check_models(
             find_workload(spec.workload, DataShape.of(dataset), other.model)
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
         return Probed([])
-    request: dict[str, Any] = {"spec": spec.document(), "sample": _sample(dataset)}
-    request["others"] = [other.document() for other in others]
-    request["shape"] = asdict(DataShape.of(dataset))
+    rows = np.arange(min(SAMPLES, len(dataset.train)))
+    with users_code(f"Dataset {dataset.name}: reading its first samples failed"):
+        inputs = dataset.train.read(rows)
+    request: dict[str, Any] = {
+        "spec": spec.document(),
+        "others": [other.document() for other in others],
+        "shape": asdict(DataShape.of(dataset)),
+        "inputs": inputs,
+        "labels": dataset.train.labels[rows],
+    }
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
         processes = [closing.enter_context(_start(request)) for _ in frameworks]
         try:
@@ -111,11 +113,10 @@ def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
 
 def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     """Send the request and wait for the answer."""
-    what = f"Workload {request['spec']['workload']}: the trial of its model in "
-    what += request["framework"]
-    content = json.dumps(request).encode()
+    workload, framework = request["spec"]["workload"], request["framework"]
+    what = f"Workload {workload}: the trial of its model in {framework}"
     try:
-        answer, errors = process.communicate(content, timeout=TIMEOUT_S)
+        answer, errors = process.communicate(pack_arrays(request), timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return {"error": f"{what} took longer than {TIMEOUT_S:g} s; make it smaller or faster."}
     if process.returncode == 0 and answer:
@@ -126,26 +127,6 @@ def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict
         "error": f"{what} ended with {end}.",
         "details": errors.decode(errors="replace"),
     }
-
-
-def _sample(dataset: Dataset) -> str:
-    rows = np.arange(min(SAMPLES, len(dataset.train)))
-    with users_code(f"Dataset {dataset.name}: reading its first samples failed"):
-        inputs = dataset.train.read(rows)
-    file = io.BytesIO()
-    named = inputs if isinstance(inputs, dict) else {ONE: inputs}
-    arrays = {f"{INPUT}{name}": array for name, array in named.items()}
-    np.savez(file, allow_pickle=False, **arrays, labels=dataset.train.labels[rows])
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def _of_sample(sample: str) -> tuple[Batch, np.ndarray]:
-    """Return inputs and labels of what `_sample` has written."""
-    with np.load(io.BytesIO(base64.b64decode(sample))) as arrays:
-        named = {name: arrays[name] for name in arrays.files}
-    labels = named.pop("labels")
-    inputs = {name.removeprefix(INPUT): array for name, array in named.items()}
-    return inputs.get(ONE, inputs), labels
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -161,8 +142,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
             for workload, one in zip(workloads, starts, strict=True)
             for sentence in check_start(request["framework"], workload, one)
         ]
-        inputs, labels = _of_sample(request["sample"])
-        given = {"gpu": bool(spec.gpus_per_worker), "several": bool(request["several"])}
+        sample = request["inputs"], request["labels"]
         seen: list[object] = []
         has_statistics = False
         for workload, one in zip(workloads, starts, strict=True):
@@ -170,7 +150,8 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
                 continue
             seen.append(one.model)
             metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
-            probed: Probed = probe.probe_model(workload, inputs, labels, metric=metric, **given)
+            trial = probe.Trial(workload, metric, gpu=bool(spec.gpus_per_worker))
+            probed: Probed = trial.run(*sample, several=request["several"])
             warnings += probed.warnings
             has_statistics |= probed.batch_statistics
         return {
@@ -185,7 +166,8 @@ def main() -> None:
     """Answer on what was stdout; what the user's code prints goes to stderr instead."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    print(json.dumps(answer_request(json.load(sys.stdin))), file=answers, flush=True)
+    request = unpack_arrays(sys.stdin.buffer.read())
+    print(json.dumps(answer_request(request)), file=answers, flush=True)
     os._exit(0)  # the frameworks' own ends take long, and there is nothing left to do
 
 

@@ -65,7 +65,7 @@ def run_command(run: Run) -> None:
     metric, pattern = spec.objective.judged_by.name, spec.objective.metric_pattern
     with tempfile.TemporaryFile() as errors, _started(words, spec, errors) as process:
         assert process.stdout is not None
-        lines = _Lines(_reports(process.stdout, metric, re.compile(pattern) if pattern else None))
+        lines = _Lines(process.stdout, metric, re.compile(pattern) if pattern else None)
 
         def read(most_s: float | None = None) -> dict[str, Any] | None:
             with run.training():
@@ -100,12 +100,13 @@ def run_command(run: Run) -> None:
 
 
 class _Lines:
-    """What a command reports, read in a thread of its own: the next may be waited for in vain."""
+    """What a command reports, read in a thread of its own: the next may be waited for in vain.
+    Lines without the metric are passed on."""
 
-    def __init__(self, reports: Iterator[dict[str, Any]]) -> None:
+    def __init__(self, lines: IO[str], metric: str, pattern: re.Pattern[str] | None) -> None:
         self.is_over = False
         self._found: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
-        threading.Thread(target=self._read, args=[reports], daemon=True).start()
+        threading.Thread(target=self._read, args=[lines, metric, pattern], daemon=True).start()
 
     def next(self, most_s: float | None = None) -> dict[str, Any] | None:
         """Return the next report; None where there is no more, or none within `most_s` seconds."""
@@ -120,25 +121,16 @@ class _Lines:
         self.is_over = found is None
         return found
 
-    def _read(self, reports: Iterator[dict[str, Any]]) -> None:
+    def _read(self, lines: IO[str], metric: str, pattern: re.Pattern[str] | None) -> None:
         try:
-            for one in reports:
-                self._found.put(one)
+            for line in lines:
+                if (found := _read(line, metric, pattern)) is None:
+                    print(line, end="", flush=True)
+                else:
+                    self._found.put(found)
             self._found.put(None)
         except BaseException as error:  # noqa: BLE001 (raised where the next is waited for)
             self._found.put(error)
-
-
-def _reports(
-    lines: IO[str], metric: str, pattern: re.Pattern[str] | None
-) -> Iterator[dict[str, Any]]:
-    """Yield what the lines with the metric say; pass the others on."""
-    for line in lines:
-        found = _read(line, metric, pattern)
-        if found is None:
-            print(line, end="", flush=True)
-        else:
-            yield found
 
 
 def _read(line: str, metric: str, pattern: re.Pattern[str] | None) -> dict[str, Any] | None:

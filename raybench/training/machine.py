@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import TypeAdapter
 
 from raybench.data.memory import GIB, available_bytes
 from raybench.spec.errors import UserError
@@ -99,9 +100,7 @@ def framework_sees(framework: str) -> Seen:
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
         return Seen(problem=f"it did not start: {last}")
-    content = json.loads(asked.stdout.splitlines()[-1])
-    lists = {key: tuple(value) for key, value in content.items() if isinstance(value, list)}
-    return Seen(**(content | lists))
+    return TypeAdapter(Seen).validate_json(asked.stdout.splitlines()[-1])
 
 
 def require_gpus(
@@ -122,6 +121,15 @@ def require_gpus(
         f"{given} {framework} sees {seen or 'none'}; {LACKING[framework]}, or set "
         "gpus_per_worker: 0."
     )
+
+
+def require_replicas(number: int, gpus: int) -> None:
+    """Raise UserError where a process of several replicas sees fewer GPUs than these."""
+    if number > gpus:
+        raise UserError(
+            f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
+            f"{gpus}; ask for fewer with num_workers."
+        )
 
 
 class GpuLoad:

@@ -10,6 +10,7 @@ before a worker starts; other systems and allocators do not read it. No result d
 import contextlib
 import ctypes
 import math
+import resource
 import sys
 from pathlib import Path
 
@@ -38,11 +39,7 @@ def peak_bytes() -> int | None:
     return found[0] if found else None
 
 
-def _peak_of_life() -> int | None:
-    try:
-        import resource
-    except ImportError:
-        return None
+def _peak_of_life() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,183 +43,201 @@ class Trial:
     framework: ClassVar[str]
     model_words: ClassVar[str]
     """What its models are called."""
+    module: Any
+    """The framework's `model`."""
+    builder: ClassVar[str]
+    """The workload's method, which returns `model_type`; `type_words` is its name."""
+    model_type: ClassVar[Any]
+    type_words: ClassVar[str]
     all_gradients: ClassVar[bool] = False
     """Whether several workers wait for the gradient of each parameter, as torch's DDP does."""
 
-    _build: Any
-    """Returns a model with parameters, all of known sizes."""
-    shapes: Any
+    _has_gpu: Any
+    _check_sizes: Any
+    """Raises UserError for a model with parameters of unknown sizes."""
     _tensors: Any
     """Returns model, inputs and labels as training has them."""
     _forward: Any
     _refused_kind: Any
     """Returns what outputs are that are no tensor of numbers; else None."""
     _gradients: Any
-    batch_statistics: Any
     _array: Any
 
-    def __init__(self, workload: Workload, metric: Metric, judge: Any) -> None:
-        self.workload, self._metric, self.losses = workload, metric, judge
+    def __init__(self, workload: Workload, metric: Metric, *, gpu: bool) -> None:
+        """`gpu`: tried there; where this machine has none, not at all."""
+        self.workload, self._metric, self._gpu = workload, metric, gpu
+        self.losses = self.module.Losses(workload, metric)
 
     def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
         """Build the model, take a batch through it, loss and metric, and back.
 
         UserError for what cannot train, by `several` workers too, which build the same one.
         """
-        workload, judge, array = self.workload, self.losses, self._array
-        model = self._build(workload)
+        if self._gpu and not self._has_gpu():
+            return Probed([])
+        judge, array, framework = self.losses, self._array, self.framework
+        model = self._build()
         if several:
             with as_another_worker():
-                other = self._build(workload)
-            check_same(workload, self.shapes(model), self.shapes(other))
+                other = self._build()
+            check_same(self.workload, *map(self.module.parameter_shapes, (model, other)))
         model, batch, answers = self._tensors(model, inputs, labels)
-        own_loss = judge.hook("loss")
-        default = is_default(workload, self._metric, loss=own_loss, correct=judge.hook("correct"))
         half = each(batch, lambda one: one[: len(one) // 2])
         whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
-        check_outputs(workload, array(whole), labels, is_default=default)
+        self._check_outputs(array(whole), labels)
         outputs = self._outputs(model, batch, training=True)
-        check_outputs(workload, array(outputs), labels, is_default=default)
-        with users_code(f"Workload {workload.name}: its loss failed in {self.framework}"):
+        self._check_outputs(array(outputs), labels)
+        with self._users_code(f"its loss failed in {framework}"):
             losses = judge.losses(outputs, answers)
-        check_per_sample(workload, f"its {self.model_words} loss", array(losses), len(labels))
-        with users_code(
-            f"Workload {workload.name}: its {self._metric.words} failed in {self.framework}"
-        ):
+        self._check_per_sample(f"its {self.model_words} loss", array(losses), len(labels))
+        with self._users_code(f"its {self._metric.words} failed in {framework}"):
             values = judge.values(outputs, answers, losses)
         measured = f"its {self._metric.words} in {self.model_words}"
-        check_per_sample(workload, measured, array(values), len(labels))
-        with users_code(
-            f"Workload {workload.name}: the way back through its {self.model_words} model failed"
-        ):
+        self._check_per_sample(measured, array(values), len(labels))
+        with self._users_code(f"the way back through its {self.model_words} model failed"):
             gradients = self._gradients(model, batch, answers, losses)
-        needed = several and self.all_gradients
-        warnings = check_gradients(workload, gradients, all_needed=needed)
-        warnings += check_alone(workload, array(alone), array(whole))
-        if own_loss is None:
-            warnings += softmax_warning(workload, array(outputs))
-        return Probed(warnings, self.batch_statistics(model))
+        warnings = self._check_gradients(gradients, all_needed=several and self.all_gradients)
+        warnings += self._check_alone(array(alone), array(whole))
+        if judge.hook("loss") is None:
+            warnings += self._softmax_warning(array(outputs))
+        return Probed(warnings, self.module.batch_statistics(model))
+
+    def _users_code(self, what: str) -> AbstractContextManager[None]:
+        return users_code(f"Workload {self.workload.name}: {what}")
+
+    def _error(self, what: str) -> UserError:
+        return UserError(f"Workload {self.workload.name}: {what}")
+
+    def _build(self) -> Any:
+        """Return a model with parameters, all of known sizes."""
+        with self._users_code(f"{self.builder} failed"):
+            model = self.module.build_model(self.workload, seed=0)
+        if not isinstance(model, self.model_type):
+            found = type(model).__name__
+            raise self._error(f"{self.builder} must return a {self.type_words}, not {found}.")
+        self._check_sizes(model)
+        if self.module.num_parameters(model) == 0:
+            raise self._error(
+                "its model has no trainable parameters; give it layers, or unfreeze some."
+            )
+        return model
 
     def _outputs(self, model: Any, batch: Any, *, training: bool) -> Any:
         shapes = shown(each(batch, lambda one: tuple(one.shape)))
-        with users_code(
-            f"Workload {self.workload.name}: its {self.model_words} model failed on inputs {shapes}"
-        ):
+        with self._users_code(f"its {self.model_words} model failed on inputs {shapes}"):
             outputs = self._forward(model, batch, training)
         if (kind := self._refused_kind(outputs)) is not None:
-            raise UserError(
-                f"Workload {self.workload.name}: its model must return a tensor of floating point "
-                f"numbers, not {kind}."
+            raise self._error(
+                f"its model must return a tensor of floating point numbers, not {kind}."
             )
         return outputs
 
-
-def check_parameters(workload: Workload, count: int) -> None:
-    """Raise UserError for a model that nothing can be learnt by."""
-    if count == 0:
-        raise UserError(
-            f"Workload {workload.name}: its model has no trainable parameters; give it layers, "
-            "or unfreeze some."
-        )
-
-
-def check_outputs(workload: Workload, outputs: Array, labels: Array, *, is_default: bool) -> None:
-    """Raise UserError for outputs of a wrong shape (where no hooks take them), NaN or infinite."""
-    wanted = _wanted_shapes(workload, labels)
-    if is_default and outputs.shape not in wanted:
-        raise UserError(
-            f"Workload {workload.name}: its model returns outputs of shape {outputs.shape} for "
-            f"{_what_of(workload, labels)}; end it so that they are {wanted[0]}."
-        )
-    if not np.isfinite(outputs).all():
-        raise UserError(
-            f"Workload {workload.name}: its model returns NaN or infinite values before any "
-            "training; look at its initial weights, and at what it divides by."
-        )
-
-
-def _wanted_shapes(workload: Workload, labels: Array) -> list[tuple[int, ...]]:
-    """Return the shapes that outputs may have, that to be advised first."""
-    if workload.task == "regression":
-        return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
-    return [(*labels.shape, workload.num_classes)]
-
-
-def _what_of(workload: Workload, labels: Array) -> str:
-    if workload.task == "regression":
-        return f"{len(labels)} samples with labels of shape {labels.shape}"
-    if workload.task == "language_modelling":
-        tokens = " and ".join(f"{size}" for size in labels.shape[1:])
-        return f"{len(labels)} samples of {tokens} tokens out of {workload.num_classes}"
-    return f"{len(labels)} samples of {workload.num_classes} classes"
-
-
-def is_default(workload: Workload, metric: Metric, *, loss: object, correct: object) -> bool:
-    """Whether raybench's own loss or metric takes the outputs, given the workload's hooks."""
-    by_hook = metric.per_sample in ("own", "loss") or (
-        metric.per_sample == "correct" and correct is not None
-    )
-    return loss is None or not by_hook
-
-
-def check_alone(workload: Workload, few: Array, all_of_them: Array) -> list[str]:
-    """Return a warning if a sample's outputs in an evaluation depend on the others beside it."""
-    if few.shape[1:] != all_of_them.shape[1:] or not len(few):
-        return []
-    size = max(float(np.abs(all_of_them).max()), 1e-6)
-    if np.abs(few - all_of_them[: len(few)]).max() <= ALONE * size:
-        return []
-    return [
-        f"Workload {workload.name}: in an evaluation its model's outputs for a sample depend on "
-        "the other samples of the batch, so what it reaches depends on how the validation set is "
-        "cut; look for statistics of the batch that are taken in eval mode too."
-    ]
-
-
-def check_per_sample(workload: Workload, what: str, values: Array, num_samples: int) -> None:
-    """Raise UserError for losses or answers that are not one finite number for each sample."""
-    if values.shape != (num_samples,):
-        raise UserError(
-            f"Workload {workload.name}: {what} returns shape {values.shape} for {num_samples} "
-            f"samples; return one number for each, ({num_samples},), without averaging."
-        )
-    if not np.isfinite(values).all():
-        raise UserError(
-            f"Workload {workload.name}: {what} returns NaN or infinite values before any training."
-        )
-
-
-def check_gradients(
-    workload: Workload, gradients: dict[str, Array | None], *, all_needed: bool
-) -> list[str]:
-    """Return a warning for parameters that get no gradient; UserError if none does, or of NaN, or
-    where they are `all_needed`, as torch's DDP waits for each of them."""
-    unused = [name for name, gradient in gradients.items() if gradient is None]
-    if len(unused) == len(gradients):
-        raise UserError(
-            f"Workload {workload.name}: its loss depends on no parameter of its model; look for "
-            "what cuts the gradient off (detach, argmax, numpy)."
-        )
-    for name, gradient in gradients.items():
-        if gradient is not None and not np.isfinite(gradient).all():
-            raise UserError(
-                f"Workload {workload.name}: the gradient of {name} is NaN or infinite before any "
-                "training; look at its initial weights, and at what it divides by."
+    def _check_outputs(self, outputs: Array, labels: Array) -> None:
+        """Raise UserError for outputs of a wrong shape (where no hooks take them), NaN or
+        infinite."""
+        wanted = self._wanted_shapes(labels)
+        if self._is_default() and outputs.shape not in wanted:
+            raise self._error(
+                f"its model returns outputs of shape {outputs.shape} for {self._what_of(labels)}; "
+                f"end it so that they are {wanted[0]}."
             )
-    if not unused:
-        return []
-    found = (
-        f"Workload {workload.name}: {len(unused)} of {len(gradients)} parameters get no gradient "
-        f"(the first: {unused[0]})"
-    )
-    if all_needed:
-        raise UserError(
-            f"{found}, and several workers in torch wait for all of them; use, remove or freeze "
-            "them, or train with num_workers: 1."
+        if not np.isfinite(outputs).all():
+            raise self._error(
+                "its model returns NaN or infinite values before any training; look at its initial "
+                "weights, and at what it divides by."
+            )
+
+    def _is_default(self) -> bool:
+        """Whether raybench's own loss or metric takes the outputs."""
+        judge, measured = self.losses, self._metric.per_sample
+        has_hook = measured in ("own", "loss") or (measured == "correct" and judge.hook("correct"))
+        return judge.hook("loss") is None or not has_hook
+
+    def _wanted_shapes(self, labels: Array) -> list[tuple[int, ...]]:
+        """Return the shapes that outputs may have, that to be advised first."""
+        if self.workload.task == "regression":
+            return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
+        return [(*labels.shape, self.workload.num_classes)]
+
+    def _what_of(self, labels: Array) -> str:
+        if self.workload.task == "regression":
+            return f"{len(labels)} samples with labels of shape {labels.shape}"
+        classes = self.workload.num_classes
+        if self.workload.task == "language_modelling":
+            tokens = " and ".join(f"{size}" for size in labels.shape[1:])
+            return f"{len(labels)} samples of {tokens} tokens out of {classes}"
+        return f"{len(labels)} samples of {classes} classes"
+
+    def _check_alone(self, few: Array, all_of_them: Array) -> list[str]:
+        """Return a warning if a sample's outputs in an evaluation depend on the others beside
+        it."""
+        if few.shape[1:] != all_of_them.shape[1:] or not len(few):
+            return []
+        size = max(float(np.abs(all_of_them).max()), 1e-6)
+        if np.abs(few - all_of_them[: len(few)]).max() <= ALONE * size:
+            return []
+        return [
+            f"Workload {self.workload.name}: in an evaluation its model's outputs for a sample "
+            "depend on the other samples of the batch, so what it reaches depends on how the "
+            "validation set is cut; look for statistics of the batch that are taken in eval mode "
+            "too."
+        ]
+
+    def _check_per_sample(self, what: str, values: Array, num_samples: int) -> None:
+        """Raise UserError for losses or answers that are not one finite number for each sample."""
+        if values.shape != (num_samples,):
+            raise self._error(
+                f"{what} returns shape {values.shape} for {num_samples} samples; return one number "
+                f"for each, ({num_samples},), without averaging."
+            )
+        if not np.isfinite(values).all():
+            raise self._error(f"{what} returns NaN or infinite values before any training.")
+
+    def _check_gradients(
+        self, gradients: dict[str, Array | None], *, all_needed: bool
+    ) -> list[str]:
+        """Return a warning for parameters that get no gradient; UserError if none does, or of NaN,
+        or where they are `all_needed`, as torch's DDP waits for each of them."""
+        unused = [name for name, gradient in gradients.items() if gradient is None]
+        if len(unused) == len(gradients):
+            raise self._error(
+                "its loss depends on no parameter of its model; look for what cuts the gradient "
+                "off (detach, argmax, numpy)."
+            )
+        for name, gradient in gradients.items():
+            if gradient is not None and not np.isfinite(gradient).all():
+                raise self._error(
+                    f"the gradient of {name} is NaN or infinite before any training; look at its "
+                    "initial weights, and at what it divides by."
+                )
+        if not unused:
+            return []
+        found = (
+            f"Workload {self.workload.name}: {len(unused)} of {len(gradients)} parameters get no "
+            f"gradient (the first: {unused[0]})"
         )
-    return [
-        f"{found}; use, remove or freeze them, with several workers torch refuses such a model."
-    ]
+        if all_needed:
+            raise UserError(
+                f"{found}, and several workers in torch wait for all of them; use, remove or "
+                "freeze them, or train with num_workers: 1."
+            )
+        return [
+            f"{found}; use, remove or freeze them, with several workers torch refuses such a model."
+        ]
+
+    def _softmax_warning(self, outputs: Array) -> list[str]:
+        """Return a warning if outputs that should be logits look like probabilities."""
+        workload = self.workload
+        if workload.task == "regression" or workload.num_classes < 2 or outputs.ndim < 2:
+            return []
+        sums = outputs.sum(axis=-1)
+        if (outputs < 0).any() or not np.allclose(sums, 1, atol=1e-3):
+            return []
+        return [
+            f"Workload {workload.name}: its model's outputs look like probabilities (each row sums "
+            "to 1); leave out the softmax at its end, the loss applies it, and twice it learns "
+            "slowly."
+        ]
 
 
 DIFFERENT = "Workers build different models: "
@@ -276,19 +295,6 @@ def check_workers(workload: Workload, own: Shapes, world: World) -> None:
     first, *others = (json.loads(bytes(map(int, row))) for row in texts)
     for other in others:
         check_same(workload, first, other)
-
-
-def softmax_warning(workload: Workload, outputs: Array) -> list[str]:
-    """Return a warning if outputs that should be logits look like probabilities."""
-    if workload.task == "regression" or workload.num_classes < 2 or outputs.ndim < 2:
-        return []
-    sums = outputs.sum(axis=-1)
-    if (outputs < 0).any() or not np.allclose(sums, 1, atol=1e-3):
-        return []
-    return [
-        f"Workload {workload.name}: its model's outputs look like probabilities (each row sums to "
-        "1); leave out the softmax at its end, the loss applies it, and twice it learns slowly."
-    ]
 
 
 def needs_check(spec: RunSpec) -> bool:

@@ -135,7 +135,7 @@ class BatchesInMemory:
     def noise(self, num_rows: int) -> Self:
         """Return random inputs with the first labels: throw-away data of the same kind."""
         inputs, labels = self._cut(self._inputs, self._labels, slice(num_rows))
-        return type(self)(each(inputs, self._noise_like), labels)
+        return type(self)(each(inputs, self._noise_like), labels, mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""
@@ -154,10 +154,9 @@ class BatchesOnDemand:
 
     in_memory: Any
     _sent: Any
-    """Returns an array as a tensor from where the device takes it, or there; `_on_device` takes it.
-    `_random` is noise of a shape and a kind there."""
+    """Returns an array as a tensor from where the device takes it, or there; `_on_device` takes
+    it."""
     _on_device: Any
-    _random: Any
 
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
         """`mixed`: whether the reader mixes samples."""
@@ -178,14 +177,14 @@ class BatchesOnDemand:
         split = self._reader.split
         labels = split.labels[:num_rows].copy()
 
-        def noise(one: Any) -> Any:
-            kind = np.dtype(one.dtype)
-            if kind.kind == "i":
-                return self._on_device(self._sent(repeated_first(one, len(labels))))
-            return self._random((len(labels), *one.shape[1:]), kind)
+        def first(one: Any) -> Any:
+            if np.dtype(one.dtype).kind == "i":
+                return repeated_first(one, len(labels))
+            return np.zeros((len(labels), *one.shape[1:]), one.dtype)
 
-        inputs = each(split.inputs, noise)
-        return self.in_memory(inputs, self._on_device(self._sent(labels)), mixed=self._is_mixed)
+        inputs = each(split.inputs, lambda one: self._on_device(self._sent(first(one))))
+        there = self.in_memory(inputs, self._on_device(self._sent(labels)), mixed=self._is_mixed)
+        return there.noise(num_rows)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""

@@ -6,7 +6,7 @@ When a run is saved is decided by all ranks alike.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,17 +47,13 @@ class Trained:
         inputs = self.data.inputs(samples)
         found = []
         for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
-            batch = each(inputs, partial(_rows, start=start, number=batch_size))
-            found.append(self._predict(self._model, batch))
+            rows = itemgetter(slice(start, start + batch_size))
+            found.append(self._predict(self._model, each(inputs, rows)))
         return np.concatenate(found)
 
     def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
         """Return what the model says of new samples, as `ModelData.answers`."""
         return self.data.answers(self.outputs(samples, batch_size=batch_size))
-
-
-def _rows(array: Array, *, start: int, number: int) -> Array:
-    return array[start : start + number]
 
 
 def load_model(folder: Path, spec: RunSpec) -> Any:

@@ -78,21 +78,19 @@ def make_step(
     longest = max(map(len, shares))
     passes = min(spec.accumulate, max(1, math.ceil(longest / spec.batch_size_per_worker)))
     width = max(1, math.ceil(longest / passes))
-    indices = np.zeros((len(shares), passes * width), np.int64)
-    weights = np.zeros((len(shares), passes * width), np.float32)
-    for replica, share in enumerate(shares):
-        own = 1.0 if of_samples is None else of_samples[share]
-        indices[replica, : len(share)] = share
-        weights[replica, : len(share)] = own / len(batch)
-    given: Indices | None = None
-    if rounds is not None:
-        given = np.zeros_like(indices)
-        for replica, of_share in enumerate(_shares(spec, rounds, world)):
-            given[replica, : len(of_share)] = of_share
+
+    def laid_out(of_batch: np.ndarray) -> np.ndarray:
+        """Return (passes, samples of all replicas), 0 where a share does not fill them."""
+        rows = np.zeros((len(shares), passes * width), of_batch.dtype)
+        for row, share in zip(rows, _shares(spec, of_batch, world), strict=True):
+            row[: len(share)] = share
+        return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
+
+    weights = np.ones(len(batch), np.float32) if of_samples is None else of_samples[batch]
     return Step(
-        indices=_side_by_side(indices, passes),
-        weights=_side_by_side(weights, passes),
-        rounds=None if given is None else _side_by_side(given, passes),
+        indices=laid_out(batch),
+        weights=laid_out(weights / np.float32(len(batch))),
+        rounds=None if rounds is None else laid_out(rounds),
         learning_rate=schedule(float(samples)),
         num_samples=sum(map(len, shares)),
         is_frozen=is_frozen,
@@ -104,11 +102,6 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: World) -> list[np.ndarra
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
     return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
-
-
-def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
-    """Return a row of each replica as (passes, samples of all replicas)."""
-    return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
 
 def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> list[Step]:

@@ -1,24 +1,18 @@
 """What tests of both frameworks' models share: the modules, and arrays in and out of them."""
 
-import importlib
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+import raybench.training.tensorflow  # noqa: F401  sets what Keras reads at import
 from raybench.spec.metric import ACCURACY
-
-MODULES = {
-    "torch": "raybench.training.torch.model",
-    "tensorflow": "raybench.training.tensorflow.model",
-}
+from raybench.training.base import find_part
 
 
 def backend(framework: str) -> ModuleType:
-    module = MODULES[framework]
-    importlib.import_module(module.rpartition(".")[0])  # sets what Keras reads at import
     pytest.importorskip(framework)
-    return importlib.import_module(module)
+    return find_part(framework, "model")
 
 
 def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY, scale=1.0):

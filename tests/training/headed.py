@@ -1,12 +1,20 @@
-"""A small network with a backbone and a head, equal in both frameworks."""
+"""A small network with a backbone and a head, equal in both frameworks.
+
+As a script, one worker of a group that trains it by each spec and saves its weights.
+"""
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from group import serve
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
+from raybench.spec.run import RunSpec
+from raybench.training.base import World, find_backend
+from raybench.training.steps import make_step, take_until, training_steps
 
 SHAPE, CLASSES, FILTERS = (6, 6, 3), 3, 4
 
@@ -110,3 +118,33 @@ def weights_of(trainer: Any) -> dict[str, np.ndarray]:
         "head.weight": head.kernel.numpy().T,
         "head.bias": head.bias.numpy(),
     }
+
+
+PARTIAL = 7
+"""Samples of a last batch: shares of 4 and 3."""
+
+
+def work(framework: str, specs: Any, world: World, folder: Path) -> None:
+    for index, content in enumerate(specs):
+        found = outcome(RunSpec.model_validate(content), world)
+        np.savez(folder / f"{index}-{world.rank}.npz", **found)
+
+
+def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
+    """Two epochs and a partial batch."""
+    trainer = find_backend(spec.framework).Trainer(spec, Headed(), PICTURES, world)
+    chunk, _ = take_until(training_steps(spec, PICTURES, world), 2 * len(PICTURES.train))
+    trainer.warm_up(chunk[0])
+    trainer.train(chunk)
+    trainer.train([make_step(spec, np.arange(PARTIAL), world, lambda _: 1e-3, 0)])
+    own = {f"own.{name}": one for name, one in weights_of(trainer).items() if "running" in name}
+    own["own.seen"] = seen(trainer)
+    trainer.evaluate("validation", slice(0, 8))
+    found = weights_of(trainer) | {"per_worker": np.array(trainer.batch_statistics)} | own
+    found["seen"] = seen(trainer)
+    trainer.close()
+    return found
+
+
+if __name__ == "__main__":
+    serve(work)

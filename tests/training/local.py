@@ -1,7 +1,9 @@
 """Runs of the training loop in this process, without Ray."""
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +15,8 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend
+from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend, find_part
+from raybench.training.memory import Room
 from raybench.training.run import run
 
 SMALL = DatasetSpec(image_size=28, limit=300)
@@ -92,6 +95,25 @@ def thread_worlds(number: int) -> list[ThreadWorld]:
     return [ThreadWorld(rank, rows, barrier) for rank in range(number)]
 
 
+T = TypeVar("T")
+
+
+def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
+    """What the work returns on each rank, each in a thread of its own."""
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(work, thread_worlds(number)))
+
+
+class Clock:
+    """Advances by what a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def alone(framework: str) -> World:
     """The place of a worker without others."""
     return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
@@ -118,3 +140,18 @@ def train(
     """Run a spec to its end; return its curve and the trainer, which still holds the model."""
     trainer, dataset, world = new_trainer(spec, **given)
     return list(run(spec, dataset, trainer, world, ledger or Ledger("setup"))), trainer
+
+
+def augmented_batches(spec: RunSpec, split: Split, steps: list[Step]) -> list[list[np.ndarray]]:
+    """What the training split gives for each pass: inputs, labels, and with `mixup` the labels of
+    the others and what the loss by the own label and by the other's count."""
+    world = alone(spec.framework)
+    given, mixed = ((world.torch_device,), 3) if spec.framework == "torch" else ((), 2)
+    make = find_part(spec.framework, "batches").training_batches
+    part = make(spec, split, *given, Room(2**30))
+    batches = [
+        [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
+        for batch in part.batches(steps)
+    ]
+    part.close()
+    return batches

@@ -1,6 +1,7 @@
 """A small workload that keeps more than weights: running averages and random streams."""
 
-from raybench.models.base import Workload
+from raybench.models.base import LayerWorkload, Workload
+from raybench.models.layers import Dense, Flatten
 
 
 class Regularised(Workload):
@@ -16,22 +17,15 @@ class Regularised(Workload):
 
     def build_keras(self):
         import keras
-        from keras.layers import BatchNormalization, Dense, Dropout, Flatten, ReLU
+        from keras import layers
 
-        layers = [Flatten(), Dense(32), BatchNormalization(), ReLU(), Dropout(0.5), Dense(10)]
-        return keras.Sequential([keras.Input((8, 8, 1)), *layers])
+        norm = layers.Dense(32), layers.BatchNormalization()
+        parts = [layers.Flatten(), *norm, layers.ReLU(), layers.Dropout(0.5), layers.Dense(10)]
+        return keras.Sequential([keras.Input((8, 8, 1)), *parts])
 
 
-class Wider(Regularised):
+class Wider(LayerWorkload):
     """The same after its author has changed it."""
 
-    def build_torch(self):
-        from torch import nn
-
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-
-    def build_keras(self):
-        import keras
-        from keras.layers import Dense, Flatten
-
-        return keras.Sequential([keras.Input((8, 8, 1)), Flatten(), Dense(10)])
+    name, input_shape, num_classes = "regularised", (8, 8, 1), 10
+    layers = (Flatten(), Dense(10))

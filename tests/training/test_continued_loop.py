@@ -1,12 +1,11 @@
 """The run loop continued, without a framework: rule, budget, clock, order; and when it saves."""
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from local import NoTraining, Place, ThreadWorld, thread_worlds, zeros
+from local import NoTraining, Place, ThreadWorld, on_ranks, thread_worlds, zeros
 
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -128,8 +127,7 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
         ledger = Ledger("setup", clock=lambda: trainer.now)
         return list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, world, ledger))  # type: ignore[arg-type]
 
-    with ThreadPoolExecutor(2) as pool:
-        curve, other = pool.map(train, thread_worlds(2))
+    curve, other = on_ranks(2, train)
     assert curve == other
     for point in curve:
         steps = (point.train_s - (curve[point.index - 1].train_s if point.index else 0.0)) / 2.0

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_own_runs import Clock, Loop, Worker
+from local import Clock
+from test_own_runs import Loop, Worker
 
 from raybench import integrations
 from raybench.spec.errors import UserError

@@ -17,12 +17,6 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
-from raybench.training.torch import internals as torch_internals  # noqa: E402
-
-
-def test_the_installed_torch_has_the_fused_kernels():
-    torch_internals.fused_kernels_work.cache_clear()
-    assert torch_internals.fused_kernels_work("cpu")
 
 
 class Inside(keras.layers.Layer):

@@ -1,19 +1,13 @@
-"""Models of both frameworks: seeds, inputs, losses, saved weights; a user's own, with its hooks."""
+"""Models of both frameworks: dropout, inputs; a user's own, with its hooks."""
 
 import numpy as np
-import pytest
 import test_probe
-from framework_models import (
-    backend,
-    logits,
-    losses_and_values,
-    to_framework,
-    to_numpy,
-)
+from framework_models import backend, logits, losses_and_values, to_framework, to_numpy
+from regularised import Regularised
 
 from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
-from raybench.spec.errors import UserError
+from raybench.training.base import find_part
 
 
 class Own(test_probe.Own):
@@ -21,30 +15,14 @@ class Own(test_probe.Own):
 
     num_classes = units = 3
 
-    def torch_loss(self, outputs, labels):
-        return outputs[:, 0] * 0 + 5
-
-    def torch_correct(self, outputs, labels):
-        return labels == 1
-
-    keras_loss, keras_correct = torch_loss, torch_correct
+    torch_loss = keras_loss = lambda self, outputs, labels: outputs[:, 0] * 0 + 5
+    torch_correct = keras_correct = lambda self, outputs, labels: labels == 1
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
     inputs = rng.integers(0, 256, (num_samples, *workload.input_shape), dtype=np.uint8)
     return inputs, rng.integers(0, workload.num_classes, num_samples)
-
-
-@pytest.mark.parametrize("workload", [find_workload("deep_mlp"), Own()], ids=lambda one: one.name)
-def test_the_seed_fixes_the_weights(framework, workload):
-    inputs, _ = samples(workload)
-    module = backend(framework)
-    first, again, other = (
-        logits(framework, module.build_model(workload, seed), inputs) for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
 
 
 def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
@@ -74,16 +52,6 @@ def test_pixels_are_scaled_and_turned_and_numbers_left_alone(framework):
     np.testing.assert_array_equal(prepared, vectors)
 
 
-def test_losses_and_answers_are_per_sample(framework):
-    outputs = np.array([[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]], np.float32)
-    loss, correct = losses_and_values(
-        framework, find_workload("mnist_small"), outputs, np.array([0, 1, 0])
-    )
-    expected = [np.log1p(np.exp(-2.0)), np.log(2.0), np.log1p(np.exp(1.0))]
-    np.testing.assert_allclose(loss, expected, rtol=1e-6)
-    np.testing.assert_array_equal(correct, np.array([1, 0, 0], np.float32))
-
-
 def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
     assert backend(framework).num_parameters(backend(framework).build_model(Own(), 1)) == 15
     outputs = np.zeros((2, 3), np.float32)
@@ -92,51 +60,9 @@ def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
     np.testing.assert_array_equal(correct, np.array([0, 1], np.float32))
 
 
-@pytest.mark.parametrize("name", ["mnist_small", "small_resnet"])
-def test_saved_weights_come_back(framework, name):
-    workload = find_workload(name)
-    module = backend(framework)
-    model, other = (module.build_model(workload, seed) for seed in (1, 2))
-    inputs, _ = samples(workload)
-    assert (logits(framework, model, inputs) != logits(framework, other, inputs)).any()
-    module.load_weights(other, module.save_weights(model))
-    np.testing.assert_array_equal(
-        logits(framework, model, inputs), logits(framework, other, inputs)
-    )
-
-
-class Normalised(Workload):
-    """An own model with batch normalisation: of each worker's samples, or of all workers'."""
-
-    name, input_shape, num_classes = "normalised", (4,), 3
-
-    def __init__(self, synchronized: bool) -> None:
-        self.synchronized = synchronized
-
-    def build_torch(self):
-        import torch
-
-        norm = torch.nn.SyncBatchNorm if self.synchronized else torch.nn.BatchNorm1d
-        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sequential(norm(3)))
-
-    def build_keras(self):
-        import keras
-
-        norm = keras.layers.BatchNormalization(synchronized=self.synchronized)
-        inside = keras.Sequential([keras.Input((3,)), norm])
-        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), inside])
-
-
 def test_statistics_of_a_workers_own_batch_are_found(framework):
-    module = backend(framework)
-    assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
-    assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
+    module, synchronise = backend(framework), find_part(framework, "layers").synchronise
+    model = module.build_model(Regularised(), 0)
+    assert module.batch_statistics(model)
+    assert not module.batch_statistics(synchronise(model) or model)
     assert not module.batch_statistics(module.build_model(Own(), 0))
-
-
-def test_a_workload_without_the_builder_is_refused(framework):
-    class Empty(Workload):
-        name, input_shape, num_classes = "empty", (4,), 3
-
-    with pytest.raises(UserError, match=f"empty has no build_.* with framework {framework}"):
-        backend(framework).build_model(Empty(), 0)

@@ -11,6 +11,7 @@ from raybench.models.base import DataShape, Workload
 from raybench.models.named import named_workload
 from raybench.models.networks import MEAN, STD
 from raybench.spec.errors import UserError
+from raybench.training.base import find_part
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
@@ -80,12 +81,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.mark.parametrize("name", ["resnet18", "torchvision:resnet18", "timm:resnet18"])
 def test_trained_weights_and_a_new_head_in_torch(trained: tuple[Path, Any], name: str) -> None:
-    from raybench.training.torch.named import start_from
-
     path, _ = trained
     workload = workload_of(name)
     model = built("torch", workload)
-    (sentence,) = start_from(model, workload, str(path))
+    (sentence,) = find_part("torch", "named").start_from(model, workload, str(path))
     assert sentence == (
         f"weights {path}: the head (fc.weight, fc.bias) is drawn anew for these data."
     )
@@ -99,9 +98,7 @@ def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
     path, reference = trained
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     workload = workload_of("resnet18", outputs=1000)
-    start_from = __import__(
-        f"raybench.training.{framework}.named", fromlist=["start_from"]
-    ).start_from
+    start_from = find_part(framework, "named").start_from
     model = built(framework, workload)
     with pytest.raises(UserError, match="resnet18 are not on this machine, and nothing is fetched"):
         start_from(model, workload, "cached")
@@ -124,8 +121,7 @@ def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
 @pytest.mark.all
 def test_a_keras_model_takes_the_librarys_weights_and_saved_ones(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
-    from raybench.training.tensorflow.named import start_from
-
+    start_from = find_part("tensorflow", "named").start_from
     workload = workload_of("keras:MobileNetV3Small")
     model = built("tensorflow", workload)
     model.save_weights(tmp_path / "model.weights.h5")

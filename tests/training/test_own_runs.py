@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import alone, thread_worlds
+from local import Clock, ThreadWorld, alone, on_ranks
 
 import raybench
 from raybench.spec.errors import UserError
@@ -36,16 +36,6 @@ def spec_of(**changes: Any) -> RunSpec:
         "model": {"hidden": 8},
     }
     return RunSpec(**(content | changes))
-
-
-class Clock:
-    """Advances by what a loop says it does."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Worker:
@@ -370,8 +360,7 @@ def test_arrays_and_plain_data_are_kept_and_nothing_else() -> None:
 
 
 def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
-    worlds = thread_worlds(2)
-    curves: dict[int, list[Evaluation]] = {}
+    pytest.importorskip("torch")
 
     def loop(run: Run) -> None:
         values = ((0.2, 0.4), (None, 0.5))
@@ -381,23 +370,15 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
             if run.report(each[run.rank], samples=40):
                 return
 
-    def serve(rank: int) -> None:
-        spec = spec_of(framework="torch", num_workers=2)
-        ledger = Ledger("setup")
-        trainer = OwnTrainer(spec, loop, worlds[rank], ledger)
-        trainer.run._part = own.Part()
-        curves[rank] = list(trainer.evaluations())
-        trainer.finish()
+    def serve(world: ThreadWorld) -> list[Evaluation]:
+        worker = Worker(loop, world=world, framework="torch", num_workers=2)
+        worker.trainer.run._part = own.Part()
+        return worker.to_the_end()
 
-    pytest.importorskip("torch")
-    threads = [threading.Thread(target=serve, args=[rank]) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [point.value for point in curves[0]] == [pytest.approx(0.3), 0.5, 0.5]
-    assert [point.train_s for point in curves[0]] == [point.train_s for point in curves[1]]
-    assert curves[0][0].samples == 40
+    curve, other = on_ranks(2, serve)
+    assert [point.value for point in curve] == [pytest.approx(0.3), 0.5, 0.5]
+    assert [point.train_s for point in curve] == [point.train_s for point in other]
+    assert curve[0].samples == 40
 
 
 def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:

@@ -1,4 +1,4 @@
-"""Batches made ahead of those that are used: order, number, errors, end."""
+"""Batches made ahead of those that are used: number, threads, end; runs of them: test_on_demand."""
 
 import gc
 import threading
@@ -6,26 +6,14 @@ import time
 
 import numpy as np
 import pytest
-from local import alone, small_spec
+from local import alone, augmented_batches, small_spec
 
 from raybench.data.dataset import Dataset, Split
-from raybench.training.base import find_part
-from raybench.training.memory import Room
 from raybench.training.reading import Prefetch, Reader
 from raybench.training.steps import take_until, training_steps
 
-DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 7])
 
-
-@DEPTHS
-def test_order_and_values_are_those_of_a_map(depth: int) -> None:
-    prefetch = Prefetch(depth)
-    for count in (0, 1, 2, 20):
-        assert list(prefetch.each(str, range(count))) == [str(i) for i in range(count)]
-    prefetch.close()
-
-
-@DEPTHS
+@pytest.mark.parametrize("depth", [0, 1, 2, 7])
 def test_so_many_are_made_ahead_and_no_more(depth: int) -> None:
     made: list[int] = []
     prefetch = Prefetch(depth)
@@ -37,36 +25,6 @@ def test_so_many_are_made_ahead_and_no_more(depth: int) -> None:
         time.sleep(0.005)
         assert len(made) == wanted
     prefetch.close()
-
-
-def test_one_thread_makes_them_all() -> None:
-    prefetch = Prefetch(3)
-    names = set(prefetch.each(lambda _: threading.current_thread().name, range(9)))
-    names |= set(prefetch.each(lambda _: threading.current_thread().name, range(9)))
-    assert len(names) == 1
-    assert threading.current_thread().name not in names
-    prefetch.close()
-    assert not [one for one in threading.enumerate() if one.name in names]
-
-
-@DEPTHS
-def test_an_error_comes_where_its_batch_would(depth: int) -> None:
-    made: list[int] = []
-
-    def make(index: int) -> int:
-        made.append(index)
-        if index == 3:
-            raise LookupError("no sample 3")
-        return index
-
-    prefetch = Prefetch(depth)
-    batches = prefetch.each(make, range(50))
-    assert [next(batches) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(LookupError, match="no sample 3"):
-        next(batches)
-    prefetch.close()
-    assert len(made) <= 4 + depth
-    assert list(Prefetch(depth).each(make, [7])) == [7]
 
 
 def test_what_is_not_used_any_more_is_not_made() -> None:
@@ -135,30 +93,18 @@ class OneAtATime:
 
 
 def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
+    augment = ["random_crop", "flip", "mixup", "color_jitter"]
+
     def batches(prefetch: int, inputs: OneAtATime | np.ndarray) -> list[list[np.ndarray]]:
         split = Split(inputs, np.arange(40) % 3)
         data = Dataset("pictures", 3, split, split, split)
-        spec = small_spec(
-            framework, batch_size_per_worker=4, prefetch=prefetch,
-            augment=["random_crop", "flip", "mixup", "color_jitter"],
-        )  # fmt: skip
-        world = alone(framework)
-        given = (world.torch_device,) if framework == "torch" else ()
-        mixed = 3 if framework == "torch" else 2
-        part = find_part(framework, "batches").training_batches(spec, split, *given, Room(2**30))
-        steps = take_until(training_steps(spec, data, world), 200)[0]
-        found = [
-            [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
-            for batch in part.batches(steps)
-        ]
-        part.close()
-        return found
+        spec = small_spec(framework, batch_size_per_worker=4, prefetch=prefetch, augment=augment)
+        steps = take_until(training_steps(spec, data, alone(framework)), 200)[0]
+        return augmented_batches(spec, split, steps)
 
     asked = OneAtATime()
     one = batches(1, asked)
     assert len(one) == 50
     assert len(asked.threads) == 1
     for prefetch, inputs in ((0, asked), (4, asked), (4, asked.pixels)):
-        for batch, again in zip(one, batches(prefetch, inputs), strict=True):
-            for array, other in zip(batch, again, strict=True):
-                np.testing.assert_array_equal(array, other)
+        np.testing.assert_equal(batches(prefetch, inputs), one)

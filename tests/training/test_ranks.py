@@ -1,12 +1,9 @@
 """Several ranks, each a thread: what stands on their clock, and the times of their steps."""
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import numpy as np
-from local import NoTraining, ThreadWorld, thread_worlds, zeros
+from local import Clock, NoTraining, ThreadWorld, on_ranks, zeros
 
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -16,12 +13,6 @@ from raybench.training.run import Recorded, Recording, run
 from raybench.training.steps import take_until, training_steps
 
 EPOCH, WORKERS = 50_000, 8
-T = TypeVar("T")
-
-
-def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
-    with ThreadPoolExecutor(number) as pool:
-        return list(pool.map(work, thread_worlds(number)))
 
 
 class Exchanging(NoTraining):
@@ -38,31 +29,18 @@ class Exchanging(NoTraining):
         return StepLog(seconds=self._seconds, part_squares=[], whole_squares=[])
 
 
-class LateRank:
-    """A clock that stands still but for the delay of one rank, so that no busy machine shows."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self) -> None:
-        time.sleep(0.05)  # the others go on meanwhile
-        self.now += 1.0
-
-
 def test_the_skew_between_commands_is_not_on_the_clock() -> None:
     workers = {"num_workers": 2, "batch_size_per_worker": 16}
     spec = RunSpec(objective=Objective(target=1.0), epochs=5.0, **workers)  # type: ignore[arg-type]
-    clock = LateRank()
+    clock = Clock()  # it stands still, so that no busy machine shows
 
     def seconds(world: ThreadWorld) -> float:
         ledger, found = Ledger("setup", clock=clock), []
         for evaluation in run(spec, zeros(64), Exchanging(world), world, ledger):  # type: ignore[arg-type]
             found.append(evaluation.train_s)
             if world.rank == 1:  # it is told late that it goes on
-                clock.wait()
+                time.sleep(0.05)  # the others go on meanwhile
+                clock.now += 1.0
         return found[-1]
 
     assert on_ranks(2, seconds) == [0.0, 0.0], "the other rank's delay is on the clock"

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FOR_EVER, alone, new_trainer, small_spec, train
-from on_demand_data import Kept, on_demand
+from local import FOR_EVER, new_trainer, small_spec, train
 from one_worker import weights_of
+from task_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
-from raybench.models.model_data import ModelData
-from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.stats.clock import WORKER_PHASES, Ledger
-from raybench.training.run import evaluate_split, run
-from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
+from raybench.training.run import run
 from raybench.training.steps import Step, take_until, training_steps, warm_up_step
 
 
@@ -185,28 +182,6 @@ def test_a_run_needs_no_test_split(
     evaluations, trainer = train(small_spec(framework, dataset=own, epochs=1.0))
     assert evaluations[-1].value is not None
     trainer.close()
-
-
-def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> None:
-    spec = small_spec(framework)
-    _, trainer = train(spec)
-    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    accuracy = evaluate_split(dataset, trainer, alone(framework), "test")
-    with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
-        load_model(tmp_path, spec)
-    (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
-    told = ModelData.of(dataset, spec.dataset).model_dump_json()
-    (tmp_path / DATA_FILE).write_text(told)
-    model = load_model(tmp_path, spec)
-    inputs = dataset.test.inputs.astype(np.float32) / 255
-    if framework == "torch":
-        import torch
-
-        with torch.no_grad():
-            logits = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
-    else:
-        logits = np.asarray(model(inputs, training=False))
-    assert float((logits.argmax(axis=1) == dataset.test.labels).mean()) == accuracy
 
 
 @pytest.mark.parametrize("augment", [[], ["flip"]])

@@ -47,6 +47,8 @@ def test_a_saved_model_names_classes_of_new_rows(framework: str, tmp_path: Path)
     spec = small_spec(framework, workload="mlp", dataset=data, epochs=1.0)
     _, trainer = train(spec)
     _, dataset = load_workload_dataset(spec.workload, data)
+    with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
+        load_model(tmp_path, spec)
     (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
     (tmp_path / DATA_FILE).write_text(ModelData.of(dataset, data).model_dump_json())
     file.unlink()  # the data may be gone

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from group import run_two
-from headed_worker import outcome
+from headed import outcome
 from local import alone, small_spec
 
 from raybench.spec.errors import UserError
@@ -34,7 +34,7 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
     apart: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
     cases = [apart] if framework == "torch" else [apart, {}, {"frozen_epochs": 1.0}]
     content = [spec_of(framework, 2, **case).document() for case in cases]
-    run_two("headed_worker.py", framework, content, tmp_path)
+    run_two("headed.py", framework, content, tmp_path)
     check_average_statistics([dict(np.load(tmp_path / f"0-{rank}.npz")) for rank in range(2)])
     for index, case in enumerate(cases[1:], start=1):
         one = outcome(spec_of(framework, 1, **case), alone(framework))

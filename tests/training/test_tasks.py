@@ -105,8 +105,7 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     curve, test, weights = train(spec_of(framework, "rmse", prefetch=2), workload, large)
     np.testing.assert_allclose(numbers(curve), numbers(expected[0]), rtol=1e-6)
     assert test == expected[1]
-    for one, other in zip(weights, expected[2], strict=True):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(weights, expected[2])
 
 
 def test_the_splits_of_a_trainer_share_one_room(

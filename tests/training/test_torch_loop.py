@@ -1,26 +1,25 @@
-"""What is torch's alone: the order of images, the wait for data on a GPU, replicas in a process."""
+"""What is torch's alone: the order of images, the wait for data on a GPU, replicas in a process,
+forms of layers."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
-from local import alone, small_spec, train
+from local import SMALL, alone, small_spec, train
 
+from raybench.data.dataset import epoch_order
 from raybench.models.base import Workload
-from raybench.models.find import find_workload, load_workload_dataset
+from raybench.models.find import load_workload_dataset
+from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
 from raybench.spec.errors import UserError
 from raybench.training.steps import take_until, training_steps
 
 torch = pytest.importorskip("torch")
 
 from raybench.training.torch.batches import InputClock  # noqa: E402
-from raybench.training.torch.state import (  # noqa: E402
-    LossScale,
-    random_state,
-    seed_replicas,
-    set_random_state,
-)
+from raybench.training.torch.layers import DepthwiseConv2d, build_layers  # noqa: E402
+from raybench.training.torch.model import build_model  # noqa: E402
+from raybench.training.torch.state import LossScale  # noqa: E402
 from raybench.training.torch.world import Replica, join  # noqa: E402
 
 
@@ -38,19 +37,6 @@ class Viewing(Workload):
 
         conv = torch.nn.Conv2d(1, 4, 5, stride=4)
         return torch.nn.Sequential(conv, Flat(), torch.nn.Linear(4 * 6 * 6, 10))
-
-
-def test_channels_last_changes_the_order_and_not_the_logits() -> None:
-    from raybench.training.torch.model import build_model, prepare_inputs
-
-    model = build_model(find_workload("mnist_small"), 0).eval()
-    images = torch.from_numpy(
-        np.random.default_rng(5).integers(0, 256, (8, 28, 28, 1), dtype=np.uint8)
-    )
-    usual, last = (prepare_inputs(images, channels_last=one) for one in (False, True))
-    assert model[0](usual).is_contiguous()
-    assert model[0](last).is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(model(last), model(usual))
 
 
 def test_a_users_model_may_view_what_its_convolutions_return() -> None:
@@ -73,18 +59,6 @@ def test_rows_and_weights_of_an_interval_reach_the_device_at_once() -> None:
     for batch, weights in zip(batches, [one for s in steps for one in s.weights], strict=True):
         np.testing.assert_array_equal(batch.weights, weights)
     assert len({batch.weights.untyped_storage().data_ptr() for batch in batches}) == 1
-
-
-def test_a_cpu_waits_as_long_as_its_host() -> None:
-    clock = InputClock(torch.device("cpu"))
-    assert clock.seconds() == 0
-    began = time.perf_counter()
-    for _ in range(2):
-        with clock.waiting():
-            time.sleep(0.02)
-    time.sleep(0.05)
-    assert 0.04 <= clock.seconds() <= time.perf_counter() - began - 0.05
-    assert clock.seconds() == clock.seconds()
 
 
 class Stream:
@@ -129,9 +103,6 @@ def test_a_gpu_waits_only_when_it_has_nothing_left_to_do(monkeypatch: pytest.Mon
     assert clock.seconds() == pytest.approx(4.5)
 
 
-CPU = torch.device("cpu")
-
-
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_fewer_gpus_than_replicas_are_refused(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -161,17 +132,6 @@ def test_a_replica_adds_no_parameters_and_changes_no_names() -> None:
     assert list(model.state_dict()) == ["weight", "bias"]
 
 
-def test_random_numbers_go_on_where_they_were() -> None:
-    with torch.random.fork_rng():
-        seed_replicas([CPU], 7)
-        state = random_state([CPU])
-        drawn = torch.rand(3)
-        set_random_state(state, [CPU])
-        assert torch.equal(torch.rand(3), drawn)
-        torch.manual_seed(7)
-        assert torch.equal(torch.rand(3), drawn), "one device is seeded as it always was"
-
-
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_first_step_that_fp16_skips_leaves_no_momentum(fused: bool) -> None:
     parameter = torch.nn.Parameter(torch.ones(4))
@@ -185,3 +145,50 @@ def test_a_first_step_that_fp16_skips_leaves_no_momentum(fused: bool) -> None:
     assert scale.step(optimizer, lambda: None)
     assert parameter.tolist() == [0.5] * 4
     assert scale.num_skipped == 1
+
+
+@pytest.mark.parametrize("multiplier", [1, 2, 3])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_a_depthwise_convolution_has_its_filters_in_torch_s_order(multiplier, padding):
+    own = DepthwiseConv2d(4, multiplier, 3, padding)
+    other = torch.nn.Conv2d(4, 4 * multiplier, 3, padding=padding, groups=4)
+    other.load_state_dict(own.state_dict())
+    inputs = torch.randn(2, 4, 9, 9)
+    torch.testing.assert_close(own(inputs), other(inputs), rtol=1e-5, atol=1e-6)
+    beside = inputs.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(own(beside), other(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_model_is_given_stays_as_it_is():
+    layers = (ReLU(), Conv(2), ReLU(), MaxPool(), Flatten(), ReLU(), Dense(3), ReLU())
+    for first in (layers, (Flatten(), *layers[5:])):
+        inputs = torch.randn(2, 1, 6, 6)
+        before = inputs.clone()
+        with torch.no_grad():
+            torch.nn.Sequential(*build_layers(first, (6, 6, 1)))(inputs)
+        assert torch.equal(inputs, before)
+
+
+def test_training_is_bit_for_bit_a_plain_loop_of_the_same_layout_with_torch_s_own_adam():
+    spec = small_spec("torch", dataset=SMALL.model_copy(update={"limit": 256}), epochs=2.0)
+    _, trainer = train(spec)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    nn = torch.nn
+    model = nn.Sequential(  # mnist_small, as torch's documentation has its layers
+        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(6272, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+    model.load_state_dict(build_model(workload, spec.seed).state_dict())
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters(), lr=spec.learning_rate, fused=True)
+    inputs = torch.from_numpy(dataset.train.inputs).permute(0, 3, 1, 2).float() * (1 / 255)
+    labels = torch.from_numpy(dataset.train.labels)
+    for epoch in range(2):
+        order = torch.from_numpy(epoch_order(256, seed=spec.seed, epoch=epoch))
+        for rows in order.split(64):
+            optimizer.zero_grad()
+            outputs = model(inputs[rows])
+            torch.nn.functional.cross_entropy(outputs, labels[rows]).backward()
+            optimizer.step()
+    trained = trainer._model.state_dict()
+    assert all(torch.equal(trained[name], value) for name, value in model.state_dict().items())

@@ -111,7 +111,9 @@ class InMemoryBatches(BatchesInMemory):
             yield batch
 
     def _noise_like(self, first: tf.Tensor) -> tf.Tensor:
-        return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
+        if first.dtype == tf.uint8:
+            return tf.cast(tf.random.uniform(first.shape, 0, 256, tf.int32), tf.uint8)
+        return tf.random.normal(first.shape) if first.dtype == tf.float32 else first
 
 
 class OnDemandBatches(BatchesOnDemand):
@@ -137,9 +139,6 @@ class OnDemandBatches(BatchesOnDemand):
 
     def _on_device(self, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
-
-    def _random(self, shape: tuple[int, ...], kind: np.dtype) -> tf.Tensor:
-        return _noise(shape, tf.as_dtype(kind))
 
     def _read_step(self, step: Step) -> Batch:
         rounds = None if step.rounds is None else step.rounds.reshape(-1)
@@ -210,9 +209,3 @@ def _has_room(split: Split, room: Room) -> bool:
 def _weights_and_rates(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor]:
     weights = tf.constant(np.stack([step.weights for step in steps]))
     return weights, tf.constant([step.learning_rate for step in steps], tf.float32)
-
-
-def _noise(shape: tuple[int, ...], kind: tf.DType) -> tf.Tensor:
-    if kind == tf.uint8:
-        return tf.cast(tf.random.uniform(shape, 0, 256, tf.int32), kind)
-    return tf.random.normal(shape, dtype=kind)

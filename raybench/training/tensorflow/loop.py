@@ -28,6 +28,7 @@ from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
+from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
     batches_of,
     gathered,
@@ -37,18 +38,7 @@ from raybench.training.tensorflow.batches import (
     training_signature,
 )
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
-from raybench.training.tensorflow.model import (
-    Inputs,
-    Losses,
-    Mixed,
-    batch_statistics,
-    build_model,
-    load_weights,
-    num_parameters,
-    parameter_shapes,
-    prepare_inputs,
-    save_weights,
-)
+from raybench.training.tensorflow.model import Inputs, Losses, Mixed, prepare_inputs
 from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer
 from raybench.training.tensorflow.state import (
@@ -165,7 +155,7 @@ EVALUATION_BATCH = 1024
 class Trainer(base.Trainer):
     """One Keras model in training on one worker, or on the replicas of one process."""
 
-    _save_weights, _load_weights = staticmethod(save_weights), staticmethod(load_weights)
+    module = keras_model
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         replicas = world.strategy.num_replicas_in_sync
@@ -177,14 +167,16 @@ class Trainer(base.Trainer):
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
         if may_differ(spec, workload):
             # Of their own: in the strategy's scope workers wait for each other's variables.
-            alone = build_model(workload, spec.seed)
-            check_workers(workload, parameter_shapes(alone), world)
+            alone = keras_model.build_model(workload, spec.seed)
+            check_workers(workload, keras_model.parameter_shapes(alone), world)
             del alone
         with world.strategy.scope():
-            self._model = build_model(workload, spec.seed)
+            self._model = keras_model.build_model(workload, spec.seed)
             start_from(self._model, workload, spec.weights)
-            self.num_parameters = num_parameters(self._model)
-            self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+            self.num_parameters = keras_model.num_parameters(self._model)
+            self.batch_statistics = (
+                keras_model.batch_statistics(self._model) and not spec.sync_batch_norm
+            )
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronise(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
@@ -362,9 +354,7 @@ class Trainer(base.Trainer):
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
-        for part in self._splits.values():
-            part.close()
-        self._splits.clear()
+        super().close()
         del self._model, self._optimizer, self._averaging, self._compiled
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()

@@ -7,56 +7,32 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.data.inputs import Batch, each, shown
-from raybench.models.base import Workload, users_code
-from raybench.spec.errors import UserError
-from raybench.spec.metric import Metric
+from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.probe import Array, Probed, Trial, check_parameters
+from raybench.training import probe
+from raybench.training.probe import Array
+from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.internals import all_layers
-from raybench.training.tensorflow.model import (
-    Inputs,
-    Losses,
-    batch_statistics,
-    build_model,
-    num_parameters,
-    parameter_shapes,
-    prepare_inputs,
-)
+from raybench.training.tensorflow.model import Inputs, prepare_inputs
 
 
-def probe_model(
-    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool, several: bool
-) -> Probed:
-    """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
-    if gpu and not tf.config.list_physical_devices("GPU"):
-        return Probed([])
-    return KerasTrial(workload, metric, Losses(workload, metric)).run(
-        inputs, labels, several=several
-    )
-
-
-class KerasTrial(Trial):
+class Trial(probe.Trial):
     """A model tried in Keras."""
 
     framework, model_words = "TensorFlow", "Keras"
-    shapes = staticmethod(parameter_shapes)
-    batch_statistics = staticmethod(batch_statistics)
+    module, builder = keras_model, "build_keras"
+    model_type, type_words = keras.Model, "keras.Model"
 
-    def _build(self, workload: Workload) -> keras.Model:
-        with users_code(f"Workload {workload.name}: build_keras failed"):
-            model = build_model(workload, seed=0)
-        if not isinstance(model, keras.Model):
-            raise UserError(
-                f"Workload {workload.name}: build_keras must return a keras.Model, not "
-                f"{type(model).__name__}."
-            )
+    def _has_gpu(self) -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    def _check_sizes(self, model: keras.Model) -> None:
         if not model.built:
-            raise UserError(
-                f"Workload {workload.name}: its Keras model is not built yet; begin it with "
-                f"keras.Input({shown(workload.input_shape)}), or call its build in build_keras."
+            raise self._error(
+                "its Keras model is not built yet; begin it with "
+                f"keras.Input({shown(self.workload.input_shape)}), or call its build in "
+                "build_keras."
             )
-        check_parameters(workload, num_parameters(model))
-        return model
 
     def _tensors(
         self, model: keras.Model, inputs: Batch, labels: Array

@@ -11,10 +11,9 @@ from importlib import metadata
 import numpy as np
 import tensorflow as tf
 
-from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.machine import Seen, require_gpus
+from raybench.training.machine import Seen, require_gpus, require_replicas
 from raybench.training.tensorflow.internals import no_new_gradients
 
 
@@ -84,7 +83,8 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Return this process's World; Ray Train has written TF_CONFIG already."""
+    """Return this process's World, by arguments as torch's; Ray Train has written TF_CONFIG
+    already."""
     del device  # TensorFlow takes all that it sees
     _see(num_gpus)
     if num_workers == 1:  # a cluster of one would listen on the network, for nobody
@@ -126,11 +126,7 @@ def _devices(number: int) -> list[str]:
     several, which TensorFlow has to know before it is used."""
     gpus = len(tf.config.get_visible_devices("GPU"))
     if gpus:
-        if gpus < number:
-            raise UserError(
-                f"strategy single_process: {number} replicas need as many GPUs, and their process "
-                f"sees {gpus}; ask for fewer with num_workers."
-            )
+        require_replicas(number, gpus)
         return [f"GPU:{index}" for index in range(number)]
     (cpu,) = tf.config.list_physical_devices("CPU")
     parts = tf.config.get_logical_device_configuration(cpu) or []

@@ -108,9 +108,9 @@ class InMemoryBatches(BatchesInMemory):
             yield self._batch(index, weight)
 
     def _noise_like(self, first: torch.Tensor) -> torch.Tensor:
-        if first.dtype in (torch.uint8, torch.float32):
-            return _noise(tuple(first.shape), first.dtype, first.device)
-        return first
+        if first.dtype == torch.uint8:
+            return torch.randint_like(first, 256)
+        return torch.randn_like(first) if first.dtype == torch.float32 else first
 
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
         """Return the rows of each pass on the device: one copy, which a GPU takes while it works
@@ -169,9 +169,6 @@ class OnDemandBatches(BatchesOnDemand):
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
-    def _random(self, shape: tuple[int, ...], kind: np.dtype) -> torch.Tensor:
-        return _noise(shape, torch.uint8 if kind == np.uint8 else torch.float32, self._device)
-
     def _read_pass(self, asked: Asked) -> Batch:
         """Return a pass where the device takes it."""
         rows, weights, rounds = asked
@@ -215,9 +212,3 @@ def _has_room(split: Split, device: torch.device, room: Room) -> bool:
     """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
     return (device.type == "cpu" and not is_file) or room.takes(split)
-
-
-def _noise(shape: tuple[int, ...], kind: torch.dtype, device: torch.device) -> torch.Tensor:
-    if kind == torch.uint8:
-        return torch.randint(0, 256, shape, dtype=kind, device=device)
-    return torch.randn(shape, dtype=kind, device=device)

@@ -23,6 +23,7 @@ from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
+from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
     Moment,
     batches_of,
@@ -33,17 +34,7 @@ from raybench.training.torch.batches import (
 )
 from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
-from raybench.training.torch.model import (
-    Losses,
-    batch_statistics,
-    build_model,
-    has_channels,
-    load_weights,
-    num_parameters,
-    parameter_shapes,
-    prepare_inputs,
-    save_weights,
-)
+from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import build_optimizer
 from raybench.training.torch.state import (
@@ -128,17 +119,19 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
 class Trainer(base.Trainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
-    _save_weights, _load_weights = staticmethod(save_weights), staticmethod(load_weights)
+    module = torch_model
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
         set_arithmetic(spec.precision)
         self._device, self._devices = world.torch_device, world.replica_devices
-        self._model: nn.Module = build_model(workload, spec.seed)
+        self._model: nn.Module = torch_model.build_model(workload, spec.seed)
         if may_differ(spec, workload):
-            check_workers(workload, parameter_shapes(self._model), world)
+            check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
-        self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+        self.batch_statistics = (
+            torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
+        )
         if spec.sync_batch_norm and spec.num_workers > 1:
             self._model = synchronise(self._model)
         self._model = self._model.to(self._device)
@@ -152,7 +145,7 @@ class Trainer(base.Trainer):
         if has_channels(dataset.input_shape) or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
-        self.num_parameters = num_parameters(self._model)
+        self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and repeats with both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
@@ -244,13 +237,11 @@ class Trainer(base.Trainer):
         if self._world.rank:
             return b""
         is_frozen = self._freezing is not None and self._freezing.is_on
-        parts = self._model, self._optimizer, self._averaging, self._loss_scale
-        return pack_state(*parts, rows, is_frozen=is_frozen)
+        return pack_state(self._parts(), rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        parts = self._model, self._optimizer, self._averaging, self._loss_scale
-        rows, is_frozen = unpack_state(state, *parts)
+        rows, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
         row = rows[self._world.rank]
         self._earlier_input_s = row[0]
@@ -258,9 +249,7 @@ class Trainer(base.Trainer):
 
     def close(self) -> None:
         """Release model, optimizer and data."""
-        for part in self._splits.values():
-            part.close()
-        self._splits.clear()
+        super().close()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         del self._averaging, self._compiled
         if self._spec.compile != "none":
@@ -270,17 +259,22 @@ class Trainer(base.Trainer):
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
-        optimizer = copy.deepcopy(self._optimizer.state_dict())
-        averages, scale = copy.deepcopy(self._averaging.state()), self._loss_scale.state()
+        saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             yield
-        self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
-        self._optimizer.load_state_dict(optimizer)
-        self._averaging.restore(averages)
-        self._loss_scale.restore(scale)
+        for name, part in self._parts().items():
+            part.load_state_dict(saved[name])
+
+    def _parts(self) -> dict[str, Any]:
+        """What training goes on from, by name, each with a `state_dict`."""
+        return {
+            "model": self._model,
+            "optimizer": self._optimizer,
+            "averaging": self._averaging,
+            "loss_scale": self._loss_scale,
+        }
 
     def _into_training(self) -> None:
         self._parallel.train()

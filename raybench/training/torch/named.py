@@ -428,7 +428,11 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     """
     tensors = {name.removeprefix("module."): one for name, one in tensors.items()}
     head = set(model.head) if isinstance(model, NamedModel) else set()
-    base = _base_prefix(model)
+    net = model.net if isinstance(model, NamedModel) else model
+    prefix = getattr(
+        net, "base_model_prefix", ""
+    )  # of a transformer without its head: `distilbert`
+    base = f"{prefix}." if prefix else ""
     shared: dict[int, bool] = {}
     drawn: list[str] = []
     missing: list[tuple[str, Tensor]] = []
@@ -457,13 +461,6 @@ def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
         if one in tensors:
             return tensors[one]
     return None
-
-
-def _base_prefix(model: nn.Module) -> str:
-    """Return the prefix of a transformer's weights without its head, such as `distilbert.`."""
-    net = model.net if isinstance(model, NamedModel) else model
-    prefix = getattr(net, "base_model_prefix", "")
-    return f"{prefix}." if prefix else ""
 
 
 def _other(source: str, name: str, found: str) -> UserError:

@@ -9,68 +9,41 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from raybench.data.inputs import Batch, each
-from raybench.models.base import Workload, users_code
+from raybench.models.base import Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
-from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
-from raybench.training.probe import Array, Probed, Trial, check_parameters
+from raybench.training import probe
+from raybench.training.probe import Array
+from raybench.training.torch import model as torch_model
 from raybench.training.torch.layers import synchronise
-from raybench.training.torch.model import (
-    Inputs,
-    Losses,
-    batch_statistics,
-    build_model,
-    has_channels,
-    num_parameters,
-    parameter_shapes,
-    prepare_inputs,
-)
+from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
 
 
-def probe_model(
-    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool, several: bool
-) -> Probed:
-    """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
-    if gpu and not torch.cuda.is_available():
-        return Probed([])
-    trial = TorchTrial(workload, metric, Losses(workload, metric))
-    trial.device = "cuda" if gpu else "cpu"
-    return trial.run(inputs, labels, several=several)
-
-
-class TorchTrial(Trial):
+class Trial(probe.Trial):
     """A model tried in torch."""
 
     framework = model_words = "torch"
+    module, builder = torch_model, "build_torch"
+    model_type, type_words = nn.Module, "torch.nn.Module"
     all_gradients = True
-    device = "cpu"
-    shapes = staticmethod(parameter_shapes)
-    batch_statistics = staticmethod(batch_statistics)
 
-    def _build(self, workload: Workload) -> nn.Module:
-        with users_code(f"Workload {workload.name}: build_torch failed"):
-            model = build_model(workload, seed=0)
-        if not isinstance(model, nn.Module):
-            raise UserError(
-                f"Workload {workload.name}: build_torch must return a torch.nn.Module, not "
-                f"{type(model).__name__}."
-            )
+    def _has_gpu(self) -> bool:
+        return torch.cuda.is_available()
+
+    def _check_sizes(self, model: nn.Module) -> None:
         if any(is_lazy(parameter) for parameter in model.parameters()):
-            raise UserError(
-                f"Workload {workload.name}: its torch model has lazy layers; give them their sizes."
-            )
-        check_parameters(workload, num_parameters(model))
-        return model
+            raise self._error("its torch model has lazy layers; give them their sizes.")
 
     def _tensors(
         self, model: nn.Module, inputs: Batch, labels: Array
     ) -> tuple[nn.Module, Inputs, Tensor]:
-        model = model.to(self.device)
+        device = "cuda" if self._gpu else "cpu"
+        model = model.to(device)
         if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
             model = model.to(memory_format=torch.channels_last)
-        batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(self.device)))
-        return model, batch, torch.from_numpy(labels).to(self.device)
+        batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(device)))
+        return model, batch, torch.from_numpy(labels).to(device)
 
     def _forward(self, model: nn.Module, batch: Inputs, training: bool) -> object:
         with torch.set_grad_enabled(training):

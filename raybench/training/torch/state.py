@@ -127,12 +127,12 @@ class Averaging:
             for (param, _), weight in zip(pairs, trained, strict=True):
                 param.copy_(weight)
 
-    def state(self) -> dict[str, Any]:
-        """Return what `restore` takes: numbers and tensors."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` takes: numbers and tensors."""
         return {"num_steps": self._num_steps, "means": self._means}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
         self._num_steps = state["num_steps"]
         for mean, saved in zip(self._means, state["means"], strict=True):
             mean.copy_(saved)
@@ -185,59 +185,40 @@ class LossScale:
         self.num_skipped += self.value < before
         return self.value >= before
 
-    def state(self) -> dict[str, Any]:
-        """Return what `restore` takes: numbers."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` takes: numbers."""
         return {"scaler": self._scaler.state_dict(), "num_skipped": self.num_skipped}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
         self._scaler.load_state_dict(state["scaler"])
         self.value, self.num_skipped = self._scaler.get_scale(), state["num_skipped"]
 
 
-def pack_state(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    averaging: Averaging,
-    loss_scale: LossScale,
-    rows: list[list[float]],
-    *,
-    is_frozen: bool,
-) -> bytes:
+Parts = dict[str, Any]
+"""By its name what has a `state_dict` and loads it: `model`, `optimizer` and others."""
+
+
+def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> bytes:
     """Return the state of a run; `rows` holds the numbers that each rank has of its own."""
-    content = {
-        "is_frozen": is_frozen,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "averaging": averaging.state(),
-        "loss_scale": loss_scale.state(),
-        "ranks": torch.tensor(rows, dtype=torch.float64),
-    }
+    content = {name: part.state_dict() for name, part in parts.items()}
+    content |= {"is_frozen": is_frozen, "ranks": torch.tensor(rows, dtype=torch.float64)}
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
 
 
-def unpack_state(
-    state: bytes,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    averaging: Averaging,
-    loss_scale: LossScale,
-) -> tuple[list[list[float]], bool]:
+def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
     """Give all of them what `pack_state` was given; return its `rows`, and whether the backbone was
     frozen."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
         raise not_ours(error) from None
-    check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
-    averaging.restore(content["averaging"])
-    loss_scale.restore(content["loss_scale"])
-    rows: list[list[float]] = content["ranks"].tolist()
-    return rows, content["is_frozen"]
+    check_same_model(_shapes(content["model"]), _shapes(parts["model"].state_dict()))
+    for name, part in parts.items():
+        part.load_state_dict(content[name])
+    return content["ranks"].tolist(), content["is_frozen"]
 
 
 def seed_replicas(devices: list[torch.device], seed: int) -> None:

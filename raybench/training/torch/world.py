@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.machine import Seen, require_gpus
+from raybench.training.machine import Seen, require_gpus, require_replicas
 
 
 class World(base.World):
@@ -71,16 +70,17 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Return this process's World; Ray Train has made the process group already."""
+    """Return this process's World, with thread pools of `num_threads`; Ray Train has made the
+    process group already.
+
+    `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
+    `num_gpus` are what this process was given, and all that it uses; UserError where torch sees
+    fewer.
+    """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
-    # A worker of its own does not count GPUs, which wakes CUDA's driver.
-    gpus = torch.cuda.device_count() if num_replicas > 1 else 1
-    if num_replicas > gpus:
-        raise UserError(
-            f"strategy single_process: {num_replicas} replicas need as many GPUs, and their "
-            f"process sees {gpus}; ask for fewer with num_workers."
-        )
+    if num_replicas > 1:  # a worker of its own does not count GPUs, which wakes CUDA's driver
+        require_replicas(num_replicas, torch.cuda.device_count())
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
 
 
