@@ -270,7 +270,6 @@ class StudyStorage:
 
     def check(self) -> None:
         """Raise StudyError if another driver has taken the place over."""
-        self._lock.check()
         if self._sync is not None:
             self._sync.check()
 
@@ -313,7 +312,7 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
     """
     if not is_url(place):
         folder = local_path(place)
-        return StudyStorage(str(folder), folder, StudyLock(folder, warn=warn).__enter__())
+        return StudyStorage(str(folder), folder, StudyLock(folder).__enter__())
     url = str(place)
     check_url(url)
     try:
@@ -324,7 +323,7 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
 
 def _open_url(url: str, warn: Warn) -> StudyStorage:
     home = cache_folder("spool", url)
-    lock = StudyLock(home, warn).__enter__()
+    lock = StudyLock(home).__enter__()
     try:
         bucket, lease = Bucket(url), Lease(Bucket(url), _identity(home), say=warn)
         last = lease.take()
