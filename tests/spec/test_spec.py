@@ -8,7 +8,7 @@ from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, parse_yaml, to_yaml, validate
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
-from raybench.spec.run import NOT_IN_ONE_PROCESS, DatasetSpec, Placement, RunSpec
+from raybench.spec.run import DatasetSpec, Placement, RunSpec
 
 
 def spec(**changes):
@@ -222,12 +222,6 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -
     with pytest.raises(UserError, match=message) as refusal:
         of_replicas(**changes)
     assert "\n" not in str(refusal.value)
-
-
-def test_what_is_refused_is_what_differs_from_the_defaults() -> None:
-    assert {key: RunSpec.model_fields[key].default for key in NOT_IN_ONE_PROCESS} == (
-        NOT_IN_ONE_PROCESS
-    )
 
 
 @pytest.mark.parametrize(
