@@ -23,7 +23,7 @@ URL = "s3://bucket/study"
 def bucket(monkeypatch):
     found = FakeBucket()
     found.url = URL
-    monkeypatch.setattr(storage, "Bucket", lambda url: found)
+    monkeypatch.setattr(storage, "Bucket", lambda url, may_write=None: found)
     for name, value in {"LEASE_STALE_S": 0.6, "SETTLE_S": 0.0, "LEASE_LOOK_S": 0.1}.items():
         monkeypatch.setattr(lock, name, value)
     return found
