@@ -16,7 +16,8 @@ from pydantic_core import from_json
 from raybench.results.store import FORMAT, RECORDS_FILE, plain
 from raybench.spec.documents import problem_of, read_mapping
 from raybench.spec.errors import UserError
-from raybench.spec.metric import METRIC_NAME, Direction
+from raybench.spec.metric import METRIC_NAME
+from raybench.spec.objective import Objective
 from raybench.spec.run import BASE_KEYS, RunSpec
 from raybench.spec.text import clean, counted
 from raybench.stats.clock import OTHER, PHASES
@@ -239,12 +240,8 @@ class _Checked(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class _Objective(_Checked):
-    kind: str
-    target: float | None
+class _Objective(Objective):
     metric: Annotated[str, Field(pattern=METRIC_NAME)] | None = None
-    direction: Direction | None = None
-    baseline_value: float | None = None
 
 
 class _Study(_Checked):

@@ -140,7 +140,7 @@ def target_of(study: Mapping[str, Any]) -> float | None:
     """Return the target in a study's document; None where there is none, or reference runs have yet
     to set it."""
     is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
-    target: float | None = None if is_placeholder else study["objective"]["target"]
+    target: float | None = None if is_placeholder else study["objective"].get("target")
     return target
 
 

@@ -6,7 +6,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +17,13 @@ import pytest
 from raybench.results import lock
 from raybench.results.lock import OWNER_FILE, SOFT_LOCK_FILE, StudyLock
 from raybench.spec.errors import UserError
+from tests.factories import start_python
 
 HOLD = """
-import sys, time
+import time
 from pathlib import Path
 from raybench.results.lock import StudyLock
-with StudyLock(Path(sys.argv[1])):
+with StudyLock(Path({folder!r})):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -50,16 +50,12 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def holder(tmp_path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the folder."""
-    code = HOLD if kind == "flock" else NO_FLOCK + HOLD
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    hold = HOLD.format(folder=str(tmp_path))
+    with start_python(NO_FLOCK if kind == "file" else "", hold) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
 def test_a_held_folder_is_refused_with_its_owner(

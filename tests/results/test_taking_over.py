@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from test_spool import FakeBucket
@@ -60,18 +61,11 @@ def there(bucket):
 
 def interrupt_a_start(monkeypatch, at, fault, *, is_killed):
     with monkeypatch.context() as patch:
-        patch.setattr(storage if at != "entries" else FakeBucket, at, _raiser(fault))
+        patch.setattr(storage if at != "entries" else FakeBucket, at, Mock(side_effect=fault))
         if is_killed:
             patch.setattr(Lease, "release", lambda self: None)
         with suppress(BaseException):
             opened()
-
-
-def _raiser(fault):
-    def act(*rest, **more):
-        raise fault
-
-    return act
 
 
 FAULTS = [

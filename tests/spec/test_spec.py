@@ -21,19 +21,9 @@ def test_the_defaults_are_a_whole_spec():
     assert spec().objective.target == 0.95
 
 
-@pytest.mark.parametrize(
-    ("content", "hint"),
-    [
-        ({"optimiser": "adam"}, "unknown key 'optimiser'; did you mean 'optimizer'"),
-        ({"learning_rates": 0.1}, "did you mean 'learning_rate'"),
-        ({"dataset": {"image_sise": 28}}, r"'dataset.image_sise'; did you mean 'image_size'"),
-        ({"objective": {"tarjet": 0.9}}, r"'objective.tarjet'; did you mean 'target'"),
-        ({"zzz": 1}, "unknown key 'zzz'; there are workload, model, dataset,"),
-    ],
-)
-def test_unknown_keys_are_refused_with_what_is_allowed(content, hint):
-    with pytest.raises(UserError, match=hint):
-        spec(**content)
+def test_an_unknown_key_is_refused_with_what_is_allowed():
+    with pytest.raises(UserError, match="unknown key 'zzz'; there are workload, model, dataset,"):
+        spec(zzz=1)
 
 
 @pytest.mark.parametrize(
