@@ -9,8 +9,7 @@ from raybench.results.store import STUDY_FILE, Store
 from tests.made_results import run_line
 
 WRITER = """
-import sys, time
-sys.path.insert(0, {tests!r})
+import time
 from raybench.results import lock, storage
 for name, value in {fast!r}.items():
     setattr(lock, name, value)
@@ -18,7 +17,7 @@ storage.LEASE_BEAT_S, storage.SYNC_S = 0.5, 0.5
 from raybench.results.storage import open_storage
 from raybench.results.store import Store
 from tests.made_results import run_line
-with open_storage(sys.argv[1]) as place, Store(place.folder) as store:
+with open_storage({url!r}) as place, Store(place.folder) as store:
     store.write_text("study.yaml", {study!r})
     print("open", flush=True)
     for number in range(100_000):

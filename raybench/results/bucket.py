@@ -7,7 +7,7 @@ pyarrow is imported late: most commands need none.
 import importlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,18 +44,22 @@ class Entry:
 class Bucket:
     """The objects below one URL; keys are relative to it. All methods may raise BucketError."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, may_write: Callable[[], None] = lambda: None) -> None:
+        """`may_write` is called before each object is written or deleted: it raises where nothing
+        may be any more."""
         self.url = url.rstrip("/")
-        self._where = check_url(url)
+        self._where, self._may_write = check_url(url), may_write
         self._system: Any = None
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object: readers see the whole one, or the earlier one."""
+        self._may_write()
         with self._asked() as system, system.open_output_stream(self._path(key)) as stream:
             stream.write(content)
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file's content as an object, piece by piece. Raises OSError for the file."""
+        self._may_write()
         with (
             path.open("rb") as file,
             self._asked() as system,
@@ -103,6 +107,7 @@ class Bucket:
 
     def delete(self, key: str) -> None:
         """Delete an object; that there is none is no trouble."""
+        self._may_write()
         with self._asked() as system, suppress(FileNotFoundError):
             system.delete_file(self._path(key))
 

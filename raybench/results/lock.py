@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic import TypeAdapter
 
 from raybench.results.bucket import Bucket
 from raybench.results.store import command
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import UserError
 from raybench.spec.text import clean
 
 LOCK_FILE = "study.lock"
@@ -37,11 +37,6 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EN
 """What a file system says that knows no locks."""
 PATIENCE_S = 0.2
 """A killed process's file is taken over within it, and a new owner has said who it is."""
-BEAT_S = 5.0
-"""A living owner touches its file again after this."""
-STALE_S = 60.0
-"""A file that was not touched for so long is of an owner that is gone, with its host."""
-LOOK_S = 0.2
 
 
 class StudyLock:
@@ -49,14 +44,12 @@ class StudyLock:
 
     The system gives the lock back when its process ends, however it ends (a file server does when
     the host ends), so what a killed one left is taken over at once. Where the file system knows no
-    locks, a file is the lock: it is taken over when its process is gone from this host, or when
-    another host's did not touch it for STALE_S. No host's clock is asked: whoever waits looks
-    whether the file changes, and counts by himself. An owner that was only asleep stops (`check`).
+    locks, a file is the lock: it is taken over when its process is gone from this host; one that
+    another host left is the user's to delete.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda sentence: None) -> None:
-        """`warn` gets a sentence if there is something to wait for."""
-        self.folder, self._warn = folder, warn
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._lock: BaseFileLock = FileLock(folder / LOCK_FILE, fallback_to_soft=False)
         self._owner = ""
 
@@ -83,60 +76,18 @@ class StudyLock:
                 (self.folder / LOCK_FILE).unlink()  # whoever waits for this one opens another
         self._lock.release()
 
-    def check(self) -> None:
-        """Raise StudyError if another process took the folder over, as it can a file's lock."""
-        if not isinstance(self._lock, SoftFileLease):
-            return
-        owner = owner_of(self.folder)
-        if owner and json.dumps(owner) != self._owner:
-            who = _in_words(owner)
-        elif self._lock.compromise is not None:
-            who = "another command"
-        else:
-            return
-        raise StudyError(
-            clean(
-                f"{self.folder}: was taken over by {who} while this command could not reach it; "
-                "it goes on there."
-            )
-        )
-
     def _acquire(self) -> None:
         try:
             self._lock.acquire(timeout=PATIENCE_S)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            self._lock = SoftFileLease(
-                self.folder / SOFT_LOCK_FILE, lease_duration=STALE_S, heartbeat_interval=BEAT_S
-            )
-            self._acquire_soft(self._lock)
-
-    def _acquire_soft(self, lock: SoftFileLease) -> None:
-        """Wait for a sign of another host's owner; Timeout where there is one."""
-        began, before = time.monotonic(), _touched(self.folder / SOFT_LOCK_FILE)
-        has_said = False
-        while True:
-            try:
-                lock.acquire(timeout=PATIENCE_S)
-                return
-            except Timeout:
-                lives = _touched(self.folder / SOFT_LOCK_FILE) != before
-                # One that no owner of today wrote is never touched.
-                if lives or lock.owner is None or time.monotonic() - began > 2 * STALE_S:
-                    raise
-            if not has_said:
-                who = _in_words(owner_of(self.folder))
-                self._warn(
-                    f"{self.folder}: {who} did not give it back; waiting for a sign of it, "
-                    f"{STALE_S:g} s at most."
-                )
-            has_said = True
-            time.sleep(LOOK_S)
+            self._lock = SoftFileLock(self.folder / SOFT_LOCK_FILE)
+            self._lock.acquire(timeout=PATIENCE_S)
 
     def _held(self) -> UserError:
         advice = "wait for it, end it, or name another folder with --out"
-        if isinstance(self._lock, SoftFileLease):
+        if isinstance(self._lock, SoftFileLock):
             advice += f"; if it is gone, delete {self._lock.lock_file}"
         who = _in_words(owner_of(self.folder))
         return UserError(clean(f"{self.folder}: is in use by {who}; {advice}."))
@@ -194,16 +145,6 @@ def _in_words(owner: Mapping[str, Any] | None) -> str:
     if owner:
         who += f" on {owner.get('host')} since {owner.get('since')} ({owner.get('command')})"
     return who
-
-
-def _touched(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is touched or made anew; None where there is none."""
-    try:
-        with path.open("rb") as file:  # opened, for NFS asks its server then
-            found = os.fstat(file.fileno())
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino
 
 
 LEASE_KEY = "study.lease"

@@ -23,7 +23,7 @@ weights. It holds the weights' digest: checkpoints of equal states are equal, an
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -58,19 +58,18 @@ class LogUpload:
         """Return the length of the log, 0 where there is none."""
         return self._path.stat().st_size if self._path.is_file() else 0
 
-    def upload(self, size: int, may_write: Callable[[], None]) -> None:
-        """Upload the whole lines of the first `size` bytes; `may_write` raises if it may not.
+    def upload(self, size: int) -> None:
+        """Upload the whole lines of the first `size` bytes.
 
         StudyError where that would delete records that this machine does not have.
         """
         new = self._read(size)
         if not new.startswith(self._last):
-            self._forget(may_write)
+            self._forget()
             new = self._read(size)
         while new:
             part = new[: _end_of_part(new)]
             if part != self._last:
-                may_write()
                 self._bucket.put(part_key(self._path.name, self._start), part)
                 self._last = part
             new = new[len(part) :]
@@ -85,7 +84,7 @@ class LogUpload:
             found = file.read(max(0, size - self._start))
         return found[: found.rfind(b"\n") + 1]
 
-    def _forget(self, may_write: Callable[[], None]) -> None:
+    def _forget(self) -> None:
         """Delete the parts, the last first: the log was rewritten."""
         mark = cleared_mark(self._path.parent)
         if self._path.name == RECORDS_FILE and not mark.exists():
@@ -95,7 +94,6 @@ class LogUpload:
             )
         keys = [key for key in self._bucket.entries() if log_of(key) == self._path.name]
         for key in sorted(keys, reverse=True):
-            may_write()
             self._bucket.delete(key)
         if self._path.name == RECORDS_FILE:
             mark.unlink(missing_ok=True)
@@ -158,9 +156,8 @@ Stamp = tuple[int, int]
 class Upload:
     """Uploads the logs, and the files that are written whole; one thread calls it."""
 
-    def __init__(self, folder: Path, bucket: Bucket, may_write: Callable[[], None]) -> None:
-        """`may_write` raises where nothing may be written any more."""
-        self.folder, self._bucket, self._may_write = folder, bucket, may_write
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self.folder, self._bucket = folder, bucket
         self._logs = [LogUpload(folder, name, bucket) for name in LOGS]
         self._files: dict[str, Stamp] = {}
 
@@ -175,13 +172,12 @@ class Upload:
         # First, for a study without it is none.
         self._file(STUDY_FILE)
         for log, size in zip(self._logs, reversed(sizes), strict=True):
-            log.upload(size, self._may_write)
+            log.upload(size)
         for name in names_of(self.folder):
             self._file(name)
         is_whole = stamp_of(self.folder / STUDY_FILE) is not None  # else deleted by mistake
         for name in WINNERS if is_whole else ():  # a later verdict may name nobody
             if name in self._files and stamp_of(self.folder / name) is None:
-                self._may_write()
                 self._bucket.delete(key_of(name))
                 del self._files[name]
 
@@ -189,7 +185,6 @@ class Upload:
         stamp = stamp_of(self.folder / name)
         if stamp is None or self._files.get(name) == stamp:
             return
-        self._may_write()
         try:
             self._bucket.put_file(key_of(name), self.folder / name)
         except FileNotFoundError:
@@ -269,9 +264,8 @@ class CheckpointUpload:
     A thread of its own, because weights may take minutes and records wait for nothing.
     """
 
-    def __init__(self, folder: Path, bucket: Bucket, may_write: Callable[[], None]) -> None:
-        """`may_write` raises where nothing may be written any more."""
-        self.folder, self._bucket, self._may_write = folder, bucket, may_write
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self.folder, self._bucket = folder, bucket
         self._there: dict[str, Files] = {}
         """What is below the URL, by the checkpoints' folders."""
 
@@ -297,12 +291,10 @@ class CheckpointUpload:
         # The state goes first and comes last.
         for file in sorted(there, key=_is_state, reverse=True):
             if _is_state(file) or file not in wanted:
-                self._may_write()
                 self._bucket.delete(key_of(f"{name}/{file}"))
                 del there[file]
         for file in sorted(wanted, key=_is_state):
             if there.get(file) != wanted[file]:
-                self._may_write()
                 try:
                     self._bucket.put_file(key_of(f"{name}/{file}"), self.folder / name / file)
                 except FileNotFoundError:

@@ -138,12 +138,11 @@ CLOSE_S = 30.0
 class Sync:
     """Three threads, because an upload may take minutes: records, checkpoints, the lease."""
 
-    def __init__(
-        self, folder: Path, bucket: Bucket, lease: Lease, warn: Callable[[str], None]
-    ) -> None:
-        self.folder, self._bucket, self._lease, self._warn = folder, bucket, lease, warn
-        self._upload = Upload(folder, bucket, self._may_write)
-        self._checkpoints = CheckpointUpload(folder, bucket, self._may_write)
+    def __init__(self, folder: Path, url: str, lease: Lease, warn: Callable[[str], None]) -> None:
+        self.folder, self._lease, self._warn = folder, lease, warn
+        self._bucket = Bucket(url, self._may_write)
+        self._upload = Upload(folder, self._bucket)
+        self._checkpoints = CheckpointUpload(folder, self._bucket)
         self._end = threading.Event()
         self._troubles: dict[str, str] = {}
         """What the last round of a thread met, already said."""
@@ -270,7 +269,6 @@ class StudyStorage:
 
     def check(self) -> None:
         """Raise StudyError if another driver has taken the place over."""
-        self._lock.check()
         if self._sync is not None:
             self._sync.check()
 
@@ -313,7 +311,7 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
     """
     if not is_url(place):
         folder = local_path(place)
-        return StudyStorage(str(folder), folder, StudyLock(folder, warn=warn).__enter__())
+        return StudyStorage(str(folder), folder, StudyLock(folder).__enter__())
     url = str(place)
     check_url(url)
     try:
@@ -324,14 +322,15 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
 
 def _open_url(url: str, warn: Warn) -> StudyStorage:
     home = cache_folder("spool", url)
-    lock = StudyLock(home, warn).__enter__()
+    lock = StudyLock(home).__enter__()
     try:
-        bucket, lease = Bucket(url), Lease(Bucket(url), _identity(home), say=warn)
+        bucket = Bucket(url)
+        lease = Lease(bucket, _identity(home), say=warn)
         last = lease.take()
         try:
             folder = home / "study"
             folder.mkdir(exist_ok=True)
-            sync = Sync(folder, bucket, lease, warn)
+            sync = Sync(folder, url, lease, warn)
             keys = list(bucket.entries())
             bring(bucket, keys, folder, last=last, own=_identity(home), warn=warn)
             lease.settle()

@@ -20,8 +20,8 @@ from raybench.results.store import SCALING, STUDY_FILE
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
-from raybench.spec.metric import ACCURACY, Metric, named_metric
-from raybench.spec.objective import TIME, Baseline
+from raybench.spec.metric import Metric
+from raybench.spec.objective import TIME, Baseline, Objective, baseline_value_of
 from raybench.spec.run import RunSpec, describe, label_keys
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import target_of
@@ -29,27 +29,17 @@ from raybench.spec.text import command_line
 from raybench.stats.record import Evaluation, RunRecord
 
 
-def metric_of(study: Mapping[str, Any]) -> Metric:
-    """Return the metric of a `study.yaml`; accuracy where it names none."""
-    objective = study["study"]["objective"]
-    if objective.get("metric") is None:
-        return ACCURACY
-    return named_metric(
-        objective["metric"],
-        objective.get("direction") or "max",
-        is_share=bool(objective.get("is_share")),
-    )
+def objective_of(study: Mapping[str, Any]) -> Objective:
+    """Return the objective of a `study.yaml`."""
+    return Objective.model_validate(study["study"]["objective"])
 
 
-def value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
+def value_at_start(study: Mapping[str, Any]) -> float | None:
     """Return what the metric is before a run has begun; see `Study.value_at_start`."""
-    content = study["study"]
-    baseline_value = content["objective"].get("baseline_value")
-    if baseline_value is not None or metric != ACCURACY:
-        return None if baseline_value is None else float(baseline_value)
-    dataset = content.get("dataset")
+    dataset = study["study"].get("dataset")
     num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
-    return 1.0 / num_classes if isinstance(num_classes, int) and num_classes > 0 else None
+    known = num_classes if isinstance(num_classes, int) else None
+    return baseline_value_of(objective_of(study), known)
 
 
 @dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
@@ -91,30 +81,33 @@ class Study:
     def target(self) -> float | None:
         """Value of the metric that the study asked for; of an accuracy as a fraction. None without
         one, and where reference runs have yet to set it."""
-        value = target_of(self.study["study"])
-        return None if value is None else float(value)
+        return None if self.is_target_awaited else self.objective.target
 
     @property
     def is_target_awaited(self) -> bool:
         """Whether reference runs have yet to set the target."""
-        return self.target is None and self.study["study"]["objective"]["target"] is not None
+        return target_of(self.study["study"]) is None and self.objective.target is not None
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What runs are judged by; its target may be one that stands for `auto` (see `target`)."""
+        return objective_of(self.study)
 
     @cached_property
     def metric(self) -> Metric:
         """What the study is judged by, on the validation set: the columns have its name."""
-        return metric_of(self.study)
+        return self.objective.judged_by
 
     @property
     def baseline_value(self) -> float | None:
         """What an answer that does not look at the inputs reaches; None where nobody knows."""
-        value = self.study["study"]["objective"].get("baseline_value")
-        return None if value is None else float(value)
+        return self.objective.baseline_value
 
     @property
     def value_at_start(self) -> float | None:
         """What the metric is before a run has begun, as the race takes it: the baseline value, or
         of an accuracy without one, one over the number of classes."""
-        return value_at_start(self.study, self.metric)
+        return value_at_start(self.study)
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
@@ -132,13 +125,12 @@ class Study:
     @property
     def is_timed(self) -> bool:
         """Whether the study is judged by the time to a target, not by what a budget reaches."""
-        kind = self.study["study"]["objective"]["kind"]
-        return kind == TIME and (self.target is not None or self.is_target_awaited)
+        return self.objective.kind == TIME and self.objective.target is not None
 
     @property
     def hold(self) -> int:
         """Evaluations in a row that must be at the target."""
-        return int(self.study["study"]["objective"].get("hold") or 1)
+        return self.objective.hold
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -186,7 +178,7 @@ class Study:
             records, study = read_records(folder), read_study(folder / STUDY_FILE)
             if records.left_out is not None:
                 study = study | {"notes": [*study.get("notes", []), records.left_out]}
-            metric = metric_of(study)
+            metric = objective_of(study).judged_by
             space, fixed = (study["study"].get(key) or {} for key in ("space", "fixed"))
             trials = trial_table(
                 records.runs.values(),
@@ -194,7 +186,7 @@ class Study:
                 fixed,
                 metric,
                 curves=records.curves,
-                baseline_value=value_at_start(study, metric),
+                baseline_value=value_at_start(study),
             )
             return cls(
                 place=place if is_url(place) else str(folder),

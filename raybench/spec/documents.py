@@ -203,6 +203,10 @@ class Document(BaseModel):
         frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
     )
 
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data for YAML or JSON, every key included."""
+        return self.model_dump(mode="json")
+
 
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError.

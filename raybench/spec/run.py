@@ -111,14 +111,11 @@ FRAMEWORKS: tuple[str, ...] = ("torch", "tensorflow")
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-NOT_IN_ONE_PROCESS: dict[str, object] = {
-    "placement_strategy": "pack",
-    "exchange_gradients": True,
-    "gradient_compression": "none",
-    "bucket_mb": 25.0,
-    "compile": "none",
-}
-"""Keys on how processes are placed, exchange gradients and compile, with their defaults."""
+NOT_IN_ONE_PROCESS = (
+    *("placement_strategy", "exchange_gradients", "gradient_compression", "bucket_mb"),
+    "compile",
+)
+"""Keys on how processes are placed, exchange gradients and compile."""
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
 """What `compile` may be beside `none`, by framework."""
@@ -316,10 +313,6 @@ class RunSpec(Document):
         )
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 
-    def document(self) -> dict[str, Any]:
-        """Return the spec as plain data for YAML or JSON, every key included."""
-        return self.model_dump(mode="json")
-
     def complete(self) -> dict[str, Any]:
         """Return the spec for other scripts: what is left to the optimizer in numbers, and without
         what it does not read. Read back it is another spec of the same run: see `in_short`."""
@@ -368,8 +361,8 @@ def _problems(spec: RunSpec) -> Iterator[str]:
 
 def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
     if spec.strategy == "single_process":
-        for key, default in NOT_IN_ONE_PROCESS.items():
-            if (value := getattr(spec, key)) != default:
+        for key in NOT_IN_ONE_PROCESS:
+            if (value := getattr(spec, key)) != RunSpec.model_fields[key].default:
                 shown = str(value).lower() if isinstance(value, bool) else value
                 yield (
                     f"{key}: {shown} is of workers in processes of their own; leave it out with "

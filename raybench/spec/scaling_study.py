@@ -123,10 +123,6 @@ class ScalingStudy(Document):
                 raise ValueError(f"{key} names a value twice; keep one of them")
         return self
 
-    def document(self) -> dict[str, Any]:
-        """Return the study as plain data for YAML, every key included."""
-        return self.model_dump(mode="json")
-
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
         """Return the study with numbers of workers, where it leaves them to the machines."""
         if self.num_workers is not None or self.cells is not None:

@@ -132,10 +132,6 @@ class StudySpec(Document):
         """Whether reference runs have yet to set the target."""
         return "target" in self.auto and not self.is_set
 
-    def document(self) -> dict[str, Any]:
-        """Return the study as plain data for YAML, every key included."""
-        return self.model_dump(mode="json")
-
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
         """Return the run spec of one configuration: `values` of the space, and what is fixed."""
         content = nested(self.fixed | values) | self.model_dump(include=set(COMMON))
@@ -147,7 +143,7 @@ def target_of(study: Mapping[str, Any]) -> float | None:
     """Return the target in a study's document; None where there is none, or reference runs have yet
     to set it."""
     is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
-    target: float | None = None if is_placeholder else study["objective"]["target"]
+    target: float | None = None if is_placeholder else study["objective"].get("target")
     return target
 
 

@@ -59,32 +59,6 @@ on a busy machine 0.09 to 0.20 were taken, by the search itself and by the host.
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
-CURVE_KEYS = (
-    "index",
-    "epoch",
-    "samples",
-    "train_s",
-    "train_loss",
-    "value",
-    "learning_rate",
-    "samples_per_s",
-)
-"""What an `eval` line holds of an Evaluation."""
-OPTIONAL_KEYS = (
-    "value_error",
-    "rank_s",
-    "rank_parts",
-    "steps",
-    "input_s",
-    "evenness",
-    "memory_peak_bytes",
-    "gpu_utilization",
-    "bytes_exchanged_per_step",
-    "noise_scale",
-    "skipped_steps",
-)
-"""What it also holds where it is known; all but the first three and the last of a run with
-`record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +139,14 @@ class Evaluation:
             what = {"role": role, "spec": spec.document()}
         own = {"kind": "eval", "trial": trial}
         return own | what | {key: content[key] for key in keys}
+
+
+_KEYS = [one.name for one in fields(Evaluation)]
+CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
+"""What an `eval` line holds of an Evaluation."""
+OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
+"""What it also holds where it is known; all but the first three and the last of a run with
+`record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)

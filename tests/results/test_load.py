@@ -55,17 +55,6 @@ def test_a_run_counts_once_with_its_last_curve(tmp_path, lines, curves):
     assert len(results.curves) == sum(map(len, curves.values()))
 
 
-def test_what_is_written_is_read_back_whole(tmp_path):
-    lines = [
-        run_line("0000", 2.0, role="placement_check", source="0001", accumulate=3),
-        *curve("x", [0.5]),
-    ]
-    lines += [run_line("x", failure="nan")]
-    results = results_folder(tmp_path, lines)
-    assert [run.line() for run in results.runs.values()] == [lines[0], lines[2]]
-    assert results.specs["0000"].global_batch_size == results.trials["global_batch_size"][0] == 192
-
-
 def test_many_records_are_read_in_seconds(tmp_path):
     points, run = curve("0000", [0.5] * 10), run_line("0000", 2.0)
     with (tmp_path / "records.jsonl").open("w") as file:

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shlex
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import raybench
 from raybench.commands.cli import train
 from raybench.report.study import arguments_of, load
 from raybench.results.lock import OWNER_FILE
-from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE
 from raybench.runs.train import read_spec
 from raybench.spec.documents import to_yaml
@@ -21,27 +19,10 @@ from raybench.spec.errors import StudyError, UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from tests.made_results import curve, results_folder, run_line
+from tests.report.page.pages import Seen
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 MARKUP = "<script>alert(1)</script>[red]&\"'"
-
-
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags, self.text = set(), ""
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def parsed(html):
-    found = Tags()
-    found.feed(html)
-    return found
 
 
 def test_the_answer_comes_first():
@@ -57,9 +38,9 @@ def test_the_answer_comes_first():
     assert str(study.how_sure).startswith("3 configurations ran again")
     assert counted == "33 runs (24 search, 9 confirming), 206 evaluations"
     assert str(FIXTURE) in where
-    html = parsed(study._repr_html_())
+    html = Seen(study._repr_html_())
     assert html.text.startswith(first)
-    assert html.tags <= {"div", "p", "strong", "table", "thead", "tbody", "tr", "th", "td"} | {
+    assert set(html.tags) <= {"div", "p", "strong", "table", "thead", "tbody", "tr", "th", "td"} | {
         "small",
         "br",
     }
@@ -115,7 +96,7 @@ def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
     analyses = ("best_at_every_budget", "ledger", "time_to", "around_target")
     for name, study in odd_studies(tmp_path):
         assert repr(study).startswith(ANSWERS[name]), name
-        html = parsed(study._repr_html_())
+        html = Seen(study._repr_html_())
         assert html.text.startswith(ANSWERS[name]), name
         assert "script" not in html.tags
         for what in ("winners", "confirmed", "configurations", "verdict", "importance"):
@@ -208,19 +189,3 @@ def test_figures_have_names(tmp_path):
     assert "curves" not in dir(empty.plot)
     with pytest.raises(UserError, match="has nothing for it to show"):
         empty.plot.curves()
-
-
-def test_usual_lines_are_read_as_all_others(tmp_path):
-    """What is checked at a glance, and what the types check, is the same record."""
-    fast = read_records(FIXTURE)
-    lines = [json.loads(line) for line in (FIXTURE / RECORDS_FILE).read_text().splitlines()]
-    lines += [*curve("x", [0.25, 0.5]), run_line("x", 2.0), run_line("y", failure="oom")]
-    for sort, name in ((False, "usual"), (True, "sorted")):
-        (tmp_path / name).mkdir()
-        text = "".join(json.dumps(line, sort_keys=sort) + "\n" for line in lines)
-        (tmp_path / name / RECORDS_FILE).write_text(text)
-    one, other = (read_records(tmp_path / name) for name in ("usual", "sorted"))
-    assert (one.runs, one.curves) == (other.runs, other.curves)
-    assert {name: one.runs[name] for name in fast.runs} == fast.runs
-    assert one.curves["x"][1].ledger == {}
-    assert one.curves["x"][1].best_value is None

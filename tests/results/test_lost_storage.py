@@ -1,10 +1,8 @@
 """Killed drivers, lost servers and refused credentials: what of a study below a URL is left."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,16 +12,22 @@ from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import StudyError, UserError
 from tests.below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
+from tests.factories import start_python
 from tests.made_results import run_line
 from tests.s3_server import FAST
 
 
+@contextmanager
+def writer(url, study):
+    """Another process that writes below a URL; to be killed."""
+    with start_python(WRITER.format(url=url, fast=FAST, study=study)) as process:
+        assert process.stdout.readline() == "open\n"
+        yield process
+
+
 @pytest.mark.all
 def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, monkeypatch, tmp_path):
-    code = WRITER.format(tests=os.path.dirname(__file__), fast=FAST, study=study)  # noqa: PTH120
-    process = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
-    with process.stdout:
-        assert process.stdout.readline() == "open\n"
+    with writer(url, study) as process:
         began, written = time.monotonic(), []
         while time.monotonic() - began < 5.0:
             number, at = process.stdout.readline().split()
@@ -54,10 +58,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
     url, study, said, server, monkeypatch
 ):
     write(url, study, range(5), said)
-    code = WRITER.format(tests=os.path.dirname(__file__), fast=FAST, study=study)  # noqa: PTH120
-    process = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
-    with process.stdout:
-        assert process.stdout.readline() == "open\n"
+    with writer(url, study) as process:
         server.door.shut()
         try:
             while int(process.stdout.readline().split()[0]) < 300:
@@ -123,21 +124,6 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
     with open_storage(url, warn=said.append):
         pass
     assert names(url) == wanted(20)
-
-
-def test_what_another_driver_went_on_without_is_put_aside(url, study, said, monkeypatch, tmp_path):
-    folder = write(url, study, range(5), said)
-    on_another_machine(monkeypatch, tmp_path)
-    write(url, study, range(5, 8), said)
-    with Store(folder) as store:
-        store.append(run_line("never uploaded", 1.0, learning_rate=0.01))
-    on_another_machine(monkeypatch, tmp_path, "this machine")
-    write(url, study, range(8, 9), said)
-    assert names(url) == wanted(9)
-    (sentence,) = said
-    aside = folder.with_name("study-not-uploaded-1")
-    assert str(aside) in sentence
-    assert "never uploaded" in read_records(aside).runs
 
 
 def test_a_spool_that_lost_records_gets_them_back(url, study, said):

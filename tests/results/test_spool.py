@@ -30,15 +30,19 @@ class FakeBucket:
     def __init__(self, puts=10**9):
         self.url, self.objects, self.left, self.before = "s3://fake/study", {}, puts, lambda: None
 
-    def put(self, key, content):
+    def _begin(self):
         self.before()
         if not self.left:
             raise CrashError
         self.left -= 1
+
+    def put(self, key, content):
+        self._begin()
         self.objects[key] = bytes(content)
 
     def put_file(self, key, path):
-        self.put(key, path.read_bytes())
+        self._begin()
+        self.objects[key] = path.read_bytes()
 
     def get(self, key):
         return self.objects.get(key)
@@ -51,10 +55,7 @@ class FakeBucket:
         return 0.0 if key in self.objects else None
 
     def delete(self, key):
-        self.before()
-        if not self.left:
-            raise CrashError
-        self.left -= 1
+        self._begin()
         self.objects.pop(key, None)
 
     def entries(self):
@@ -72,7 +73,7 @@ def append(folder, name, lines):
 
 
 def upload(folder, bucket):
-    return Upload(folder, bucket, lambda: None)
+    return Upload(folder, bucket)
 
 
 def test_every_crash_leaves_a_beginning_of_whole_lines(tmp_path):

@@ -25,7 +25,7 @@ def write(folder, name, content):
 
 
 def upload(folder, bucket):
-    one = CheckpointUpload(folder, bucket, lambda: None)
+    one = CheckpointUpload(folder, bucket)
     one.resume(list(bucket.objects))
     return one
 
@@ -96,7 +96,8 @@ def test_one_that_is_deleted_while_it_is_uploaded(tmp_path):
             if len(puts) > number:
                 path.unlink(missing_ok=True)
 
-        one = CheckpointUpload(tmp_path, bucket, delete)
+        bucket.before = delete
+        one = CheckpointUpload(tmp_path, bucket)
         one.run()
         assert whole(bucket) == found
         one.run()

@@ -24,6 +24,7 @@ from raybench.runs import train as train_pipeline
 from raybench.search import tune as tune_pipeline
 from raybench.spec.errors import UserError
 from raybench.training.saved import DATA_FILE, MODEL_FILES
+from tests.below_url import wait_for
 from tests.made_results import run_line
 from tests.s3_server import FAST
 
@@ -62,13 +63,6 @@ def search(monkeypatch):
 
 def tuned(place, *arguments):
     return tune.main(["space.yaml", "--out", str(place), *arguments])
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_search_ends_below_its_url_and_another_home_goes_on(

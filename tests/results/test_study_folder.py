@@ -29,19 +29,16 @@ def begun(tmp_path):
     return folder
 
 
-def test_the_same_study_goes_on(begun):
-    refuse_other_study("here", begun / STUDY_FILE, study())
-
-
 @pytest.mark.parametrize(
     "changes",
     [
+        {},
         {"search": {"trials": 100}},
         {"search": {"time_budget_s": 60.0, "concurrency": 2}},
         {"confirm": {"race": 0}},
     ],
 )
-def test_a_longer_search_goes_on_too(begun, changes):
+def test_the_same_study_goes_on_and_for_longer(begun, changes):
     refuse_other_study("here", begun / STUDY_FILE, study(**changes))
 
 
@@ -97,12 +94,6 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"--out: the name x.* has 300 letters"):
         check_folder(tmp_path / ("x" * 300))
-
-
-def test_a_damaged_study_file_is_refused(begun):
-    (begun / STUDY_FILE).write_text("study: [1\n")
-    with pytest.raises(UserError, match=r"study\.yaml, line \d+: not valid YAML"):
-        refuse_other_study("here", begun / STUDY_FILE, study())
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist"])

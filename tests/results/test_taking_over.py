@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from test_spool import FakeBucket
@@ -23,7 +24,7 @@ URL = "s3://bucket/study"
 def bucket(monkeypatch):
     found = FakeBucket()
     found.url = URL
-    monkeypatch.setattr(storage, "Bucket", lambda url: found)
+    monkeypatch.setattr(storage, "Bucket", lambda url, may_write=None: found)
     for name, value in {"LEASE_STALE_S": 0.6, "SETTLE_S": 0.0, "LEASE_LOOK_S": 0.1}.items():
         monkeypatch.setattr(lock, name, value)
     return found
@@ -60,18 +61,11 @@ def there(bucket):
 
 def interrupt_a_start(monkeypatch, at, fault, *, is_killed):
     with monkeypatch.context() as patch:
-        patch.setattr(storage if at != "entries" else FakeBucket, at, _raiser(fault))
+        patch.setattr(storage if at != "entries" else FakeBucket, at, Mock(side_effect=fault))
         if is_killed:
             patch.setattr(Lease, "release", lambda self: None)
         with suppress(BaseException):
             opened()
-
-
-def _raiser(fault):
-    def act(*rest, **more):
-        raise fault
-
-    return act
 
 
 FAULTS = [

@@ -286,7 +286,7 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(
 def test_a_folder_of_a_search_has_no_scaling(tmp_path) -> None:
     with Store(tmp_path / "search") as store:
         store.append(record().line())
-        store.write_yaml("study.yaml", {"study": {"objective": {"kind": "x", "target": 0.9}}})
+        store.write_yaml("study.yaml", {"study": {"objective": {"target": 0.9}}})
     with pytest.raises(
         UserError, match=r"search: holds no scaling study; python -m raybench.scale"
     ):

@@ -1,7 +1,5 @@
 """The space of a file: dimensions, conditions, and keys that exclude each other."""
 
-import re
-
 import pytest
 
 from raybench.spec.errors import UserError
@@ -77,15 +75,15 @@ def test_cases_may_hold_lists_and_depend_on_two_keys():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({"optimizer": []}, r"'space\.optimizer': the list is empty"),
+        ({"optimizer": []}, "'space.optimizer': the list is empty"),
         ({"optimizer": ["adam", "adam"]}, "stands there twice"),
-        ({"optimizer": ["adam", "adagrad"]}, r"'optimizer': .*'adagrad'"),
+        ({"optimizer": ["adam", "adagrad"]}, "'optimizer': there is no such optimizer"),
         ({"num_workers": [1, True]}, "num_workers"),
         ({"learning_rate": {"low": 0.2, "high": 0.1}}, "low 0.2 is not below high 0.1"),
         ({"learning_rate": {"low": float("nan"), "high": 0.1}}, "should be a finite number"),
         ({"weight_decay": {"low": 0, "high": 0.1, "log": True}}, "low above 0"),
-        ({"learning_rate": {"low": "a", "high": 0.1}}, "a valid number .found 'a'"),
-        ({"num_workers": {"low": True, "high": 4}}, "a valid number .found True"),
+        ({"learning_rate": {"low": "a", "high": 0.1}}, "a valid number (found 'a'"),
+        ({"num_workers": {"low": True, "high": 4}}, "a valid number (found True"),
         ({"learning_rate": {"low": 0.1}}, "the key 'high' is required"),
         ({"learning_rate": {"low": 0.1, "high": 0.2, "lgo": True}}, "unknown key 'lgo'"),
         ({"learning_rate": {"low": 0.1, "high": 0.2, "log": 1}}, "a valid boolean"),
@@ -96,9 +94,9 @@ def test_cases_may_hold_lists_and_depend_on_two_keys():
         ({"warmup_epochs": [0, 1]}, "also stands under 'fixed'"),
     ],
 )
-def test_bad_dimensions_are_refused_by_name(space, message):
+def test_a_bad_dimension_is_refused_by_name(space, message):
     sentence = refusal(space, {"warmup_epochs": 1})
-    assert re.search(message, sentence)
+    assert message in sentence
     assert next(iter(space)) in sentence
 
 
@@ -139,15 +137,10 @@ def test_bad_dimensions_are_refused_by_name(space, message):
         ),
         ({"optimizer": ["adam"], "learning_rate": [OTHERS | {"low": 9.0}]}, "the range is empty"),
         ({"learning_rate": {"low": 0.1, "high": 1e300}}, "1e+300"),
-        ({"weight_decay": [0, 1e39]}, "1e+39"),
-        ({"epsilon": [1e-60]}, "1e-60"),
-        ({"learning_rate": {"low": 0.1, "high": 10**40}}, "64 bits"),
-        ({"num_workers": [1, 2**63]}, "64 bits"),
         ({"batch_size_per_worker": {"low": 1, "high": 2**70, "log2": True}}, "64 bits"),
         ({"learning_rate": {"low": 1, "high": 8, "log": True, "log2": True}}, "log or log2"),
         ({"learning_rate": [1, 1.0]}, "stands there twice"),
         ({"learning_rate": [{"when": {"precision": "fp32"}}]}, "values: [...] or low and high"),
-        ({"learning_rate": {}}, "the key 'low' is required"),
         ({"learning_rate": [[0.1, 0.2]]}, "'learning_rate'"),
     ],
 )

@@ -8,7 +8,7 @@ from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, parse_yaml, to_yaml, validate
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
-from raybench.spec.run import NOT_IN_ONE_PROCESS, DatasetSpec, Placement, RunSpec
+from raybench.spec.run import DatasetSpec, Placement, RunSpec
 
 
 def spec(**changes):
@@ -21,45 +21,30 @@ def test_the_defaults_are_a_whole_spec():
     assert spec().objective.target == 0.95
 
 
-@pytest.mark.parametrize(
-    ("content", "hint"),
-    [
-        ({"optimiser": "adam"}, "unknown key 'optimiser'; did you mean 'optimizer'"),
-        ({"learning_rates": 0.1}, "did you mean 'learning_rate'"),
-        ({"dataset": {"image_sise": 28}}, r"'dataset.image_sise'; did you mean 'image_size'"),
-        ({"objective": {"tarjet": 0.9}}, r"'objective.tarjet'; did you mean 'target'"),
-        ({"zzz": 1}, "unknown key 'zzz'; there are workload, model, dataset,"),
-    ],
-)
-def test_unknown_keys_are_refused_with_what_is_allowed(content, hint):
-    with pytest.raises(UserError, match=hint):
-        spec(**content)
+def test_an_unknown_key_is_refused_with_what_is_allowed():
+    with pytest.raises(UserError, match="unknown key 'zzz'; there are workload, model, dataset,"):
+        spec(zzz=1)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("num_workers", "2"),
-        ("num_workers", True),
-        ("num_workers", -1),
-        ("gpus_per_worker", 2),
-        ("learning_rate", "0.1"),
-        ("learning_rate", -0.1),
-        ("learning_rate", float("nan")),
-        ("weight_decay", -1e-4),
-        ("momentum", 1.0),
-        ("beta2", -0.1),
-        ("warmup_epochs", -1.0),
-        ("epochs", float("inf")),
-        ("seed", 2**32),
-        ("optimizer", "adagrad"),
-        ("schedule", None),
-        ("workload", 3),
-        ("gradient_compression", "int8"),
-        ("bucket_mb", 0.0),
-        ("record_steps", "yes"),
-    ],
-)
+WRONG: dict[str, list[object]] = {
+    "num_workers": ["2", True, -1],
+    "gpus_per_worker": [2],
+    "learning_rate": ["0.1", -0.1, float("nan")],
+    "weight_decay": [-1e-4],
+    "momentum": [1.0],
+    "beta2": [-0.1],
+    "epochs": [float("inf")],
+    "seed": [2**32],
+    "optimizer": ["adagrad"],
+    "schedule": [None],
+    "workload": [3],
+    "gradient_compression": ["int8"],
+    "bucket_mb": [0.0],
+    "record_steps": ["yes"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, one) for key in WRONG for one in WRONG[key]])
 def test_wrong_values_are_refused_by_name(key, value):
     with pytest.raises(UserError, match=f"^spec.yaml: '{key}': ") as refusal:
         spec(**{key: value})
@@ -222,12 +207,6 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -
     with pytest.raises(UserError, match=message) as refusal:
         of_replicas(**changes)
     assert "\n" not in str(refusal.value)
-
-
-def test_what_is_refused_is_what_differs_from_the_defaults() -> None:
-    assert {key: RunSpec.model_fields[key].default for key in NOT_IN_ONE_PROCESS} == (
-        NOT_IN_ONE_PROCESS
-    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raybench.report.study import StudyResults
-from raybench.results.study import metric_of
+from raybench.results.study import objective_of
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -86,7 +86,7 @@ def made_study(
                 clock += run.wall_s
                 add(run, points, clock)
     study = {"study": {"objective": objective.model_dump(mode="json"), "space": SPACE}}
-    metric = metric_of(study)
+    metric = objective_of(study).judged_by
     return StudyResults(
         place="made",
         folder=Path("made"),
