@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Rows
-from raybench.data.inspect import Seen, balance_line, class_lines, number_line, see_sizes
+from raybench.data.inspect import Seen, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
 from raybench.data.sources import folders, images, texts
@@ -128,9 +128,8 @@ def _label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
     names = labels.class_names
     if not names:
         return [number_line(label, values)]
-    counts = np.bincount(values, minlength=len(names))
     begin = f"label {label}: {len(names)} classes (of the training rows):"
-    return [begin, *class_lines(names, counts), balance_line(names, counts)]
+    return class_lines(begin, names, values)
 
 
 def _split_line(members: list[Member]) -> str:
@@ -300,9 +299,7 @@ def kind_of(path: Path) -> str:
         raise UserError(f"{path} is an empty folder; name one that holds data.")
     if path.is_dir() and any(map(images.is_image, names)):
         return "image_folder"
-    endings = {"parquet": ENDINGS["parquet"], "csv": ENDINGS["csv"]}
-    endings |= {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}
-    for kind, known in endings.items():
+    for kind, known in (ENDINGS | {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}).items():
         if any(name.lower().endswith(known) for name in names):
             return kind
     raise UserError(
@@ -321,9 +318,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
     if dataset.task == "classification":
         assert dataset.num_classes is not None
         names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
-        counts = np.bincount(train.labels, minlength=len(names))
-        lines += [f"{len(names)} classes:", *class_lines(names, counts)]
-        lines.append(balance_line(names, counts))
+        lines += class_lines(f"{len(names)} classes:", names, train.labels)
     elif dataset.task == "regression" and train.labels.ndim == 1:
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         offset = 0.0 if dataset.label_offset is None else dataset.label_offset
@@ -343,9 +338,8 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 def _see_text(path: Path, task: Task | None) -> Seen:
     if is_of_classes(DatasetSpec(name="text", path=str(path), task=task)):
-        folder = {"name": "text", "path": str(path)}
-        asked = DatasetSpec.model_validate(folder | {"task": "classification"})
-        seen = see_dataset(build_dataset(asked), folder)
+        asked = DatasetSpec(name="text", path=str(path), task="classification")
+        seen = see_dataset(build_dataset(asked), _content("text", path, None, None))
         lines = [f"{path}: a folder of texts for each class.", *seen.lines]
         return replace(seen, kind="texts", lines=lines)
     content = _content("text", path, None, task)
@@ -353,17 +347,17 @@ def _see_text(path: Path, task: Task | None) -> Seen:
     by_split = texts.running_texts(path)
     total = sum(map(len, by_split.values()))
     different = len(set().union(*map(set, by_split.values())))
-    num_train = int(len(by_split["train"]) * (0.8 if len(by_split) == 1 else 1.0)) // LENGTH
-    splits = "Validation and test are cut off its end, a tenth each."
+    share, splits = 0.8, "Validation and test are cut off its end, a tenth each."
     if len(by_split) > 1:
-        splits = f"Splits: {', '.join(by_split)}."
+        share, splits = 1.0, f"Splits: {', '.join(by_split)}."
+    num_train = int(len(by_split["train"]) * share) // LENGTH
+    if num_train < 2:
+        build_dataset(DatasetSpec.model_validate(content))  # says what is too short
     lines = [
         f"{path}: {size_in_words(total)} of running text, {total:,} characters, {different:,} "
         "different ones; a language model learns it by the next character.",
         splits,
     ]
-    if num_train < 2:
-        build_dataset(DatasetSpec.model_validate(content))  # says what is too short
     return Seen(
         kind="running text",
         dataset=content,
