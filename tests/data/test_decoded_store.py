@@ -13,14 +13,7 @@ from raybench.data import memory
 from raybench.data.dataset import Dataset, Split
 from raybench.data.store import build as store
 from raybench.data.store import entries
-from raybench.data.store.build import (
-    Source,
-    file_at,
-    list_files,
-    read_dataset,
-    stored,
-    write_dataset,
-)
+from raybench.data.store.build import Source, file_at, list_files, stored, stored_dataset
 from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
 from raybench.spec.errors import UserError
 from tests.factories import start_python
@@ -237,8 +230,8 @@ def test_a_whole_dataset_comes_back(tmp_path, monkeypatch):
         label_offset=np.asarray([1.5], np.float32),
     )
     source = Source(name="own", path=tmp_path, files=[], options={})
-    stored(source, lambda writer: write_dataset(writer, wanted))
-    found = read_dataset(stored(source, lambda writer: {}))
+    stored_dataset(source, lambda writer: wanted)
+    found = stored_dataset(source, never)
     assert (found.name, found.task, found.vocabulary) == ("own", "regression", ("a", "b"))
     assert (float(found.label_scale), found.label_offset.tolist()) == (2.0, [1.5])
     for name in ("ids", "image"):

@@ -22,13 +22,13 @@ from raybench.data.dataset import Array, Dataset, Split, named_arrays
 from raybench.data.digits import IDX_FILES, find_files, read_idx_files
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
+from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import MemoryTable
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
-from raybench.data.store.build import Source, Writer, file_at, stored
+from raybench.data.store.build import Source, Writer, file_at
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError, did_you_mean
@@ -190,8 +190,9 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
     What has no split of its own is cut from the training samples, see `cut.cut`.
     """
-    found = stored(source, lambda writer: _build(writer, read(), spec, str(source.path)))
-    return dataset_of_stored(found, spec, source.path)
+    return stored_and_cut(
+        source, lambda writer: _build(writer, read(), spec, str(source.path)), spec
+    )
 
 
 def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:

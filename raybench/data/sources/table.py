@@ -235,17 +235,11 @@ class Roles:
 def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
     """Return the use of each column; UserError for what is missing, or has two uses."""
     train = tables["train"]
-    labels = [spec.label] if isinstance(spec.label, str) else list(spec.label or [])
-    named = {
-        "label": labels,
-        "weight": [spec.weight] if spec.weight else [],
-        "text": [spec.text] if spec.text else [],
-        "image": [spec.image] if spec.image else [],
-        "columns": spec.columns or [],
-        "categories": spec.categories or [],
-    }
+    named: dict[str, list[str]] = {}
     uses: dict[str, str] = {}
-    for key, columns in named.items():
+    for key in ("label", "weight", "text", "image", "columns", "categories"):
+        given = getattr(spec, key) or []
+        columns = named[key] = [given] if isinstance(given, str) else given
         require_columns(train, columns, key)
         for column in columns:
             if key != "categories" and column in uses:
@@ -261,9 +255,9 @@ def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
     is_table = spec.text is None and spec.image is None
     inputs, not_used = _inputs(spec, train, set(uses)) if is_table else ([], ())
     for table in tables.values():
-        require_columns(table, labels, "label")
+        require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
-    return Roles(labels, inputs, not_used)
+    return Roles(named["label"], inputs, not_used)
 
 
 def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str], tuple[str, ...]]:

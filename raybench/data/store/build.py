@@ -342,14 +342,15 @@ def _tell_waiting(source: Source) -> None:
     entries.tell(f"dataset {source.name} is being stored by another process; waiting for it.")
 
 
-def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
-    """Write a dataset's arrays; return what `read_dataset` needs besides, as `build` does."""
-    for name, array in all_arrays(dataset).items():
-        assert isinstance(array, np.ndarray)
-        writer.save(name, array)
-    return about_dataset(dataset)
+def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:
+    """Return the dataset of `source` as `build` makes it, its arrays mapped: see `stored`."""
 
+    def write(writer: Writer) -> dict[str, Any]:
+        dataset = build(writer)
+        for name, array in all_arrays(dataset).items():
+            assert isinstance(array, np.ndarray)
+            writer.save(name, array)
+        return about_dataset(dataset)
 
-def read_dataset(stored: Stored) -> Dataset:
-    """Return the dataset that `write_dataset` wrote, its arrays mapped."""
-    return dataset_of(stored.about, stored.arrays)
+    found = stored(source, write)
+    return dataset_of(found.about, found.arrays)
