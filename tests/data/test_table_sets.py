@@ -1,6 +1,5 @@
 """Tables as datasets: columns by name, statistics of the training rows alone, splits."""
 
-import dataclasses
 import datetime
 import io
 from collections import Counter
@@ -18,7 +17,7 @@ from raybench.data.dataset import SPLITS
 from raybench.data.load import build_dataset
 from raybench.data.sources import encode, table_set
 from raybench.data.sources.encode import NotUsed, count_names, learn_names, learn_numbers
-from raybench.data.sources.files import ParquetTable, open_tables
+from raybench.data.sources.files import CsvTable, open_tables
 from raybench.data.sources.table import as_numbers
 from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import UserError
@@ -265,40 +264,15 @@ def test_names_get_a_feature_each_and_unseen_ones_none():
     np.testing.assert_array_equal(out, [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0]])
 
 
-def test_tables_of_names_are_made_once():
-    class Known(list):
-        """Counts how often it is gone through."""
-
-        passes = 0
-
-        def __iter__(self):
-            self.passes += 1
-            return super().__iter__()
-
-    column = dataclasses.replace(names(["b", "a", "b"]), known=Known(["b", "a"]))
-    first = column.encode(pa.array(["a", "c"]))
-    passes = column.known.passes
-    np.testing.assert_array_equal(column.encode(pa.array(["a", "c"])), first)
-    assert column.known.passes == passes
-
-
-def test_columns_are_read_together_as_far_as_memory_goes(houses, tmp_path, monkeypatch):
-    path = str(tmp_path / "houses.parquet")
-    houses.to_parquet(path)
-    tables = open_tables("parquet", path)
-    spec = DatasetSpec(name="parquet", path=path, label="price")
-    read, passes = ParquetTable.batches, []
-
-    def batches(table, columns):
-        passes.append(list(columns))
-        return read(table, columns)
-
-    monkeypatch.setattr(ParquetTable, "batches", batches)
-    inputs = [name for name in houses if name != "price"]
-    together = prepare(spec, tables, print)[2]
-    assert [one for one in passes if one != ["price"]] == [inputs]
-    passes.clear()
+def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
+    together = load(csv, label="price", limit=10)
+    passes, read = [], CsvTable.batches
+    monkeypatch.setattr(CsvTable, "batches", lambda *given: passes.append(given[1]) or read(*given))
     monkeypatch.setattr(table_set, "HELD_BYTES", 3 * 8 * ROWS)
+    tables, spec = (
+        open_tables("csv", str(csv)),
+        DatasetSpec(name="csv", path=str(csv), label="price"),
+    )
     in_parts = prepare(spec, tables, print)[2]
     assert [len(one) for one in passes if one != ["price"]] == [3, 3, 1]
     assert in_parts.encoding == together.encoding
