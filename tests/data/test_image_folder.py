@@ -8,7 +8,6 @@ from PIL import Image
 
 from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
-from raybench.data.sources.cut import mixed_order
 from raybench.data.store.entries import store_folder
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
@@ -95,16 +94,6 @@ def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tm
     assert is_mapped(found.train.array)
     kept = list((tmp_path / "session").iterdir())
     assert [file.suffix for file in kept] == [".pin"], "the name of what is mapped, no more"
-
-
-def test_any_part_of_a_mixed_order_is_alike():
-    labels = np.repeat([0, 1, 2], [700, 200, 100])
-    order = mixed_order(labels, 1000, seed=3)
-    assert sorted(order) == list(range(1000))
-    for start in (0, 130, 777):
-        part = np.bincount(labels[order[start : start + 200]], minlength=3)
-        np.testing.assert_allclose(part, [140, 40, 20], atol=1)
-    assert (mixed_order(None, 9, seed=1) != np.arange(9)).any()
 
 
 def test_nested_folders_and_other_files(folder, capsys):
