@@ -23,7 +23,6 @@ MOST_FEATURES = 2_000
 DECIDES = 0.998
 """Share of the labels, or of their variance, that one column predicts in samples that it was not
 fitted to, from which on it is reported to decide them."""
-ONE_ROW = 0.5  # part of a column's variance that one row has, from which on it flattens the others
 REPEATED = 50
 """Training samples to different ones from which on equal rows are as common as few values are."""
 Codes = npt.NDArray[np.int64]
@@ -106,9 +105,7 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
-        if is_number:
-            yield from _outlier(name, dataset.train.array[:, place.start], document)
-        elif written := number_as_text(document["known"]):
+        if not is_number and (written := number_as_text(document["known"])):
             yield (
                 f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
                 "for names: write them as 1234.5."
@@ -137,22 +134,6 @@ def _columns(
         if end <= width:
             yield document["name"], slice(begin, end), document
         begin = end
-
-
-def _outlier(name: str, values: Array, document: Mapping[str, Any]) -> Iterator[str]:
-    if len(values) < 20:
-        return
-    apart = np.abs(values - np.median(values))
-    row = int(np.argmax(apart))
-    rest = np.delete(values, row)
-    squares = float(np.sum((values - values.mean(dtype=np.float64)) ** 2, dtype=np.float64))
-    if not np.ptp(rest) or float(np.sum((rest - rest.mean()) ** 2)) > (1 - ONE_ROW) * squares:
-        return
-    scale, offset = document.get("scale", 1.0), document.get("offset", 0.0)
-    yield (
-        f"column '{name}': one training row ({values[row] * scale + offset:.5g}) is so far from "
-        "all others that these look alike once the column is scaled; correct it, or leave it out."
-    )
 
 
 def _codes(values: Array, judged: Array, *, is_number: bool) -> tuple[Codes, Codes]:
