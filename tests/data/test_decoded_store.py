@@ -9,7 +9,6 @@ import signal
 import numpy as np
 import pytest
 
-from raybench.data import memory
 from raybench.data.dataset import Dataset, Split
 from raybench.data.store import build as store
 from raybench.data.store import entries
@@ -78,13 +77,6 @@ def test_what_is_stored_is_built_once_and_mapped(own_store, data):
     assert about["path"] == str(data)
     assert about["options"] == {"image_size": 8}
     assert about["samples"] == 100
-
-
-def test_an_array_that_memory_could_not_hold_is_mapped_to_be_read(own_store, data, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1200)
-    arrays = stored(source(data), write).arrays
-    assert not arrays["labels"].flags.writeable
-    assert arrays["images"].flags.writeable, "528 bytes with their head: could be asked for"
 
 
 def test_the_key_is_of_files_and_options_wherever_they_lie(tmp_path, data):

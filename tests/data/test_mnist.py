@@ -30,7 +30,7 @@ def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def _idx(array: np.ndarray) -> bytes:
+def idx_bytes(array: np.ndarray) -> bytes:
     header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     return header + array.tobytes()
 
@@ -39,9 +39,9 @@ def _write_idx(folder: Path, *, compressed: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in zip(IDX_FILES, [one for pair in _pairs() for one in pair], strict=True):
         if compressed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(array)))
+            (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array)))
         else:
-            (folder / name).write_bytes(_idx(array))
+            (folder / name).write_bytes(idx_bytes(array))
 
 
 def _write_npz(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_damaged_idx_file_is_named(folder, compressed, damage):
 
 def test_labels_that_do_not_match_the_images_are_refused(folder):
     _write_idx(folder, compressed=False)
-    (folder / "train-labels-idx1-ubyte").write_bytes(_idx(np.zeros(39, np.uint8)))
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(39, np.uint8)))
     with pytest.raises(UserError, match=r"40 images, but .* 39 labels"):
         load_mnist(SPEC)
 
