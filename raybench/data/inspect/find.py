@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.data.dataset import Dataset
-from raybench.data.inputs import Rows
 from raybench.data.inspect import Seen, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
@@ -62,7 +61,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     said: list[str] = []
     labels, members, inputs = prepare(spec, tables, said.append)
     num_train = len(members[0].rows)
-    lines += [*_label_lines(str(spec.label), labels, members[0].rows), _split_line(members)]
+    lines += _label_lines(str(spec.label), labels, members)
     notes = {}
     if isinstance(inputs, texts.Tokens):
         lengths = inputs.lengths
@@ -122,24 +121,18 @@ def _size_line(path: Path, tables: Tables) -> str:
     return f"{path}: {rows}, {columns} columns, {size}."
 
 
-def _label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
-    """Return what the labels of the training rows are."""
-    values = labels.values["train"][rows]
-    names = labels.class_names
-    if not names:
-        return [number_line(label, values)]
+def _label_lines(label: str, labels: Labels, members: list[Member]) -> list[str]:
+    """Return what the labels of the training rows are, and how many rows the splits have."""
+    train, names = members[0], labels.class_names
+    values = labels.values["train"][train.rows]
     begin = f"label {label}: {len(names)} classes (of the training rows):"
-    return class_lines(begin, names, values)
-
-
-def _split_line(members: list[Member]) -> str:
+    lines = class_lines(begin, names, values) if names else [number_line(label, values)]
     uses = ("to train on", "for validation", "for the test")
     parts = [
-        f"{len(member.rows):,} {use}"
-        + (" (a file of its own)" if member.table is not members[0].table else "")
-        for member, use in zip(members, uses, strict=True)
+        f"{len(one.rows):,} {use}{'' if one.table is train.table else ' (a file of its own)'}"
+        for one, use in zip(members, uses, strict=True)
     ]
-    return f"Rows: {', '.join(parts)}."
+    return [*lines, f"Rows: {', '.join(parts)}."]
 
 
 def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
@@ -176,12 +169,7 @@ def _see_images(
         dataset=content,
         task=labels.task,
         num_train=len(members[0].rows),
-        lines=[
-            *lines,
-            *_label_lines(spec.label, labels, members[0].rows),
-            _split_line(members),
-            *sizes,
-        ],
+        lines=[*lines, *_label_lines(spec.label, labels, members), *sizes],
         input_shape=shape,
     )
 

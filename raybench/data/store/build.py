@@ -273,7 +273,8 @@ def _open(folder: Path, source: Source) -> Stored | None:
     lock = _in_use.get(folder)
     if lock is None:
         lock = entries.EntryLock(folder)
-        lock.use(on_wait=lambda: _tell_waiting(source))
+        waiting = f"dataset {source.name} is being stored by another process; waiting for it."
+        lock.use(on_wait=lambda: entries.tell(waiting))
         if not (folder / entries.ABOUT).is_file():
             lock.release()
             return None
@@ -288,17 +289,12 @@ def _open(folder: Path, source: Source) -> Stored | None:
 
 
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
-    """Build the entry if it is still not there."""
-    lock, is_waiting = entries.EntryLock(folder), False
-    while not lock.try_alone():
-        # Not a wait for the lock: who has built the entry goes on to use it, and holds it then
-        # together with others until its process ends.
-        if (folder / entries.ABOUT).is_file():
-            return
-        if not is_waiting:
-            _tell_waiting(source)
-            is_waiting = True
+    """Build the entry if it is still not there, and no other process has it."""
+    lock = entries.EntryLock(folder)
+    if not lock.try_alone():
+        # Not waited for here: who has built the entry goes on to use it until its process ends.
         time.sleep(POLL_S)
+        return
     try:
         if (folder / entries.ABOUT).is_file():
             return
@@ -336,10 +332,6 @@ def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, An
         if error.errno not in entries.NO_ROOM:
             raise
         raise entries.no_room(writer.what) from error
-
-
-def _tell_waiting(source: Source) -> None:
-    entries.tell(f"dataset {source.name} is being stored by another process; waiting for it.")
 
 
 def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:
