@@ -247,7 +247,10 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
     planes = np.empty((channels, size, height * width), np.float32)
     for channel in range(channels):
         planes[channel] = images[..., channel].reshape(size, -1)
-    greys = _greys(planes)
+    parts = GREY if channels == len(GREY) else (1 / channels,) * channels
+    greys = planes[0] * np.float32(parts[0])
+    for plane, part in zip(planes[1:], parts[1:], strict=True):
+        greys += plane * np.float32(part)
     offset = brightness * (1 - contrast) * greys.mean(axis=1)
     if images.dtype == np.uint8:
         offset += 0.5  # rounds, where the fraction is cut off
@@ -265,16 +268,6 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
             np.clip(plane, 0, 255, out=plane)
         images[..., channel] = plane.reshape(size, height, width)
     return images
-
-
-def _greys(planes: Array) -> Array:
-    """Return the grey of each pixel, (n, pixels), of (channels, n, pixels)."""
-    channels = len(planes)
-    parts = GREY if channels == len(GREY) else (1 / channels,) * channels
-    greys: Array = planes[0] * np.float32(parts[0])
-    for plane, part in zip(planes[1:], parts[1:], strict=True):
-        greys += plane * np.float32(part)
-    return greys
 
 
 CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {

@@ -110,8 +110,13 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
                 f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
                 "for names: write them as 1234.5."
             )
-        codes = _codes(values, judged, is_number=is_number)
-        share = _explained(*codes, train.labels, other.labels, dataset.task)
+        if is_number:  # a bin of each sample
+            edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
+            codes = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]
+        else:
+            numbers = np.arange(1, values.shape[1] + 1)
+            codes = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
+        share = _explained(codes[0], codes[1], train.labels, other.labels, dataset.task)
         if share >= DECIDES:
             is_class = dataset.task == "classification"
             what = "of the labels" if is_class else "of the label's variance"
@@ -134,17 +139,6 @@ def _columns(
         if end <= width:
             yield document["name"], slice(begin, end), document
         begin = end
-
-
-def _codes(values: Array, judged: Array, *, is_number: bool) -> tuple[Codes, Codes]:
-    """Return a bin of each training sample and of each that is judged, by one column."""
-    if is_number:
-        edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
-        found = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]
-    else:
-        numbers = np.arange(1, values.shape[1] + 1)
-        found = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
-    return found[0].astype(np.int64), found[1].astype(np.int64)
 
 
 def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:

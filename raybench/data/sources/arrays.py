@@ -2,6 +2,7 @@
 read from their files without the libraries."""
 
 import io
+import itertools
 import json
 import os
 import pickle
@@ -326,11 +327,6 @@ class LibrarySet:
     options: tuple[str, ...] = ()
     """Keys of the dataset that its arrays depend on, besides those of all arrays."""
 
-    def find(self, folder: Path) -> list[Path] | None:
-        """Return the set's files; None where it is not there."""
-        found = (find_files(folder, names) for names in self.places)
-        return next((files for files in found if files is not None), None)
-
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
     """Return a set of torchvision, which was downloaded before; `path` is its `root`."""
@@ -360,8 +356,8 @@ def _load(
             f"{did_you_mean(spec.set, sets)}"
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
-    for folder in looked:
-        if files := known.find(folder):
+    for folder, names in itertools.product(looked, known.places):
+        if files := find_files(folder, names):
             source = Source(
                 name=spec.name,
                 path=folder,
@@ -381,12 +377,9 @@ def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
 
 
-def _read_idx(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    return _of_four(read_idx_files(files))
-
-
 def _idx(folder: str) -> LibrarySet:
-    return LibrarySet([[f"{folder}/{name}*" for name in IDX_FILES]], _read_idx)
+    places = [[f"{folder}/{name}*" for name in IDX_FILES]]
+    return LibrarySet(places, lambda files, _: _of_four(read_idx_files(files)))
 
 
 ARRAYS_ONLY = {
@@ -482,10 +475,6 @@ def _arrays(file: Path, *names: str) -> list[Array]:
 FOUR = ("x_train", "y_train", "x_test", "y_test")
 
 
-def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    return _of_four(_arrays(files[0], *FOUR))
-
-
 def _read_housing(files: Sequence[Path], _: DatasetSpec) -> RawSet:
     inputs, prices = (one.astype(np.float32) for one in _arrays(files[0], "x", "y"))
     return RawSet({"train": RawSplit(inputs, prices)}, standardise_inputs=True)
@@ -545,7 +534,7 @@ TORCHVISION_SETS = {
     "SVHN": LibrarySet([["train_32x32.mat", "test_32x32.mat"]], _read_svhn),
 }
 KERAS_SETS = {
-    "mnist": LibrarySet([["mnist.npz"]], _read_mnist),
+    "mnist": LibrarySet([["mnist.npz"]], lambda files, _: _of_four(_arrays(files[0], *FOUR))),
     "fashion_mnist": _idx("fashion-mnist"),
     # Unpacked in a folder of the archive's name.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),

@@ -36,22 +36,18 @@ def as_numbers(values: Any) -> Numbers:
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
     if pa.types.is_temporal(kind):
-        values = pc.divide(_microseconds(values).cast(pa.float64()), US_PER_DAY)
+        wanted = pa.timestamp("us", tz=getattr(kind, "tz", None))
+        if pa.types.is_duration(kind):
+            wanted = pa.duration("us")
+        elif pa.types.is_time(kind):
+            wanted = pa.time64("us")
+        microseconds = values.cast(wanted, safe=False).cast(pa.int64())
+        values = pc.divide(microseconds.cast(pa.float64()), US_PER_DAY)
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     is_finite = np.isfinite(numbers)
     return numbers if is_finite.all() else np.where(is_finite, numbers, np.nan)
-
-
-def _microseconds(values: Any) -> Any:
-    kind = values.type
-    wanted = pa.timestamp("us", tz=getattr(kind, "tz", None))
-    if pa.types.is_duration(kind):
-        wanted = pa.duration("us")
-    elif pa.types.is_time(kind):
-        wanted = pa.time64("us")
-    return values.cast(wanted, safe=False).cast(pa.int64())
 
 
 def is_too_large(values: Any) -> npt.NDArray[np.bool_]:

@@ -41,7 +41,7 @@ from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
-MISSING_LABEL = -1  # label of a split whose labels are kept secret, as of a contest
+HIDDEN = -1  # label of a split whose labels are kept secret, as of a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of the dataset that no stored array depends on."""
 IMAGE_OPTIONS = (
@@ -371,16 +371,11 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         elif "text" in texts or len(texts) == 1:
             chosen["text"] = "text" if "text" in texts else texts[0]
     spec = spec.model_copy(update=chosen)
-    if isinstance(spec.label, str) and spec.label in train.class_names:
-        tables = {
-            split: table
-            for split, table in tables.items()
-            if split == "train" or not _is_hidden(table, spec.label)
-        }
-    return spec, tables
-
-
-def _is_hidden(table: Table, label: str) -> bool:
-    if label not in table.schema.names:
-        return True
-    return bool((np.asarray(column_of(table, label)) == MISSING_LABEL).all())
+    label = spec.label
+    if not isinstance(label, str) or label not in train.class_names:
+        return spec, tables
+    kept = {"train": tables["train"]}
+    for split, table in tables.items():
+        if label in table.schema.names and (np.asarray(column_of(table, label)) != HIDDEN).any():
+            kept[split] = table
+    return spec, kept

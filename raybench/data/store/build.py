@@ -218,17 +218,16 @@ class Writer:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        about = "" if seconds is None else f" (about {_in_words(seconds)})"
+        about = ""
+        if seconds is not None:
+            long = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
+            about = f" (about {long})"
         entries.tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
         with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
             task = bar.add_task("", total=total)
             yield lambda count: bar.advance(task, count)
-
-
-def _in_words(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 POLL_S = 0.05  # how often is looked whether another has built an entry
