@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -217,19 +216,12 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 """What pandas calls its index in Parquet, and in a CSV that is read."""
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The columns of a table by their use: texts, or images, or any others are the inputs."""
+def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], list[str]]:
+    """Return the columns of labels, and those of numbers and names that are the inputs (none where
+    texts or images are); UserError for what is missing, or has two uses.
 
-    labels: list[str]
-    inputs: list[str]
-    """Columns of numbers and names; empty where texts or images are the inputs."""
-    not_used: tuple[str, ...] = ()
-    """Sentences on columns that no features can be made of."""
-
-
-def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
-    """Return the use of each column; UserError for what is missing, or has two uses."""
+    `say` takes sentences on columns that no features can be made of.
+    """
     train = tables["train"]
     named: dict[str, list[str]] = {}
     uses: dict[str, str] = {}
@@ -249,14 +241,14 @@ def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
             "dataset: text, image and columns are three kinds of inputs; keep one of them."
         )
     is_table = spec.text is None and spec.image is None
-    inputs, not_used = _inputs(spec, train, set(uses)) if is_table else ([], ())
+    inputs = _inputs(spec, train, set(uses), say) if is_table else []
     for table in tables.values():
         require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
-    return Roles(named["label"], inputs, not_used)
+    return named["label"], inputs
 
 
-def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str], tuple[str, ...]]:
+def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[str]:
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     if spec.columns is not None:
         for column in spec.columns:
@@ -265,26 +257,26 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str],
                     f"dataset.columns: column '{column}' of {table.source} holds "
                     f"{kinds[column]}; inputs are numbers, dates and texts."
                 )
-        return spec.columns, ()
-    inputs, left_out = [], []
+        return spec.columns
+    inputs = []
     for name, kind in kinds.items():
         if name in used - set(spec.categories or []):
             continue
         if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):  # it may tell the label
-            left_out.append(
+            say(
                 f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
                 "more, name it in dataset.columns."
             )
         elif is_input_type(kind):
             inputs.append(name)
         else:
-            left_out.append(f"column '{name}' is left out: it holds {kind}.")
+            say(f"column '{name}' is left out: it holds {kind}.")
     if not inputs:
         raise UserError(
             f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
             f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
         )
-    return inputs, tuple(left_out)
+    return inputs
 
 
 def is_input_type(kind: Any) -> bool:

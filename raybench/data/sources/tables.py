@@ -198,11 +198,12 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels of each table in a mixed order; return what describes them."""
-    roles, image = find_roles(spec, tables), spec.image
+    columns, _ = find_roles(spec, tables, _say(spec))
+    image = spec.image
     assert image is not None
     for table in tables.values():
         require_image_column(table, image)
-    labels = read_labels(tables, roles.labels, spec.task, are_pictures=True)
+    labels = read_labels(tables, columns, spec.task, are_pictures=True)
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         _say(spec)(line)
     is_class = labels.task == "classification"
