@@ -33,11 +33,10 @@ from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
 from raybench.models.shipped import WORKLOADS, shipped_workload
-from raybench.spec.dataset_spec import TASKS
+from raybench.spec.dataset_spec import TASKS, DatasetSpec
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.own_loop import is_command, is_own_loop
-from raybench.spec.run import DatasetSpec
 from raybench.spec.text import shorten
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {

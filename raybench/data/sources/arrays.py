@@ -31,9 +31,8 @@ from raybench.data.sources.table import MemoryTable
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
 from raybench.data.store.build import Source, Writer, file_at
 from raybench.data.store.entries import tell
-from raybench.spec.dataset_spec import Task
+from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.run import DatasetSpec
 
 CHANNELS = (1, 3)
 CHUNK = 2**26  # bytes copied at a time
