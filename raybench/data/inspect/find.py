@@ -33,7 +33,7 @@ from raybench.data.sources.tables import (
     require_image_column,
     with_default_columns,
 )
-from raybench.data.store.build import list_files
+from raybench.data.store.build import file_at, list_files
 from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError
@@ -55,7 +55,13 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
         tables = open_tables(name, str(path))
         content |= _tell_columns(tables["train"], label, task)
     spec = DatasetSpec.model_validate(content)
-    lines = [_size_line(path, tables)]
+    files = [file_at(path)] if path.is_file() else list_files(path)
+    size, columns = size_in_words(sum(file.size for file in files)), tables["train"].schema.names
+    rows = ", ".join(
+        f"{table.num_rows:,} rows" + ("" if split == "train" else f" for {split}")
+        for split, table in tables.items()
+    )
+    lines = [f"{path}: {rows}, {len(columns)} columns, {size}."]
     if spec.image is not None:
         return _see_images(spec, content, tables, lines)
     said: list[str] = []
@@ -108,17 +114,6 @@ def _content(name: str, path: Path, label: str | None, task: Task | None) -> dic
     """Return the `dataset` of a space file, with what was asked for."""
     content = {"name": name, "path": str(path), "label": label, "task": task}
     return {key: value for key, value in content.items() if value is not None}
-
-
-def _size_line(path: Path, tables: Tables) -> str:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    size = size_in_words(sum(file.stat().st_size for file in files))
-    columns = len(tables["train"].schema.names)
-    rows = ", ".join(
-        f"{table.num_rows:,} rows" + ("" if split == "train" else f" for {split}")
-        for split, table in tables.items()
-    )
-    return f"{path}: {rows}, {columns} columns, {size}."
 
 
 def _label_lines(label: str, labels: Labels, members: list[Member]) -> list[str]:
