@@ -204,23 +204,13 @@ def test_a_place_that_cannot_be_is_named(data, monkeypatch):
 def test_a_whole_dataset_comes_back(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path))
 
-    def split(number):
-        inputs = {"ids": np.arange(number * 3, dtype=np.int32).reshape(number, 3)}
-        inputs["image"] = np.ones((number, 2, 2, 1), np.uint8)
-        weights = np.ones(number, np.float32)
-        return Split(inputs, np.arange(number, dtype=np.float32), weights)
-
-    wanted = Dataset(
-        "own",
-        None,
-        split(5),
-        split(2),
-        Split(np.ones((3, 2), np.float32), np.zeros(3, np.int64)),
-        task="regression",
-        vocabulary=("a", "b"),
-        label_scale=np.float32(2),
-        label_offset=np.asarray([1.5], np.float32),
-    )
+    inputs = {"ids": np.arange(15, dtype=np.int32).reshape(5, 3)}
+    inputs["image"] = np.ones((5, 2, 2, 1), np.uint8)
+    numbers = np.arange(5, dtype=np.float32)
+    named = Split(inputs, numbers, np.ones(5, np.float32))
+    scale = {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
+    splits = (named, named, Split(np.ones((5, 2), np.float32), numbers))
+    wanted = Dataset("own", None, *splits, task="regression", vocabulary=("a", "b"), **scale)
     source = Source(name="own", path=tmp_path, files=[], options={})
     stored_dataset(source, lambda writer: wanted)
     found = stored_dataset(source, never)
