@@ -62,13 +62,9 @@ def test_a_regression_in_the_labels_own_unit(csv, houses, capsys):
     assert [len(split) for split in (found.train, found.validation, found.test)] == [320, 40, 40]
     # size and whether it is missing, built, garden, three towns, sold; neither id nor country.
     assert found.input_shape == (8,)
-    own = [
-        split.labels * found.label_scale + found.label_offset
-        for split in (found.train, found.validation, found.test)
-    ]
-    np.testing.assert_allclose(
-        np.sort(np.concatenate(own)), np.sort(houses["price"]), rtol=1e-5, atol=0.1
-    )
+    scaled = np.concatenate([one.labels for one in (found.train, found.validation, found.test)])
+    own = np.sort(scaled * found.label_scale + found.label_offset)
+    np.testing.assert_allclose(own, np.sort(houses["price"]), rtol=1e-5, atol=0.1)
     assert found.train.labels.dtype == np.float32
     assert abs(found.train.labels.mean()) < 1e-5
     assert found.train.labels.std() == pytest.approx(1, abs=1e-4)
@@ -142,11 +138,8 @@ def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
     ],
 )
 def test_the_task_is_told_from_the_labels(tmp_path, labels, task, names):
-    rows = 200
-    frame = pd.DataFrame(
-        {"x": np.random.default_rng(0).normal(size=rows), "y": (labels * rows)[:rows]}
-    )
-    frame.to_parquet(tmp_path / "t.parquet")
+    table = {"x": np.random.default_rng(0).normal(size=200), "y": (labels * 200)[:200]}
+    pd.DataFrame(table).to_parquet(tmp_path / "t.parquet")
     found = load(tmp_path / "t.parquet", "parquet", label="y")
     assert (found.task, found.class_names) == (task, names)
 
@@ -218,7 +211,9 @@ def names(training, *, is_asked=False):
     return learn_names("x", counts, len(values), is_asked=is_asked)
 
 
-def test_missing_and_infinite_numbers_are_the_mean_and_say_so():
+def test_numbers_that_do_not_count_rows_and_what_is_missing_or_infinite():
+    assert numbers([1, 3, 2], counted_rows=3).features == ["x"]
+    assert numbers([10, 20, 30], counted_rows=3).features == ["x"]
     out = numbers([1.0, 3.0, None, np.nan]).encode(pa.array([2.0, None, np.inf]))
     np.testing.assert_array_equal(out, [[0, 0], [0, 1], [0, 1]])
 
@@ -244,11 +239,6 @@ def test_dates_are_days_and_flags_stay():
 def test_columns_that_say_nothing_are_not_used(learn, reason):
     with pytest.raises(NotUsed, match=reason):
         learn()
-
-
-def test_whole_numbers_that_do_not_count_rows_are_used():
-    assert numbers([1, 3, 2], counted_rows=3).features == ["x"]
-    assert numbers([10, 20, 30], counted_rows=3).features == ["x"]
 
 
 def test_names_get_a_feature_each_and_unseen_ones_none():
