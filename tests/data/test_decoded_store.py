@@ -52,8 +52,7 @@ def in_new_process(code, path):
         import sys, time
         import numpy as np
         from pathlib import Path
-        from raybench.data.store.build import stored
-        from raybench.data.store.build import Source, file_at
+        from raybench.data.store.build import Source, file_at, stored
         path = Path({str(path)!r})
         source = Source(name="toy", path=path, files=[file_at(path)], options={{}})
         def build(writer):

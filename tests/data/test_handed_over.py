@@ -83,9 +83,8 @@ def test_sets_of_torch(tmp_path: Path) -> None:
 
 def test_sets_of_hugging_face(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict(
-        {"x": [number % 7 * 0.5 for number in range(50)], "label": [0, 1] * 25}
-    )
+    columns = {"x": [number % 7 * 0.5 for number in range(50)], "label": [0, 1] * 25}
+    data = datasets.Dataset.from_dict(columns)
     found = read(data, tmp_path, "label")
     assert found.num_classes == 2
     both = datasets.DatasetDict({"train": data, "test": data})

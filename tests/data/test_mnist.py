@@ -38,10 +38,9 @@ def idx_bytes(array: np.ndarray) -> bytes:
 def _write_idx(folder: Path, *, compressed: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in zip(IDX_FILES, [one for pair in _pairs() for one in pair], strict=True):
-        if compressed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array)))
-        else:
-            (folder / name).write_bytes(idx_bytes(array))
+        content = idx_bytes(array)
+        end, content = (".gz", gzip.compress(content)) if compressed else ("", content)
+        (folder / f"{name}{end}").write_bytes(content)
 
 
 def _write_npz(folder: Path) -> None:
@@ -131,9 +130,8 @@ def test_the_cache_folder_is_read(cache):
 
 def test_without_network_the_message_says_what_to_provide(cache, monkeypatch):
     monkeypatch.setattr(mnist, "URL", "http://127.0.0.1:9/mnist.npz")
-    with pytest.raises(
-        UserError, match=r"could not be downloaded .* set RAYBENCH_DATA to a folder"
-    ):
+    sentence = r"could not be downloaded .* set RAYBENCH_DATA to a folder"
+    with pytest.raises(UserError, match=sentence):
         load_mnist(SPEC)
 
 

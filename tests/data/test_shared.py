@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from raybench.data import shared
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset, Split, all_arrays
 from raybench.data.memory import is_mapped
 from raybench.data.shared import open_shared, share, shared_key
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 from tests.factories import start_python
-
-PARTS = ("train", "validation", "test")
 
 
 def dataset(size=64):
@@ -31,9 +29,8 @@ def dataset(size=64):
 
 def assert_equal(found, wanted):
     assert (found.name, found.num_classes, found.repeat) == ("own", 10, 3)
-    for part in PARTS:
-        np.testing.assert_array_equal(getattr(found, part).inputs, getattr(wanted, part).inputs)
-        np.testing.assert_array_equal(getattr(found, part).labels, getattr(wanted, part).labels)
+    for name, array in all_arrays(wanted).items():
+        np.testing.assert_array_equal(all_arrays(found)[name], array)
 
 
 def never():
@@ -161,14 +158,14 @@ def test_a_split_on_demand_that_is_another_in_every_process_is_refused(tmp_path)
     (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
     changed = wanted.train.labels.copy()
     changed[7] += 1
-    for labels in (wanted.train.labels, changed):
+
+    def opened(labels):
         train = Split(Read(tmp_path / "raw"), labels)
-        build = lambda train=train: replace(wanted, train=train)  # noqa: E731
-        if labels is changed:
-            with pytest.raises(UserError, match=r"labels of the train split .* spec.split_seed"):
-                open_shared(tmp_path / "x", build)
-        else:
-            open_shared(tmp_path / "x", build)
+        return open_shared(tmp_path / "x", lambda: replace(wanted, train=train))
+
+    opened(wanted.train.labels)
+    with pytest.raises(UserError, match=r"labels of the train split .* spec.split_seed"):
+        opened(changed)
 
 
 def test_the_key_is_of_the_data_alone():

@@ -116,9 +116,8 @@ def test_a_task_of_ones_own_needs_data_of_it():
     assert own_loss.task == "classification", "its loss makes of the labels what it likes"
     by_name = find_workload("users_own:ByName", shape({"a": (3,), "b": ()}, 2, task="regression"))
     assert not hasattr(by_name, "num_classes")
-    with pytest.raises(
-        UserError, match=r"takes inputs of shape a \(3,\), b \(\), the dataset has a"
-    ):
+    sentence = r"takes inputs of shape a \(3,\), b \(\), the dataset has a"
+    with pytest.raises(UserError, match=sentence):
         find_workload("users_own:ByName", shape({"a": (4,)}, 2, task="regression"))
     assert find_workload("mlp", shape((3,), 4, task="regression")).task == "regression"
 
