@@ -271,11 +271,8 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
 
 
 CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
-    "random_crop": random_crop,
-    "flip": flip,
-    "random_resized_crop": random_resized_crop,
-    "cutout": cutout,
-    "color_jitter": color_jitter,
+    change.__name__: change
+    for change in (random_crop, flip, random_resized_crop, cutout, color_jitter)
 }
 """By kind; `mixup` alone needs other samples too."""
 

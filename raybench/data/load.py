@@ -33,11 +33,8 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
             "synthetic images take their size from dataset.shape, so set image_size to null."
         )
     quarter = max(1, spec.num_samples // 4)
-    sizes = (
-        spec.num_samples,
-        num_of(spec.validation_size, spec.num_samples, typical=quarter),
-        quarter,
-    )
+    held_out = num_of(spec.validation_size, spec.num_samples, typical=quarter)
+    sizes = (spec.num_samples, held_out, quarter)
     num_bytes = sum(sizes) * (math.prod(spec.shape) + 8)  # and a label
     require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
     rng = np.random.default_rng(spec.split_seed)
