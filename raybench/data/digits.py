@@ -85,25 +85,18 @@ def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
 
 def load_digits(spec: DatasetSpec) -> Dataset:
     """Return 1,257 training, 360 validation and 180 test images of (size, size, 1), uint8."""
-    pixels, digits = _read_digits()
+    # Read from scikit-learn's file: importing scikit-learn takes a second in every worker.
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    file = Path(str(package.origin)).with_name("datasets") / "data" / "digits.csv.gz"
+    table = np.loadtxt(file, delimiter=",")
+    pixels, digits = table[:, :-1], table[:, -1]
     # Grey levels are whole numbers from 0 to 16; 8 is half of 16, for rounding.
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it is the same whatever the validation size.
     test, rest = hold_out(samples, NUM_TEST, seed=spec.split_seed, source="digits")
     return _cut_and_scale(rest, test, spec)
-
-
-def _read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels (1797, 64) and labels (1797,).
-
-    Read from scikit-learn's file: importing scikit-learn takes a second in every worker.
-    """
-    package = importlib.util.find_spec("sklearn")
-    assert package is not None
-    file = Path(str(package.origin)).with_name("datasets") / "data" / "digits.csv.gz"
-    table = np.loadtxt(file, delimiter=",")
-    return table[:, :-1], table[:, -1]
 
 
 def load_mnist(spec: DatasetSpec) -> Dataset:

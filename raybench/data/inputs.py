@@ -1,7 +1,6 @@
 """The inputs of a split: one array, one object that reads on demand, or a dict of these."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -44,29 +43,25 @@ class OnDemand(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+One = Array | OnDemand
+Inputs = One | dict[str, One]
+Batch = Array | dict[str, Array]  # inputs of some samples, in memory
+
+
 class Selected:
     """Some samples of others, which are read when these are."""
 
-    inputs: Array | OnDemand
-    rows: Rows
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the selected samples."""
-        return (len(self.rows), *self.inputs.shape[1:])
-
-    @property
-    def dtype(self) -> npt.DTypeLike:
-        """Of the samples that they are selected from."""
-        return self.inputs.dtype
+    def __init__(self, inputs: One, rows: Rows) -> None:
+        self.inputs, self.rows = inputs, rows
+        self.shape = (len(rows), *inputs.shape[1:])
+        self.dtype = inputs.dtype
 
     def __getitem__(self, rows: Rows, /) -> Array:
         """Return the samples at `rows` of the selected ones."""
         return read_one(self.inputs, self.rows[rows])
 
 
-def _select_one(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDemand:
+def _select_one(inputs: One, rows: Rows | slice) -> One:
     if isinstance(inputs, np.ndarray):
         if isinstance(rows, slice) or not is_beyond_memory(inputs, len(rows)):
             return inputs[rows]
@@ -76,7 +71,7 @@ def _select_one(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDeman
     return Selected(inputs, np.arange(inputs.shape[0])[rows])
 
 
-def read_one(inputs: Array | OnDemand, rows: Rows) -> Array:
+def read_one(inputs: One, rows: Rows) -> Array:
     """Return the samples at `rows` as an array that can be written to, whole in memory.
 
     What an object on demand returns is checked as arrays are before training: UserError for
@@ -110,7 +105,7 @@ def read_one(inputs: Array | OnDemand, rows: Rows) -> Array:
     return np.require(found, requirements=["C", "W"])
 
 
-def _check_one(inputs: Array | OnDemand) -> None:
+def _check_one(inputs: One) -> None:
     """Raise UserError for what can be neither an array of samples nor samples on demand."""
     if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
         raise UserError(
@@ -132,10 +127,6 @@ def _check_one(inputs: Array | OnDemand) -> None:
             f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32)."
         )
 
-
-One = Array | OnDemand
-Inputs = One | dict[str, Array | OnDemand]
-Batch = Array | dict[str, Array]  # inputs of some samples, in memory
 
 InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
 """Of one sample; of inputs by name each its own."""

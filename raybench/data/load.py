@@ -5,12 +5,15 @@ import importlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from raybench.data.dataset import Dataset, Split, num_of
 from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
+from raybench.data.shared import open_shared, shared_key
+from raybench.data.store.build import pinning
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
@@ -30,11 +33,8 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
             "synthetic images take their size from dataset.shape, so set image_size to null."
         )
     quarter = max(1, spec.num_samples // 4)
-    sizes = (
-        spec.num_samples,
-        num_of(spec.validation_size, spec.num_samples, typical=quarter),
-        quarter,
-    )
+    held_out = num_of(spec.validation_size, spec.num_samples, typical=quarter)
+    sizes = (spec.num_samples, held_out, quarter)
     num_bytes = sum(sizes) * (math.prod(spec.shape) + 8)  # and a label
     require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
     rng = np.random.default_rng(spec.split_seed)
@@ -118,20 +118,27 @@ NOT_USED = {
 """Keys that such files have nothing for: whoever sets one believes that it does something."""
 
 
-def load_dataset(spec: DatasetSpec) -> Dataset:
+def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
     """Load, scale and split the dataset; a second call with an equal spec costs nothing.
 
-    The arrays are shared between callers: do not write to them. Name `workload` is not for
+    The arrays are shared between callers: do not write to them; with `shared`, a folder on this
+    machine that lives as long as a session, also between processes. Name `workload` is not for
     here, see `raybench.models.find.load_workload_dataset`. Missing or damaged files, and
     sizes that the dataset cannot give, are UserErrors.
     """
     # A spec holds a list, so it cannot be hashed: its JSON is the key.
-    return _load(spec.model_dump_json())
+    return _load(spec.model_dump_json(), shared)
 
 
 @lru_cache(maxsize=4)
-def _load(spec_json: str) -> Dataset:
-    return build_dataset(DatasetSpec.model_validate_json(spec_json))
+def _load(spec_json: str, shared: Path | None) -> Dataset:
+    spec = DatasetSpec.model_validate_json(spec_json)
+    if shared is None:
+        return build_dataset(spec)
+    if spec.name in STORED:
+        with pinning(shared):
+            return build_dataset(spec)
+    return open_shared(shared / shared_key("", spec), lambda: build_dataset(spec))
 
 
 def build_dataset(spec: DatasetSpec) -> Dataset:

@@ -12,9 +12,9 @@ import psutil
 from raybench.spec.errors import UserError
 
 GIB = 2**30
-_CGROUPS = (  # controllers, place, limit, use and statistics: version 2, then version 1
-    ("", "", "memory.max", "memory.current", "memory.stat"),
-    ("memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
+_CGROUPS = (  # controller and folder, limit, use and statistics: version 2, then version 1
+    ("", "memory.max", "memory.current", "memory.stat"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
 )
 _CGROUP_FOLDER = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -36,20 +36,16 @@ def available_bytes() -> int:
     Of a container within others (a job of SLURM, a systemd slice) the least that any of them has.
     """
     left = [int(psutil.virtual_memory().available)]
-    for controllers, place, *names in _CGROUPS:
-        root = _CGROUP_FOLDER / place
-        own = root / _own_group(controllers).lstrip("/")
+    for controller, *names in _CGROUPS:
+        root = _CGROUP_FOLDER / controller
+        own = root
+        if _OWN_GROUPS.is_file():  # of this process: `4:cpu,memory:/slurm/job_7`
+            lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
+            places = (path for _, known, path in lines if controller in known.split(","))
+            own = root / next(places, "/").lstrip("/")
         folders = [one for one in (own, *own.parents) if one.is_relative_to(root)]
         left += [_of_container(*(one / name for name in names)) for one in folders]
     return min(left)
-
-
-def _own_group(controllers: str) -> str:
-    """Return the place of this process's group, where the system tells: `/slurm/job_7`."""
-    if not _OWN_GROUPS.is_file():
-        return "/"
-    lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
-    return next((path for _, own, path in lines if controllers in own.split(",")), "/")
 
 
 def _of_container(*files: Path) -> int:

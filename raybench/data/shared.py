@@ -36,13 +36,10 @@ def shared_key(
 
 
 def share(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays into `folder`, whole or not at all; does nothing where it is there, nor for
-    a training loop of the user's own, which loads its data itself."""
-    if dataset is NO_DATA:
-        return
-    with EntryLock.alone(folder):
-        if not folder.is_dir():
-            _write(dataset, folder)
+    """Write the arrays into `folder` as `open_shared` does, ahead of the processes that will ask;
+    none of a training loop of the user's own, which loads its data itself."""
+    if dataset is not NO_DATA:
+        open_shared(folder, lambda: dataset)
 
 
 def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import InputShape
 from raybench.models.layers import Layer
@@ -151,7 +149,10 @@ class DataShape:
     @classmethod
     def of(cls, dataset: Dataset) -> "DataShape":
         """Return that of a dataset."""
-        kind = None if isinstance(dataset.train.inputs, dict) else _kind(dataset.train.dtype)
+        kind: Kind | None = None
+        if not isinstance(dataset.train.inputs, dict):
+            by_type: dict[str, Kind] = {"u": "pixels", "f": "numbers", "i": "tokens"}
+            kind = by_type[dataset.train.dtype.kind]
         return cls(
             input_shape=as_tuples(dataset.input_shape),
             num_outputs=dataset.num_outputs,
@@ -159,12 +160,6 @@ class DataShape:
             vocabulary_size=_vocabulary_size(dataset, kind),
             kind=kind,
         )
-
-
-def _kind(dtype: "np.dtype[np.generic]") -> Kind:
-    if dtype == np.uint8:
-        return "pixels"
-    return "tokens" if dtype.kind == "i" else "numbers"
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
@@ -228,15 +223,13 @@ def users_code(what: str, advice: str = "") -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        kind = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else _describe(error)
+        text = shorten(" ".join(str(error).split()), MAX_ERROR)
+        kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        if isinstance(error, SystemExit):
+            kind = f"sys.exit({error.code!r})"
         raise UserError(
             f"{what} ({_place(error)}{kind}){advice}.", details=traceback.format_exc()
         ) from error
-
-
-def _describe(error: Exception) -> str:
-    text = shorten(" ".join(str(error).split()), MAX_ERROR)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _place(error: BaseException) -> str:
@@ -263,15 +256,11 @@ def known_settings(
     if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):
         return None
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {one.name: _default(one) for one in found if one.kind not in many}
-
-
-def _default(parameter: inspect.Parameter) -> Any:
-    """Return its default; of a number with a fraction that begins at 0 (`momentum: float = 0`) as
-    such."""
-    default = parameter.default
-    is_float = "float" in str(parameter.annotation) and type(default) is int
-    return float(default) if is_float else default
+    known = {one.name: one.default for one in found if one.kind not in many}
+    for one in found:  # a number with a fraction may begin at 0: `momentum: float = 0`
+        if "float" in str(one.annotation) and type(one.default) is int:
+            known[one.name] = float(one.default)
+    return known
 
 
 def import_users(module_name: str, what: str) -> ModuleType:

@@ -5,7 +5,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -14,10 +14,9 @@ import numpy as np
 
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.inputs import shown
-from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
+from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
-from raybench.data.store.build import pinning
 from raybench.models.base import (
     DataShape,
     LayerWorkload,
@@ -34,11 +33,10 @@ from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
 from raybench.models.shipped import WORKLOADS, shipped_workload
-from raybench.spec.dataset_spec import TASKS
+from raybench.spec.dataset_spec import TASKS, DatasetSpec
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.own_loop import is_command, is_own_loop
-from raybench.spec.run import DatasetSpec
 from raybench.spec.text import shorten
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
@@ -173,17 +171,8 @@ def load_workload_dataset(
             f"data.{next(iter(data))}: dataset {spec.name} takes no such settings; they are what a "
             "workload's own load_dataset takes (dataset: workload)."
         )
-    dataset = load_dataset(spec) if shared is None else _load_shared(spec.model_dump_json(), shared)
+    dataset = load_dataset(spec, shared)
     return find_workload(name, DataShape.of(dataset), model), dataset
-
-
-@lru_cache(maxsize=4)
-def _load_shared(spec_json: str, shared: Path) -> Dataset:
-    spec = DatasetSpec.model_validate_json(spec_json)
-    if spec.name in STORED:
-        with pinning(shared):
-            return load_dataset(spec)
-    return open_shared(shared / shared_key("", spec), lambda: build_dataset(spec))
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}

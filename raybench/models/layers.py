@@ -13,8 +13,12 @@ from raybench.spec.errors import UserError
 Padding = Literal["same", "valid"]
 
 
+class Layer:
+    """A layer of a network, of one of the classes below."""
+
+
 @dataclass(frozen=True)
-class Conv:
+class Conv(Layer):
     """2-D convolution with bias, stride 1, square kernel."""
 
     filters: int
@@ -23,7 +27,7 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class DepthwiseConv:
+class DepthwiseConv(Layer):
     """Every input channel has `multiplier` filters of its own; with bias, stride 1."""
 
     multiplier: int
@@ -32,43 +36,43 @@ class DepthwiseConv:
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class MaxPool(Layer):
     """Maximum over squares of `size`, which is the stride too; a rest at the border is dropped."""
 
     size: int = 2
 
 
 @dataclass(frozen=True)
-class ReLU:
+class ReLU(Layer):
     """max(0, x)."""
 
 
 @dataclass(frozen=True)
-class Flatten:
+class Flatten(Layer):
     """An image into a vector, in each framework's own order of axes."""
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Layer):
     """Fully connected, with bias; of (tokens, features) the same for each token."""
 
     units: int
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Layer):
     """Sets a share `rate` of the values to zero in training."""
 
     rate: float
 
 
 @dataclass(frozen=True)
-class GELU:
+class GELU(Layer):
     """x times the share of a standard normal distribution below x."""
 
 
 @dataclass(frozen=True)
-class GroupNorm:
+class GroupNorm(Layer):
     """Each image's channels in `groups`, each group to mean 0 and variance 1, then a weight and a
     bias a channel. Unlike batch normalisation it does not depend on the other samples."""
 
@@ -76,18 +80,18 @@ class GroupNorm:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Layer):
     """The features of a vector, or of each token, to mean 0 and variance 1, then a weight and a
     bias a feature."""
 
 
 @dataclass(frozen=True)
-class GlobalAveragePool:
+class GlobalAveragePool(Layer):
     """An image into the means of its channels; (tokens, features) into the means of its tokens."""
 
 
 @dataclass(frozen=True)
-class Embedding:
+class Embedding(Layer):
     """Token ids into a learnt vector each."""
 
     vocabulary: int
@@ -95,7 +99,7 @@ class Embedding:
 
 
 @dataclass(frozen=True)
-class MeanEmbedding:
+class MeanEmbedding(Layer):
     """Token ids into the mean of their learnt vectors; id 0 is padding and does not count."""
 
     vocabulary: int
@@ -103,42 +107,22 @@ class MeanEmbedding:
 
 
 @dataclass(frozen=True)
-class Positions:
+class Positions(Layer):
     """Adds a learnt vector for each place to the tokens' vectors."""
 
 
 @dataclass(frozen=True)
-class CausalAttention:
+class CausalAttention(Layer):
     """Each token looks at itself and the tokens before it, with `heads` weighted means of them."""
 
     heads: int
 
 
 @dataclass(frozen=True)
-class Residual:
+class Residual(Layer):
     """What comes in plus what the layers make of it, which is of the same shape."""
 
-    layers: "tuple[Layer, ...]"
-
-
-Layer = (
-    Conv
-    | DepthwiseConv
-    | MaxPool
-    | ReLU
-    | Flatten
-    | Dense
-    | Dropout
-    | GELU
-    | GroupNorm
-    | LayerNorm
-    | GlobalAveragePool
-    | Embedding
-    | MeanEmbedding
-    | Positions
-    | CausalAttention
-    | Residual
-)
+    layers: tuple[Layer, ...]
 
 
 Form = TypeVar("Form")
@@ -207,14 +191,17 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
             case CausalAttention():
                 shapes += [(3 * features, features), (3 * features,)]
                 shapes += [(features, features), (features,)]
-            case Residual(inner):
-                shapes += parameter_shapes(inner, before)
     return shapes
 
 
 def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-    """Yield each layer and the shape that it is given."""
-    yield from zip(layers, [tuple(input_shape), *output_shapes(layers, input_shape)], strict=False)
+    """Yield each layer and the shape that it is given; in place of a residual what is in it."""
+    given = [tuple(input_shape), *output_shapes(layers, input_shape)]
+    for layer, before in zip(layers, given, strict=False):
+        if isinstance(layer, Residual):
+            yield from _with_inputs(layer.layers, before)
+        else:
+            yield layer, before
 
 
 def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
@@ -286,29 +273,23 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
     uniform within 1 / sqrt(fan in), biases too. Norms begin as 1 and 0. The vectors of tokens and
     places are normal, with a length of about 1.
     """
-    return list(_drawn(layers, input_shape, np.random.default_rng(seed)))
-
-
-def _drawn(
-    layers: Sequence[Layer], input_shape: Shape, rng: np.random.Generator
-) -> Iterator[Array]:
+    rng = np.random.default_rng(seed)
+    weights: Weights = []
     for layer, before in _with_inputs(layers, input_shape):
         shapes = parameter_shapes([layer], before)
         match layer:
-            case Residual(inner):
-                yield from _drawn(inner, before, rng)
             case GroupNorm() | LayerNorm():
-                yield np.ones(shapes[0], np.float32)
-                yield np.zeros(shapes[1], np.float32)
+                weights += [np.ones(shapes[0], np.float32), np.zeros(shapes[1], np.float32)]
             case Embedding() | MeanEmbedding() | Positions():
                 deviation = 1 / math.sqrt(shapes[0][-1])
-                yield rng.normal(0, deviation, shapes[0]).astype(np.float32)
+                weights.append(rng.normal(0, deviation, shapes[0]).astype(np.float32))
             case _:
                 bound = 0.0
                 for shape in shapes:
                     if len(shape) > 1:  # a bias keeps the bound of the weight before it
                         bound = 1 / math.sqrt(math.prod(shape[1:]))
-                    yield rng.uniform(-bound, bound, shape).astype(np.float32)
+                    weights.append(rng.uniform(-bound, bound, shape).astype(np.float32))
+    return weights
 
 
 def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weights) -> Weights:
@@ -323,26 +304,19 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
     All others are the same in both.
     """
-    return list(_turned(layers, tuple(input_shape), iter(weights)))
-
-
-def _turned(
-    layers: Sequence[Layer], input_shape: Shape, weights: Iterator[Array]
-) -> Iterator[Array]:
+    remaining, turned = iter(weights), Weights()
     flattened: Shape = ()
     """The image whose values, in each framework's order, the vector before a layer has."""
     for layer, before in _with_inputs(layers, input_shape):
-        if isinstance(layer, Residual):
-            yield from _turned(layer.layers, before, weights)
-            continue
         if isinstance(layer, Flatten) and len(before) == 3:
             flattened = before
         for shape in parameter_shapes([layer], before):
-            weight = next(weights)
+            weight = next(remaining)
             assert weight.shape == shape
-            yield np.ascontiguousarray(_in_keras(layer, weight, before[-1], flattened))
+            turned.append(np.ascontiguousarray(_in_keras(layer, weight, before[-1], flattened)))
         if isinstance(layer, Dense):
             flattened = ()
+    return turned
 
 
 def _in_keras(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:

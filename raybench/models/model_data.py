@@ -106,7 +106,8 @@ class ModelData(Document):
 
     def _of_shape(self, samples: Any) -> Batch:
         try:
-            found: Batch = each(samples, _numbers)
+            found: Batch = each(samples, np.asarray)
+            found = each(found, lambda one: one if one.dtype.kind in "buif" else one.astype(float))
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"The samples are no arrays of numbers ({error}); give them as the model was "
@@ -157,11 +158,6 @@ class ModelData(Document):
         scale = 1.0 if self.label_scale is None else np.asarray(self.label_scale)
         offset = 0.0 if self.label_offset is None else np.asarray(self.label_offset)
         return np.asarray(outputs * scale + offset, np.float32)
-
-
-def _numbers(samples: Any) -> Array:
-    found = np.asarray(samples)
-    return found if found.dtype.kind in "buif" else found.astype(np.float64)
 
 
 def _are_files(samples: Any) -> bool:

@@ -40,11 +40,6 @@ class Conv:
     depthwise: bool = False
     activation: Activation | None = None
 
-    @property
-    def weight_shape(self) -> tuple[int, int, int, int]:
-        """(out, in, k, k); of a depthwise one `in` is 1."""
-        return (self.filters, 1 if self.depthwise else self.inputs, self.kernel, self.kernel)
-
 
 @dataclass(frozen=True)
 class Block:
@@ -102,8 +97,9 @@ def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
     arrays: Arrays = {}
     for conv in network.convs():
         std = np.float32(math.sqrt(2 / (conv.filters * conv.kernel**2)))
-        weight = rng.standard_normal(conv.weight_shape, np.float32) * std
-        arrays[f"{conv.name}.weight"] = weight
+        inputs = 1 if conv.depthwise else conv.inputs
+        of_conv = (conv.filters, inputs, conv.kernel, conv.kernel)
+        arrays[f"{conv.name}.weight"] = rng.standard_normal(of_conv, np.float32) * std
         for name, value in norm.items():
             arrays[f"{conv.norm}.{name}"] = np.full(conv.filters, value, np.float32)
     shape = (num_outputs, network.features)

@@ -154,17 +154,9 @@ def char_lm(
     return ShippedWorkload("char_lm", input_shape, num_classes, layers, "language_modelling")
 
 
+FOR_IMAGES = (mnist_small, mnist_large, mnist_large_dense, cnn7, cifar_cnn, deep_mlp, small_resnet)
 WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
-    "mnist_small": mnist_small,
-    "mnist_large": mnist_large,
-    "mnist_large_dense": mnist_large_dense,
-    "cnn7": cnn7,
-    "cifar_cnn": cifar_cnn,
-    "deep_mlp": deep_mlp,
-    "small_resnet": small_resnet,
-    "mlp": mlp,
-    "text_bag": text_bag,
-    "char_lm": char_lm,
+    make.__name__: make for make in (*FOR_IMAGES, mlp, text_bag, char_lm)
 }
 """Each takes the dataset's `input_shape` and `num_classes`, both optional; those for tokens a
 `vocabulary_size` too."""

@@ -15,7 +15,6 @@ from raybench.data.augment import (
     crop_parts,
     cutout,
     flip,
-    mix,
     mixup_shares,
     random_crop,
     random_resized_crop,
@@ -42,9 +41,12 @@ def augmentations(*content):
 
 
 def split_of(shape=(9, 7, 3), kind="uint8", number=50):
+    return Split(images_of(shape, kind, number), np.arange(number) % 3)
+
+
+def images_of(shape, kind, number=40):
     pixels = np.random.default_rng(0).integers(0, 256, (number, *shape), dtype=np.uint8)
-    inputs = pixels if kind == "uint8" else (pixels / 100).astype(np.float32)
-    return Split(inputs, np.arange(number) % 3)
+    return pixels if kind == "uint8" else (pixels / 100 - 1).astype(np.float32)
 
 
 def augmented(split, rows, rounds, names=ALL, seed=0):
@@ -93,6 +95,8 @@ def test_keys_are_chained_splitmix64():
     draws = Draws(keys, 3)(1).tolist()
     offset = output((3 * 64 + 1 + 1) * golden % 2**64)
     assert draws == [(output((key + offset) % 2**64) >> 11) / 2**53 for key in keys.tolist()]
+    largest = sample_keys(2**32 - 1, np.array([2**40]), np.array([2**40]))
+    assert 0 <= Draws(largest, 9)(63)[0] < 1
 
 
 def test_what_a_sample_becomes_is_pinned():
@@ -102,23 +106,6 @@ def test_what_a_sample_becomes_is_pinned():
     assert found.shares.tolist() == [0.90625, 0.9921875]
     assert found.inputs[0, 1, 1:, 0].tolist() == [83, 148, 15, 21, 6, 6]
     assert found.inputs[1, 1, 1:, 0].tolist() == [45, 157, 9, 254, 49, 232]
-
-
-def test_draws_are_uniform_and_of_their_own():
-    rows = np.arange(2000)
-    draws = []
-    for seed, of_round, place, number in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0)]:
-        keys = sample_keys(seed, np.full(2000, of_round), rows)
-        draws.append(Draws(keys, place)(number))
-    draws.append(Draws(sample_keys(1, np.zeros(2000, np.int64), rows), 0)(0))
-    for one in draws:
-        counts = np.histogram(one, bins=20, range=(0, 1))[0]
-        assert ((counts - 100) ** 2 / 100).sum() < 43.8  # chi square of 19, 0.1 %
-    between = np.corrcoef([*draws, np.roll(draws[0], 1)])
-    assert abs(between - np.eye(6)).max() < 0.08
-    assert len(set(sample_keys(3, np.zeros(2000, np.int64), rows).tolist())) == 2000
-    largest = sample_keys(2**32 - 1, np.array([2**40]), np.array([2**40]))
-    assert 0 <= Draws(largest, 9)(63)[0] < 1
 
 
 def test_mixup_mixes_with_samples_that_are_changed_alike():
@@ -181,17 +168,9 @@ IMAGES = np.zeros((4, 6, 8, 3), np.uint8)
         (["flip"], dataset_of(np.zeros((4, 9), np.float32)), "flip is of images.*float32 .4, 9."),
         (["cutout"], dataset_of(np.zeros((4, 9), np.int64)), "cutout is of images.*int64"),
         (["mixup"], dataset_of(np.zeros((4, 9), np.int64)), "mixup is of uint8 and float32.*int64"),
-        (
-            ["mixup"],
-            dataset_of(IMAGES, task="language_modelling"),
-            "mixup is of uint8 and float32 inputs, and .* has tokens",
-        ),
+        (["mixup"], dataset_of(IMAGES, task="language_modelling"), "float32 .*, and .* has tokens"),
         (["mixup", "flip", "mixup"], dataset_of(IMAGES), "mixup stands there twice"),
-        (
-            [{"random_crop": {"padding": 6}}],
-            dataset_of(IMAGES),
-            "mine, 6 x 8 pixels.*padding below 6",
-        ),
+        ([{"random_crop": {"padding": 6}}], dataset_of(IMAGES), "6 x 8 pixels.*padding below 6"),
     ],
 )
 def test_what_data_cannot_be_given_is_said(content, dataset, words):
@@ -213,11 +192,6 @@ CROP = RandomCrop(kind="random_crop", padding=2)
 CUTOUT = Cutout(kind="cutout", size=0.6)
 RESIZED = RandomResizedCrop(kind="random_resized_crop")
 JITTER = ColorJitter(kind="color_jitter", brightness=0.3, contrast=0.5, saturation=0.9)
-
-
-def images_of(shape, kind, number=40):
-    pixels = np.random.default_rng(0).integers(0, 256, (number, *shape), dtype=np.uint8)
-    return pixels if kind == "uint8" else (pixels / 100 - 1).astype(np.float32)
 
 
 def draws_of(number=40, seed=3):
@@ -279,26 +253,23 @@ def test_random_resized_crop_scales_a_part_bilinearly(shape, kind):
 
 def at(part, vertical, horizontal):
     """Return the bilinear value between the four pixels whose centres lie around a point."""
-    total = 0.0
     places = [np.clip(vertical - 0.5, 0, len(part) - 1)]
     places.append(np.clip(horizontal - 0.5, 0, part.shape[1] - 1))
-    for row in range(len(part)):
-        for column in range(part.shape[1]):
-            near = max(0, 1 - abs(row - places[0])) * max(0, 1 - abs(column - places[1]))
-            total = total + near * part[row, column]
-    return total
+    rows, columns = (
+        np.maximum(0, 1 - abs(np.arange(size) - place))
+        for size, place in zip(part.shape, places, strict=False)
+    )
+    return np.einsum("r,c,rcd->d", rows, columns, part)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 50), (3, 200), (1, 1)])
 def test_parts_have_the_areas_and_ratios_that_were_asked_for(height, width):
     settings = RESIZED.model_copy(update={"min_area": 0.25, "max_ratio": 1.5})
     top, left, rows, columns = crop_parts(draws_of(4000), height, width, settings)
-    assert (top >= 0).all()
-    assert (left >= 0).all()
-    assert (rows >= 1).all()
-    assert (columns >= 1).all()
-    assert (top + rows <= height).all()
-    assert (left + columns <= width).all()
+    assert min(top.min(), left.min()) >= 0
+    assert min(rows.min(), columns.min()) >= 1
+    assert (top + rows).max() <= height
+    assert (left + columns).max() <= width
     if min(height, width) < 10:  # none fits, so it is the largest of the allowed ratio
         assert set(columns) <= {min(width, round(height * 1.5))}
         return
@@ -308,8 +279,7 @@ def test_parts_have_the_areas_and_ratios_that_were_asked_for(height, width):
     shares = rows * columns / (height * width)
     assert shares.min() > 0.2
     assert height != width or abs(np.median(np.log(ratios))) < 0.1
-    assert len(set(top)) > 5
-    assert len(set(left)) > 5
+    assert min(len(set(top)), len(set(left))) > 5
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
@@ -328,11 +298,10 @@ def test_colours_change_one_after_the_other(shape, kind):
         if channels == 3:
             greys = (image @ grey_of)[..., None]
             image = greys + saturation * (image - greys)
+        near = 1e-4
         if kind == "uint8":
-            near = abs(found[index] - np.clip(image, 0, 255)).max()
-            assert near < 0.501
-        else:
-            np.testing.assert_allclose(found[index], image, atol=1e-4)
+            image, near = np.clip(image, 0, 255), 0.501
+        np.testing.assert_allclose(found[index], image, atol=near)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
@@ -348,18 +317,4 @@ def test_shares_of_a_mixup_are_of_the_beta_distribution(alpha):
     low, high = part.cdf(0.01), part.cdf(0.99)
     assert abs(inner.mean() - (high - low)) < 0.03
     assert kstest((part.cdf(spread[inner]) - low) / (high - low), "uniform").pvalue > 0.01
-    counts = np.bincount(whole(draws(1), 17), minlength=17)  # whom to mix with
-    assert len(counts) == 17
-    assert counts.min() > 200
-
-
-def test_mixing_is_the_weighted_mean():
-    shares = np.array([0, 1, 128, 255, 256], np.uint16)
-    for kind in ("uint8", "float32"):
-        images = images_of((3, 4, 2), kind, number=10)
-        found = mix(images[:5], images[5:], shares)
-        weights = (shares / 256)[:, None, None, None]
-        expected = weights * images[:5] + (1 - weights) * images[5:]
-        near = 0.501 if kind == "uint8" else 1e-5
-        np.testing.assert_allclose(found, expected, atol=near)
-        np.testing.assert_allclose(found[[0, 4]], [images[5], images[4]], atol=1e-6)
+    assert np.bincount(whole(draws(1), 17)).min() > 200  # whom to mix with

@@ -1,8 +1,6 @@
 """What users' data have wrong: one sentence each, which names the culprit."""
 
 import struct
-import subprocess
-import sys
 import zlib
 
 import pytest
@@ -167,21 +165,3 @@ def test_who_waited_reads_what_another_built_and_still_uses(tmp_path, own_store,
 
     monkeypatch.setattr(EntryLock, "try_alone", another_was_first)
     assert build_dataset(spec).class_names == ("a", "b")
-
-
-def test_two_that_write_at_once_read_it_once(tmp_path, own_store):
-    # Processes: CPython 3.11 cannot parse in two threads at once, as numpy does with a file's head.
-    spec = DatasetSpec(**table(tmp_path, ROWS * 200))
-    code = (
-        "from raybench.data.load import build_dataset\n"
-        "from raybench.spec.run import DatasetSpec\n"
-        f"spec = DatasetSpec.model_validate({spec.model_dump(mode='json')!r})\n"
-        "print(build_dataset(spec).train.inputs.sum(dtype=float))\n"
-    )
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2)]
-    said = [one.communicate() for one in both]
-    assert [one.returncode for one in both] == [0, 0], said
-    assert float(said[0][0]) == float(said[1][0])
-    assert "".join(err for _, err in said).count("reading 12,000 rows once") == 1
-    assert len(list(own_store.iterdir())) == 2, "the arrays, and their lock"

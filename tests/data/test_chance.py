@@ -53,27 +53,19 @@ def test_of_tokens_those_count_that_are_no_padding_and_samples_weigh_the_same():
 
 
 def test_numbers_are_judged_in_their_own_unit_and_their_loss_in_that_of_training():
-    dataset = classes(
-        [0.0, 1.0, 5.0],
-        [1.0, 3.0],
-        None,
-        task="regression",
-        label_scale=np.float32(10.0),
-        label_offset=np.float32(7.0),
-    )
-    assert baseline_value("rmse", dataset) == pytest.approx(10 * math.sqrt(1.0), rel=1e-5)  # mean 2
-    assert baseline_value("mean_absolute_error", dataset) == pytest.approx(
-        10.0, rel=1e-5
-    )  # median 1
+    scale = {"label_scale": np.float32(10.0), "label_offset": np.float32(7.0)}
+    dataset = classes([0.0, 1.0, 5.0], [1.0, 3.0], None, task="regression", **scale)
+    assert baseline_value("rmse", dataset) == pytest.approx(10.0, rel=1e-5), "from the mean, 2"
+    error = baseline_value("mean_absolute_error", dataset)
+    assert error == pytest.approx(10.0, rel=1e-5), "from the median, 1"
     assert baseline_value("loss", dataset) == pytest.approx(1.0, rel=1e-5)
     assert baseline_value("r2", dataset) == 0.0
 
 
 def test_of_vectors_every_output_has_its_own_answer_and_scale():
     train = np.array([[0.0, 0.0], [2.0, 4.0]], np.float32)
-    dataset = classes(
-        train, train, None, task="regression", label_scale=np.array([1.0, 10.0], np.float32)
-    )
+    scale = np.array([1.0, 10.0], np.float32)
+    dataset = classes(train, train, None, task="regression", label_scale=scale)
     assert baseline_value("rmse", dataset) == pytest.approx(math.sqrt((1 + 400) / 2), rel=1e-5)
 
 

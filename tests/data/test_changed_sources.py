@@ -53,8 +53,8 @@ def test_a_session_goes_on_with_the_data_that_it_began_with(tmp_path):
     assert seen() == 1.0
     assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, "another session's"
     assert seen() == 1.0, "what is in use is not removed"
-    build._in_use.popitem()[1].release()
-    build._in_use.popitem()[1].release()
+    for _ in range(2):
+        build._in_use.popitem()[1].release()
     for entry in store_folder().glob("npz-*/"):
         assert remove_entry(entry)
     with pytest.raises(UserError, match=r"d\.npz has changed since this command began"):
@@ -86,14 +86,9 @@ def test_weights_that_are_none_are_named(tmp_path):
         load(tmp_path / "w.npz", "npz", weight="w")
     lines = [f"{row % 7},{'ab'[row % 2]},{int(row == 3)}" for row in range(20)]
     (tmp_path / "w.csv").write_text("\n".join(["x,kind,w", *lines]))
+    sizes = {"validation_size": 0.4, "test_size": 0.4}
     with pytest.raises(UserError, match="weights of all 4 training samples of csv are 0"):
-        load(
-            *(tmp_path / "w.csv", "csv"),
-            label="kind",
-            weight="w",
-            validation_size=0.4,
-            test_size=0.4,
-        )
+        load(tmp_path / "w.csv", "csv", label="kind", weight="w", **sizes)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +113,10 @@ def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
     (tmp_path / "pictures/metadata.csv").write_text("\n".join(["file_name,age", *lines]))
     for row in range(20):
         grey(tmp_path / f"pictures/{row}.png", row)
-    asked = {
-        "d.npz": ["--label", "z", "--task", "regression"],
-        "pictures": ["--task", "regression"],
-    }
-    for data, arguments in asked.items():
+    for data, label in {"d.npz": ["--label", "z"], "pictures": []}.items():
         out = tmp_path / f"{data}.yaml"
-        assert main([str(tmp_path / data), *arguments, "--out", str(out)]) == 0
+        asked = [*label, "--task", "regression", "--out", str(out)]
+        assert main([str(tmp_path / data), *asked]) == 0
         dataset = parse_yaml(out.read_text(), "out")["dataset"]
         assert build_dataset(DatasetSpec.model_validate(dataset)).task == "regression"
 

@@ -8,7 +8,6 @@ from PIL import Image
 
 from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
-from raybench.data.sources.cut import mixed_order
 from raybench.data.store.entries import store_folder
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
@@ -54,10 +53,8 @@ def test_a_folder_with_all_splits(folder):
     assert pairs == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1)]
     assert sorted(values(found.validation)) == [50, 51]
     assert found.validation.labels.tolist() == [1, 1]
-    assert sorted(zip(values(found.test), found.test.labels.tolist(), strict=True)) == [
-        (60, 0),
-        (61, 1),
-    ]
+    pairs = sorted(zip(values(found.test), found.test.labels.tolist(), strict=True))
+    assert pairs == [(60, 0), (61, 1)]
     # Mapped, not copied: all splits are views of one file.
     assert not found.train.array.flags.owndata
     with pytest.raises(UserError, match=r"validation_size 2: .* has a split of its own for it"):
@@ -88,23 +85,12 @@ def test_one_folder_is_cut_by_seed_with_every_class_by_its_share(folder):
 
 def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tmp_path):
     classes(folder, {"a": 20, "b": 20})
-    spec = DatasetSpec(
-        name="image_folder", path=str(folder), image_size=8, class_weights="balanced"
-    )
+    keys = {"image_size": 8, "class_weights": "balanced"}
+    spec = DatasetSpec(name="image_folder", path=str(folder), **keys)
     _, found = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
     assert is_mapped(found.train.array)
     kept = list((tmp_path / "session").iterdir())
     assert [file.suffix for file in kept] == [".pin"], "the name of what is mapped, no more"
-
-
-def test_any_part_of_a_mixed_order_is_alike():
-    labels = np.repeat([0, 1, 2], [700, 200, 100])
-    order = mixed_order(labels, 1000, seed=3)
-    assert sorted(order) == list(range(1000))
-    for start in (0, 130, 777):
-        part = np.bincount(labels[order[start : start + 200]], minlength=3)
-        np.testing.assert_allclose(part, [140, 40, 20], atol=1)
-    assert (mixed_order(None, 9, seed=1) != np.arange(9)).any()
 
 
 def test_nested_folders_and_other_files(folder, capsys):
@@ -130,9 +116,8 @@ def test_metadata_tells_labels_and_targets(folder, capsys):
     assert found.class_names == ("0", "1")
     for split in (found.train, found.validation, found.test):
         assert [value % 2 for value in values(split)] == split.labels.tolist()
-    assert "1 images that no metadata.csv lists are left out, such as images/8.png" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "1 images that no metadata.csv lists are left out, such as images/8.png" in said
     scaled = load(folder, label="weight")
     assert (scaled.task, scaled.num_classes) == ("regression", None)
     own = scaled.train.labels * scaled.label_scale + scaled.label_offset

@@ -9,18 +9,7 @@ import pytest
 from PIL import Image
 
 from raybench.data.sources import images
-from raybench.data.sources.images import (
-    ImageError,
-    ImageForm,
-    Picture,
-    decode,
-    decode_images,
-    fit,
-    form_of,
-    huge_images_refused,
-    probe,
-    read_head,
-)
+from raybench.data.sources.images import ImageError, ImageForm, Picture, decode, decode_images
 from raybench.data.store.build import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -39,10 +28,6 @@ def form(**changes):
     return ImageForm(**(known | changes))
 
 
-def with_alpha():
-    return Image.new("RGBA", (6, 4), (*RED, 128))
-
-
 def palette():
     image = Image.new("P", (6, 4), 1)
     image.putpalette([0, 0, 0, *RED])
@@ -53,7 +38,7 @@ def palette():
     ("image", "kind"),
     [
         (Image.new("RGB", (6, 4), RED), "PNG"),
-        (with_alpha(), "PNG"),
+        (Image.new("RGBA", (6, 4), (*RED, 128)), "PNG"),
         (palette(), "PNG"),
         (palette(), "GIF"),
         (Image.new("RGB", (6, 4), RED), "BMP"),
@@ -92,7 +77,7 @@ def test_an_image_stands_as_its_camera_noted():
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter to the right
     turned = content(Image.fromarray(pixels), exif=exif)
-    head = read_head(turned, "x")
+    head = images.read_head(turned, "x")
     assert (head.width, head.height) == (4, 6)
     found = decode(turned, form(height=6, width=4, channels=1))
     np.testing.assert_array_equal(found[..., 0], np.rot90(pixels, -1))
@@ -101,24 +86,24 @@ def test_an_image_stands_as_its_camera_noted():
 def test_scaling_averages_over_all_pixels_and_cuts_the_middle_out():
     stripes = np.zeros((8, 16, 3), np.uint8)
     stripes[:, ::2] = 200
-    small = fit(stripes, form(height=4, width=4, is_scaled=True))
+    small = images.fit(stripes, form(height=4, width=4, is_scaled=True))
     np.testing.assert_allclose(small, 100, atol=8)  # one pixel of two would be 0 or 200
     sides = np.zeros((8, 16, 1), np.uint8)
     sides[:, 4:12] = 255
     square = form(height=4, width=4, channels=1, is_scaled=True, resize="crop")
-    assert fit(sides, square).min() > 200, "stretched, its sides would be 0"
+    assert images.fit(sides, square).min() > 200, "stretched, its sides would be 0"
 
 
 def test_the_form_is_told_by_the_first_images():
     heads = [
-        read_head(content(Image.new(mode, size)), name)
+        images.read_head(content(Image.new(mode, size)), name)
         for mode, size, name in (("L", (6, 4), "a"), ("RGB", (5, 5), "b"))
     ]
     spec = DatasetSpec(name="image_folder", path="x")
-    assert form_of(spec, heads).shape == (4, 6, 3), "one with colours is enough"
-    assert form_of(spec, heads[:1]).shape == (4, 6, 1)
+    assert images.form_of(spec, heads).shape == (4, 6, 3), "one with colours is enough"
+    assert images.form_of(spec, heads[:1]).shape == (4, 6, 1)
     asked = spec.model_copy(update={"image_size": 9, "channels": 1})
-    assert form_of(asked, heads).shape == (9, 9, 1)
+    assert images.form_of(asked, heads).shape == (9, 9, 1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +119,7 @@ def test_the_form_is_told_by_the_first_images():
     ],
 )
 def test_what_is_wrong_with_an_image_is_said(bytes_of, message):
-    with huge_images_refused(), pytest.raises(ImageError, match=message):
+    with images.huge_images_refused(), pytest.raises(ImageError, match=message):
         decode(bytes_of(), form())
 
 
@@ -152,14 +137,8 @@ def pictures(number, broken=()):
 
 
 def decoded(folder, number, broken=()):
-    decode_images(
-        Writer(folder, "dataset toy"),
-        "images",
-        pictures(number, broken),
-        number=number,
-        form=form(),
-        seconds_each=1,
-    )
+    writer = Writer(folder, "dataset toy")
+    decode_images(writer, "images", pictures(number, broken), number, form(), seconds_each=1)
 
 
 def test_every_image_is_written_to_its_row(tmp_path):
@@ -192,8 +171,8 @@ def test_decoding_ends_early_where_most_are_broken(tmp_path):
 def test_a_probe_looks_past_broken_images():
     spec = DatasetSpec(name="image_folder", path="x")
     began = time.perf_counter()
-    found, seconds = probe(list(pictures(40, broken=(0, 2))), spec)
+    found, seconds = images.probe(list(pictures(40, broken=(0, 2))), spec)
     assert found.shape == (4, 6, 3)
     assert 0 < seconds <= time.perf_counter() - began
     with pytest.raises(UserError, match="image 0 is no image"):
-        probe(list(pictures(4, broken=range(4))), spec)
+        images.probe(list(pictures(4, broken=range(4))), spec)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.data import load
-from raybench.data.dataset import Dataset, Split, batches, epoch_order, worker_share
+from raybench.data.dataset import Dataset, Split, all_arrays, batches, epoch_order, worker_share
 from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -47,10 +47,9 @@ def test_splits_are_a_function_of_the_split_seed(name):
     second = load_dataset(spec)
     other = load_dataset(spec.model_copy(update={"split_seed": 1}))
     assert first is not second
-    for part in ("train", "validation", "test"):
-        np.testing.assert_array_equal(getattr(first, part).inputs, getattr(second, part).inputs)
-        np.testing.assert_array_equal(getattr(first, part).labels, getattr(second, part).labels)
-        assert (getattr(first, part).inputs != getattr(other, part).inputs).any()
+    for part, array in all_arrays(first).items():
+        np.testing.assert_array_equal(array, all_arrays(second)[part])
+        assert (array != all_arrays(other)[part]).any()
 
 
 def test_validation_size_moves_neither_test_nor_order():
@@ -72,9 +71,8 @@ def test_limit_keeps_the_first_and_repeat_copies_nothing():
 
 
 def test_synthetic_has_the_shape_and_sizes_asked_for():
-    dataset = load_dataset(
-        DatasetSpec(name="synthetic", shape=[6, 5, 3], num_classes=4, num_samples=40)
-    )
+    keys = {"shape": [6, 5, 3], "num_classes": 4, "num_samples": 40}
+    dataset = load_dataset(DatasetSpec(name="synthetic", **keys))
     assert dataset.input_shape == (6, 5, 3)
     assert [len(s) for s in (dataset.train, dataset.validation, dataset.test)] == [40, 10, 10]
     assert dataset.train.inputs.dtype == np.uint8
@@ -172,9 +170,8 @@ def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
 @pytest.mark.parametrize("size", [1, 2, 5, 7, 8, 64])
 def test_shares_of_all_ranks_are_the_batch(size, num_workers):
     batch = epoch_order(size, seed=0, epoch=0)
-    shares = [
-        worker_share(batch, rank=rank, num_workers=num_workers) for rank in range(num_workers)
-    ]
+    ranks = range(num_workers)
+    shares = [worker_share(batch, rank=rank, num_workers=num_workers) for rank in ranks]
     np.testing.assert_array_equal(np.concatenate(shares), batch)
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1

@@ -7,9 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from raybench.commands.init import main
-from raybench.data.inspect import find
 from raybench.data.load import build_dataset
-from raybench.data.sources.table import MemoryTable
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -24,15 +22,6 @@ def load(path, name="csv", **keys):
 def write(path, head, lines, end="\n"):
     path.write_bytes((end.join([head, *lines]) + end).encode())
     return path
-
-
-def test_lists_of_numbers_are_told_from_images_unread():
-    class Unread(MemoryTable):
-        def batches(self, columns):
-            raise AssertionError(columns)
-
-    table = pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))})
-    assert not find._is_image(Unread(table, "t"), "vector")
 
 
 def test_a_blank_among_numbers_is_a_missing_one(tmp_path):

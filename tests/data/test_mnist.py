@@ -30,7 +30,7 @@ def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def _idx(array: np.ndarray) -> bytes:
+def idx_bytes(array: np.ndarray) -> bytes:
     header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     return header + array.tobytes()
 
@@ -38,10 +38,9 @@ def _idx(array: np.ndarray) -> bytes:
 def _write_idx(folder: Path, *, compressed: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in zip(IDX_FILES, [one for pair in _pairs() for one in pair], strict=True):
-        if compressed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(array)))
-        else:
-            (folder / name).write_bytes(_idx(array))
+        content = idx_bytes(array)
+        end, content = (".gz", gzip.compress(content)) if compressed else ("", content)
+        (folder / f"{name}{end}").write_bytes(content)
 
 
 def _write_npz(folder: Path) -> None:
@@ -107,7 +106,7 @@ def test_a_damaged_idx_file_is_named(folder, compressed, damage):
 
 def test_labels_that_do_not_match_the_images_are_refused(folder):
     _write_idx(folder, compressed=False)
-    (folder / "train-labels-idx1-ubyte").write_bytes(_idx(np.zeros(39, np.uint8)))
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(39, np.uint8)))
     with pytest.raises(UserError, match=r"40 images, but .* 39 labels"):
         load_mnist(SPEC)
 
@@ -131,9 +130,8 @@ def test_the_cache_folder_is_read(cache):
 
 def test_without_network_the_message_says_what_to_provide(cache, monkeypatch):
     monkeypatch.setattr(mnist, "URL", "http://127.0.0.1:9/mnist.npz")
-    with pytest.raises(
-        UserError, match=r"could not be downloaded .* set RAYBENCH_DATA to a folder"
-    ):
+    sentence = r"could not be downloaded .* set RAYBENCH_DATA to a folder"
+    with pytest.raises(UserError, match=sentence):
         load_mnist(SPEC)
 
 

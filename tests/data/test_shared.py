@@ -9,32 +9,28 @@ import numpy as np
 import pytest
 
 from raybench.data import shared
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset, Split, all_arrays
+from raybench.data.memory import is_mapped
 from raybench.data.shared import open_shared, share, shared_key
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 from tests.factories import start_python
 
-PARTS = ("train", "validation", "test")
-
 
 def dataset(size=64):
     rng = np.random.default_rng(0)
 
-    def one(count, kind):
-        inputs = rng.integers(0, 256, (count, 8, 8, 1)).astype(kind)
-        return Split(inputs, rng.integers(0, 10, count))
+    def one():
+        inputs = rng.integers(0, 256, (size, 8, 8, 1), dtype=np.uint8)
+        return Split(inputs, rng.integers(0, 10, size))
 
-    kinds = (np.uint8, np.uint8, np.uint8)
-    train, validation, test = (one(size, kind) for kind in kinds)
-    return Dataset("own", 10, train=train, validation=validation, test=test, repeat=3)
+    return Dataset("own", 10, train=one(), validation=one(), test=one(), repeat=3)
 
 
 def assert_equal(found, wanted):
     assert (found.name, found.num_classes, found.repeat) == ("own", 10, 3)
-    for part in PARTS:
-        np.testing.assert_array_equal(getattr(found, part).inputs, getattr(wanted, part).inputs)
-        np.testing.assert_array_equal(getattr(found, part).labels, getattr(wanted, part).labels)
+    for name, array in all_arrays(wanted).items():
+        np.testing.assert_array_equal(all_arrays(found)[name], array)
 
 
 def never():
@@ -47,11 +43,10 @@ def in_new_process(code, folder):
         import os, sys, time
         import numpy as np
         from pathlib import Path
-        from raybench.data import shared
         from raybench.data.dataset import Dataset, Split
         from raybench.data.shared import open_shared
         folder = Path({str(folder)!r})
-        def dataset(count=20000):
+        def dataset(count):
             split = Split(np.ones((count, 28, 28, 1), np.uint8), np.zeros(count, np.int64))
             return Dataset("own", 10, train=split, validation=split, test=split)
         """
@@ -64,7 +59,9 @@ def test_what_is_shared_is_what_was_built(tmp_path):
     assert_equal(open_shared(tmp_path / "a", never), wanted)
     share(wanted, tmp_path / "b")
     share(dataset(3), tmp_path / "b")  # is there already
-    assert_equal(open_shared(tmp_path / "b", never), wanted)
+    found = open_shared(tmp_path / "b", never)
+    assert_equal(found, wanted)
+    assert is_mapped(found.train.array), "processes have the pages in common"
 
 
 def test_arrays_of_any_layout_come_back_in_rows(tmp_path):
@@ -88,19 +85,6 @@ def test_torch_takes_the_arrays_without_a_copy_or_a_warning(tmp_path):
     np.testing.assert_array_equal(tensor.numpy(), dataset().train.inputs)
 
 
-def test_tensorflow_takes_the_arrays(tmp_path, tensorflow_on_one_thread):
-    tf = pytest.importorskip("tensorflow")
-    found, wanted = open_shared(tmp_path / "x", dataset), dataset()
-    for array, values in (
-        (found.train.inputs, wanted.train.inputs),
-        (found.train.labels, wanted.train.labels),
-    ):
-        np.testing.assert_array_equal(tf.constant(array).numpy(), values)
-        mapped = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        np.testing.assert_array_equal(mapped.numpy(), values)
-        np.testing.assert_array_equal(mapped[3:9].numpy(), values[3:9])
-
-
 def test_processes_that_ask_at_once_build_once(tmp_path):
     code = """
         def build():
@@ -117,41 +101,6 @@ def test_processes_that_ask_at_once_build_once(tmp_path):
         process.stdin.flush()
     assert [process.communicate()[0].strip() for process in processes] == ["100"] * 3
     assert (tmp_path / "built").read_text() == "x"
-
-
-MEMORY = """
-    found = open_shared(folder, dataset)
-    total = sum(int(part.inputs.sum()) for part in (found.train, found.validation, found.test))
-    print("ready", flush=True)
-    sys.stdin.readline()
-    sizes, wanted = {}, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first = line.split()[0]
-        if "-" in first:
-            wanted = str(folder) in line
-        elif wanted and line.endswith("kB"):
-            sizes[first[:-1]] = sizes.get(first[:-1], 0) + int(line.split()[1])
-    print(total, sizes["Rss"], sizes["Private_Dirty"] + sizes["Private_Clean"], sizes["Pss"])
-    """
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="reads Linux's own counts")
-def test_two_processes_hold_the_pages_once(tmp_path):
-    processes = [in_new_process(MEMORY, tmp_path / "data") for _ in range(2)]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:  # one after the other: both have read everything, none has ended
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        total, resident, private, proportional = map(int, process.stdout.readline().split())
-        kilobytes = 3 * 20000 * 28 * 28 // 1024
-        assert total == 3 * 20000 * 28 * 28
-        if process is processes[0]:
-            assert resident >= kilobytes
-            assert private < 0.05 * kilobytes
-            assert proportional < 0.6 * kilobytes
-    for process in processes:
-        process.communicate()
 
 
 def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
@@ -209,14 +158,14 @@ def test_a_split_on_demand_that_is_another_in_every_process_is_refused(tmp_path)
     (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
     changed = wanted.train.labels.copy()
     changed[7] += 1
-    for labels in (wanted.train.labels, changed):
+
+    def opened(labels):
         train = Split(Read(tmp_path / "raw"), labels)
-        build = lambda train=train: replace(wanted, train=train)  # noqa: E731
-        if labels is changed:
-            with pytest.raises(UserError, match=r"labels of the train split .* spec.split_seed"):
-                open_shared(tmp_path / "x", build)
-        else:
-            open_shared(tmp_path / "x", build)
+        return open_shared(tmp_path / "x", lambda: replace(wanted, train=train))
+
+    opened(wanted.train.labels)
+    with pytest.raises(UserError, match=r"labels of the train split .* spec.split_seed"):
+        opened(changed)
 
 
 def test_the_key_is_of_the_data_alone():

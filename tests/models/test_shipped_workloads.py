@@ -78,10 +78,10 @@ def test_data_that_a_workload_cannot_take_are_refused(name, changes, message):
     assert "\n" not in str(caught.value)
 
 
-def dataset(inputs: np.ndarray, labels: np.ndarray, **content: object) -> Dataset:
+def dataset(inputs, labels, num_classes=3, **content):
     """The same six samples in all splits; a vocabulary is told or not."""
     split = Split(inputs, labels)
-    return Dataset("own", train=split, validation=split, test=split, **content)  # type: ignore[arg-type]
+    return Dataset("own", num_classes, split, split, split, **content)
 
 
 OF_TOKENS = DataShape(input_shape=(4,), num_outputs=3, kind="tokens")
@@ -94,25 +94,22 @@ CLASSES = np.arange(6) % 3
     ("given", "expected"),
     [
         (
-            dataset(np.zeros((6, 8, 8, 3), np.uint8), CLASSES, num_classes=3),
+            dataset(np.zeros((6, 8, 8, 3), np.uint8), CLASSES),
             DataShape(input_shape=(8, 8, 3), num_outputs=3, kind="pixels"),
         ),
         (
-            dataset(FLOATS, FLOATS[:, :2], num_classes=None, task="regression"),
+            dataset(FLOATS, FLOATS[:, :2], None, task="regression"),
             DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers"),
         ),
-        (dataset(IDS, CLASSES, num_classes=3), replace(OF_TOKENS, vocabulary_size=24)),
+        (dataset(IDS, CLASSES), replace(OF_TOKENS, vocabulary_size=24)),
+        (dataset(IDS, CLASSES, vocabulary=("a",) * 30), replace(OF_TOKENS, vocabulary_size=30)),
         (
-            dataset(IDS, CLASSES, num_classes=3, vocabulary=tuple(map(str, range(30)))),
-            replace(OF_TOKENS, vocabulary_size=30),
-        ),
-        (
-            dataset(IDS, IDS, num_classes=40, task="language_modelling"),
+            dataset(IDS, IDS, 40, task="language_modelling"),
             replace(OF_TOKENS, num_outputs=40, task="language_modelling", vocabulary_size=40),
         ),
         (
-            dataset({"ids": IDS, "age": np.zeros((6, 1), np.float32)}, CLASSES, num_classes=3),
-            DataShape(input_shape={"ids": (4,), "age": (1,)}, num_outputs=3),
+            dataset({"ids": IDS, "age": FLOATS}, CLASSES),
+            DataShape(input_shape={"ids": (4,), "age": (5,)}, num_outputs=3),
         ),
     ],
     ids=["pictures", "table", "texts", "texts of a vocabulary", "language", "by name"],

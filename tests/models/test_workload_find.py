@@ -3,6 +3,7 @@ import textwrap
 
 import pytest
 
+from raybench.data import load
 from raybench.models import find
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
@@ -44,23 +45,6 @@ MODULE = """
     class Layers(LayerWorkload):
         name, input_shape, num_classes, layers = "layers", (3,), 2, (Dense(2),)
 
-    class NoShape(Workload):
-        name, num_classes = "no_shape", 2
-
-    class NoLayers(LayerWorkload):
-        name, input_shape, num_classes = "no_layers", (3,), 2
-
-    class WantsArguments(Full):
-        def __init__(self, size):
-            self.size = size
-
-    class WrongDataset(Full):
-        def load_dataset(self, spec):
-            return [1, 2]
-
-    class OtherShape(Full):
-        input_shape = (4,)
-
     class OwnLoss(Full):
         def torch_loss(self, outputs, labels):
             return labels
@@ -81,13 +65,12 @@ def shape(input_shape, num_outputs, **more):
 def beside_the_user(tmp_path, monkeypatch):
     """A module in the current directory, and no trace of it afterwards."""
     (tmp_path / "users_own.py").write_text(textwrap.dedent(MODULE))
-    (tmp_path / "users_syntax.py").write_text("def (\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield
     find._own_data.clear()
-    for name in ("users_own", "users_syntax"):
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.startswith("users_")]:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize("name", ["Full", "Layers"])
@@ -101,14 +84,9 @@ def test_a_users_workload_is_found_in_the_current_directory(name):
     [
         ("mnist_smal", r"Unknown workload 'mnist_smal'; did you mean 'mnist_small'\?"),
         ("zzz", "module:Class"),
-        ("no_such_module:Net", "module 'no_such_module' cannot be imported"),
-        ("users_syntax:Net", "cannot be imported .SyntaxError"),
         (":Net", "cannot be imported"),
         ("users_own:Missing", "module 'users_own' has no class 'Missing'"),
         ("users_own:NotAWorkload", "must be a subclass of raybench.Workload"),
-        ("users_own:NoShape", "needs the attribute input_shape"),
-        ("users_own:NoLayers", "needs the attribute layers"),
-        ("users_own:WantsArguments", "WantsArguments needs model.size: set it under fixed.model"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
@@ -138,9 +116,8 @@ def test_a_task_of_ones_own_needs_data_of_it():
     assert own_loss.task == "classification", "its loss makes of the labels what it likes"
     by_name = find_workload("users_own:ByName", shape({"a": (3,), "b": ()}, 2, task="regression"))
     assert not hasattr(by_name, "num_classes")
-    with pytest.raises(
-        UserError, match=r"takes inputs of shape a \(3,\), b \(\), the dataset has a"
-    ):
+    sentence = r"takes inputs of shape a \(3,\), b \(\), the dataset has a"
+    with pytest.raises(UserError, match=sentence):
         find_workload("users_own:ByName", shape({"a": (4,)}, 2, task="regression"))
     assert find_workload("mlp", shape((3,), 4, task="regression")).task == "regression"
 
@@ -155,37 +132,15 @@ def test_require_framework():
         require_framework(find_workload("cnn7"), framework)
 
 
-def test_the_workloads_own_dataset_is_limited_repeated_and_kept():
-    spec = DatasetSpec(name="workload", limit=6, repeat=2)
-    workload, dataset = load_workload_dataset("users_own:Full", spec)
-    assert workload.name == "full"
-    assert dataset.num_train_samples == 12
-    assert load_workload_dataset("users_own:Full", spec)[1] is dataset
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mnist_small", "has no load_dataset, so it cannot run with dataset 'workload'"),
-        ("users_own:WrongDataset", "must return a raybench Dataset, not list"),
-        ("users_own:OtherShape", r"takes inputs of shape \(4,\)"),
-    ],
-)
-def test_a_workload_without_usable_data_is_refused(name, message):
-    with pytest.raises(UserError, match=message):
-        load_workload_dataset(name, DatasetSpec(name="workload"))
-
-
 def test_a_workload_takes_its_settings_and_keeps_its_data():
     spec = DatasetSpec(name="workload")
     workload, dataset = load_workload_dataset("users_own:Set", spec, {"width": 9})
     assert workload.build_torch() == "9 0.0"
     other, same = load_workload_dataset("users_own:Set", spec, {"dropout": 0.5})
     assert (other.build_torch(), same is dataset) == ("4 0.5", True)
-    with pytest.raises(UserError, match=r"model.widht: workload users_own:Set has no .* 'width'"):
-        find_workload("users_own:Set", model={"widht": 9})
-    with pytest.raises(UserError, match="its constructor takes nothing"):
-        find_workload("mnist_small", model={"width": 9})
+    for name in ("users_own:Set", "mnist_small"):
+        with pytest.raises(UserError, match=rf"model.widht: workload {name} has no such setting"):
+            find_workload(name, model={"widht": 9})
 
 
 def test_settings_of_the_data_are_what_load_dataset_takes(tmp_path):
@@ -223,11 +178,9 @@ def test_a_search_judges_all_by_the_same_rows():
 @pytest.fixture
 def own(tmp_path):
     """Write a module of the user's with one class, and return the class's name."""
-    names = []
 
     def write(body, *, head="", base="Workload"):
-        name = f"users_file_{len(names)}"
-        names.append(name)
+        name = f"users_file_{len(list(tmp_path.glob('users_file_*')))}"
         text = f"""
 import sys
 import numpy as np
@@ -242,9 +195,7 @@ class Net({base}):
         (tmp_path / f"{name}.py").write_text(text)
         return f"{name}:Net"
 
-    yield write
-    for name in names:
-        sys.modules.pop(name, None)
+    return write
 
 
 def refused(function, *arguments):
@@ -271,16 +222,13 @@ def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path)
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]"),
-        ("def __init__(self):\n    sys.exit(5)", "sys.exit(5)"),
-        ("def __init__(self):\n    self.missing", "AttributeError"),
-        ("def __init__(self):\n    raise KeyError", "line 11: KeyError)."),
-        ("def __init__(self):\n    raise OSError('x' * 9999 + ' why')", "xxx why)."),
+        ("raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]"),
+        ("raise KeyError", "line 11: KeyError)."),
+        ("raise OSError('x' * 9999 + ' why')", "xxx why)."),
     ],
-    ids=lambda value: None,
 )
 def test_what_a_users_init_raises(own, body, words):
-    error = refused(find_workload, own(body))
+    error = refused(find_workload, own(f"def __init__(self):\n    {body}"))
     assert "Net() failed (" in str(error)
     assert words in str(error)
     assert len(str(error)) < 600
@@ -291,8 +239,6 @@ def test_what_a_users_init_raises(own, body, words):
     ("head", "words"),
     [
         ("sys.exit(5)", "line 7: sys.exit(5)"),
-        ("1 / 0", "line 7: ZeroDivisionError: division by zero"),
-        ("import nowhere_at_all", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m"),
     ],
 )
@@ -310,8 +256,7 @@ def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("num_classes = 'ten'", "num_classes must be a whole number from 1 (found 'ten')"),
-        ("num_classes = 2.0", "attribute num_classes"),
+        ("num_classes = 2.0", "num_classes must be a whole number from 1 (found 2.0)"),
         ("input_shape = '28'", "attribute input_shape must be a tuple of whole numbers"),
         ("input_shape = ()", "attribute input_shape"),
         ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
@@ -330,20 +275,22 @@ def test_attributes_of_a_wrong_kind(own, body, words):
 
 
 @pytest.mark.parametrize(
-    ("layers", "words"),
+    ("body", "words"),
     [
-        ("Dense(2)", "attribute layers must be a tuple of layers"),
-        ("(Dense,)", "attribute layers"),
-        ("(Dense(0),)", "units cannot be"),
-        ("(Dropout(1.5), Dense(2))", "rate cannot be"),
-        ("(Conv(3, padding='full'), Dense(2))", "padding cannot be"),
-        ("(Dense(7),)", "its last layer gives (7,) for a sample; end its layers with Dense(2)"),
-        ("(Dense(10**12), Dense(2))", "has 6,000,000,000,002 parameters and needs"),
+        ("layers = Dense(2)", "attribute layers must be a tuple of layers"),
+        ("layers = (Dense,)", "attribute layers"),
+        ("layers = (Dense(0),)", "units cannot be"),
+        ("layers = (Dropout(1.5), Dense(2))", "rate cannot be"),
+        ("layers = (Conv(3, padding='full'), Dense(2))", "padding cannot be"),
+        ("layers = (Dense(7),)", "its last layer gives (7,) for a sample; end its layers with D"),
+        ("layers = (Dense(10**12), Dense(2))", "has 6,000,000,000,002 parameters and needs"),
+        ("pass", "Net needs the attribute layers"),
+        ("del input_shape", "Net needs the attribute input_shape"),
+        ("def __init__(self, size): pass", " needs model.size: set it under fixed.model"),
     ],
 )
-def test_layers_of_a_wrong_kind(own, layers, words):
-    sentence = str(refused(find_workload, own(f"layers = {layers}", base="LayerWorkload")))
-    assert words in sentence
+def test_layers_of_a_wrong_kind_or_what_is_lacking(own, body, words):
+    assert words in str(refused(find_workload, own(body, base="LayerWorkload")))
 
 
 def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
@@ -371,7 +318,7 @@ def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
 def test_shipped_data_are_shared_by_all_workloads(tmp_path):
     spec = DatasetSpec(name="digits", limit=20)
     first, dataset = load_workload_dataset("deep_mlp", spec, shared=tmp_path)
-    find._load_shared.cache_clear()
+    load._load.cache_clear()
     again = load_workload_dataset("mnist_small", spec, shared=tmp_path)[1]
     assert first.input_shape == (8, 8, 1)
     assert len(list(tmp_path.glob("digits-*/dataset.json"))) == 1

@@ -1,6 +1,5 @@
 """What `raybench init` sees of data before anything trains: kind, classes, sizes, oddities."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -34,8 +33,10 @@ class Seen:
     """Comments on keys of `dataset`."""
 
 
-def class_lines(names: Sequence[str], counts: Array) -> list[str]:
-    """Return how many samples each class has, the most frequent first."""
+def class_lines(begin: str, names: Sequence[str], labels: Array) -> list[str]:
+    """Return how many samples each class has, the most frequent first, and how evenly they are
+    spread over the classes."""
+    counts = np.bincount(labels, minlength=len(names))
     order = np.argsort(-counts, kind="stable")
     left_out = len(order) - MOST_CLASSES
     first = len(order) if left_out <= 1 else MOST_CLASSES - 2
@@ -48,20 +49,15 @@ def class_lines(names: Sequence[str], counts: Array) -> list[str]:
     ]
     if left_out > 1:
         lines.insert(first, f"  ... {left_out:,} classes between them")
-    return lines
-
-
-def balance_line(names: Sequence[str], counts: Array) -> str:
-    """Return a sentence on how evenly samples are spread over the classes."""
     most, least = int(counts.argmax()), int(counts.argmin())
     ratio = counts[most] / max(1, counts[least])
-    share = 100 * counts[most] / counts.sum()
-    begin = f"always answering '{names[most]}' is right for {share:.1f} %"
+    balance = f"'{names[most]}' is {ratio:.3g} times as frequent as '{names[least]}'"
     if ratio < 1.5:
-        return f"{begin}; the classes are about equally frequent."
-    return f"{begin}; '{names[most]}' is {ratio:.3g} times as frequent as '{names[least]}'" + (
-        "." if ratio < 10 else ": class_weights: balanced would make up for it."
-    )
+        balance = "the classes are about equally frequent"
+    elif ratio >= 10:
+        balance += ": class_weights: balanced would make up for it"
+    always = f"always answering '{names[most]}' is right for {shares[most]:.1f} %"
+    return [begin, *lines, f"{always}; {balance}."]
 
 
 def number_line(column: str, values: Array) -> str:
@@ -85,23 +81,21 @@ def see_sizes(
     Where they have several sizes, `content` gets the key `image_size`. `total`: all images there
     are, of which `pictures` are some.
     """
-    heads: list[images.ImageHead] = []
+    found = []
     with images.huge_images_refused():
         for picture in pictures:
             try:
-                heads.append(images.read_head(picture.content, picture.name))
+                head = images.read_head(picture.content, picture.name)
             except images.ImageError as error:
                 raise error.about(picture.name) from error
-    sizes = Counter((head.width, head.height) for head in heads)
-    if len(sizes) == 1:
-        ((width, height),) = sizes
-        line = f"All of {len(heads):,} that were looked at have {width} x {height} pixels."
-    else:
-        middle = np.median([min(size) for size in sizes.elements()])
+            found.append((head.width, head.height))
+    widths, heights = np.transpose(found)
+    line = f"All of {len(found):,} that were looked at have {widths[0]} x {heights[0]} pixels."
+    if len(set(found)) > 1:
+        middle = np.median(np.minimum(widths, heights))
         content["image_size"] = max((size for size in SIZES if size <= middle), default=SIZES[0])
-        widths, heights = zip(*sizes, strict=True)
         line = (
-            f"{len(sizes):,} sizes among {len(heads):,} that were looked at: {min(widths)} to "
+            f"{len(set(found)):,} sizes among {len(found):,} that were looked at: {min(widths)} to "
             f"{max(widths)} pixels wide, {min(heights)} to {max(heights)} high."
         )
     form, seconds = images.probe(pictures, DatasetSpec.model_validate(content))

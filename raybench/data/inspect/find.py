@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.data.dataset import Dataset
-from raybench.data.inputs import Rows
-from raybench.data.inspect import Seen, balance_line, class_lines, number_line, see_sizes
+from raybench.data.inspect import Seen, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
 from raybench.data.sources import folders, images, texts
@@ -34,7 +33,7 @@ from raybench.data.sources.tables import (
     require_image_column,
     with_default_columns,
 )
-from raybench.data.store.build import list_files
+from raybench.data.store.build import file_at, list_files
 from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError
@@ -56,13 +55,19 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
         tables = open_tables(name, str(path))
         content |= _tell_columns(tables["train"], label, task)
     spec = DatasetSpec.model_validate(content)
-    lines = [_size_line(path, tables)]
+    files = [file_at(path)] if path.is_file() else list_files(path)
+    size, columns = size_in_words(sum(file.size for file in files)), tables["train"].schema.names
+    rows = ", ".join(
+        f"{table.num_rows:,} rows" + ("" if split == "train" else f" for {split}")
+        for split, table in tables.items()
+    )
+    lines = [f"{path}: {rows}, {len(columns)} columns, {size}."]
     if spec.image is not None:
         return _see_images(spec, content, tables, lines)
     said: list[str] = []
     labels, members, inputs = prepare(spec, tables, said.append)
     num_train = len(members[0].rows)
-    lines += [*_label_lines(str(spec.label), labels, members[0].rows), _split_line(members)]
+    lines += _label_lines(str(spec.label), labels, members)
     notes = {}
     if isinstance(inputs, texts.Tokens):
         lengths = inputs.lengths
@@ -111,36 +116,18 @@ def _content(name: str, path: Path, label: str | None, task: Task | None) -> dic
     return {key: value for key, value in content.items() if value is not None}
 
 
-def _size_line(path: Path, tables: Tables) -> str:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    size = size_in_words(sum(file.stat().st_size for file in files))
-    columns = len(tables["train"].schema.names)
-    rows = ", ".join(
-        f"{table.num_rows:,} rows" + ("" if split == "train" else f" for {split}")
-        for split, table in tables.items()
-    )
-    return f"{path}: {rows}, {columns} columns, {size}."
-
-
-def _label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
-    """Return what the labels of the training rows are."""
-    values = labels.values["train"][rows]
-    names = labels.class_names
-    if not names:
-        return [number_line(label, values)]
-    counts = np.bincount(values, minlength=len(names))
+def _label_lines(label: str, labels: Labels, members: list[Member]) -> list[str]:
+    """Return what the labels of the training rows are, and how many rows the splits have."""
+    train, names = members[0], labels.class_names
+    values = labels.values["train"][train.rows]
     begin = f"label {label}: {len(names)} classes (of the training rows):"
-    return [begin, *class_lines(names, counts), balance_line(names, counts)]
-
-
-def _split_line(members: list[Member]) -> str:
+    lines = class_lines(begin, names, values) if names else [number_line(label, values)]
     uses = ("to train on", "for validation", "for the test")
     parts = [
-        f"{len(member.rows):,} {use}"
-        + (" (a file of its own)" if member.table is not members[0].table else "")
-        for member, use in zip(members, uses, strict=True)
+        f"{len(one.rows):,} {use}{'' if one.table is train.table else ' (a file of its own)'}"
+        for one, use in zip(members, uses, strict=True)
     ]
-    return f"Rows: {', '.join(parts)}."
+    return [*lines, f"Rows: {', '.join(parts)}."]
 
 
 def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
@@ -177,12 +164,7 @@ def _see_images(
         dataset=content,
         task=labels.task,
         num_train=len(members[0].rows),
-        lines=[
-            *lines,
-            *_label_lines(spec.label, labels, members[0].rows),
-            _split_line(members),
-            *sizes,
-        ],
+        lines=[*lines, *_label_lines(spec.label, labels, members), *sizes],
         input_shape=shape,
     )
 
@@ -300,9 +282,7 @@ def kind_of(path: Path) -> str:
         raise UserError(f"{path} is an empty folder; name one that holds data.")
     if path.is_dir() and any(map(images.is_image, names)):
         return "image_folder"
-    endings = {"parquet": ENDINGS["parquet"], "csv": ENDINGS["csv"]}
-    endings |= {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}
-    for kind, known in endings.items():
+    for kind, known in (ENDINGS | {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}).items():
         if any(name.lower().endswith(known) for name in names):
             return kind
     raise UserError(
@@ -321,9 +301,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
     if dataset.task == "classification":
         assert dataset.num_classes is not None
         names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
-        counts = np.bincount(train.labels, minlength=len(names))
-        lines += [f"{len(names)} classes:", *class_lines(names, counts)]
-        lines.append(balance_line(names, counts))
+        lines += class_lines(f"{len(names)} classes:", names, train.labels)
     elif dataset.task == "regression" and train.labels.ndim == 1:
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         offset = 0.0 if dataset.label_offset is None else dataset.label_offset
@@ -343,9 +321,8 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 def _see_text(path: Path, task: Task | None) -> Seen:
     if is_of_classes(DatasetSpec(name="text", path=str(path), task=task)):
-        folder = {"name": "text", "path": str(path)}
-        asked = DatasetSpec.model_validate(folder | {"task": "classification"})
-        seen = see_dataset(build_dataset(asked), folder)
+        asked = DatasetSpec(name="text", path=str(path), task="classification")
+        seen = see_dataset(build_dataset(asked), _content("text", path, None, None))
         lines = [f"{path}: a folder of texts for each class.", *seen.lines]
         return replace(seen, kind="texts", lines=lines)
     content = _content("text", path, None, task)
@@ -353,17 +330,17 @@ def _see_text(path: Path, task: Task | None) -> Seen:
     by_split = texts.running_texts(path)
     total = sum(map(len, by_split.values()))
     different = len(set().union(*map(set, by_split.values())))
-    num_train = int(len(by_split["train"]) * (0.8 if len(by_split) == 1 else 1.0)) // LENGTH
-    splits = "Validation and test are cut off its end, a tenth each."
+    share, splits = 0.8, "Validation and test are cut off its end, a tenth each."
     if len(by_split) > 1:
-        splits = f"Splits: {', '.join(by_split)}."
+        share, splits = 1.0, f"Splits: {', '.join(by_split)}."
+    num_train = int(len(by_split["train"]) * share) // LENGTH
+    if num_train < 2:
+        build_dataset(DatasetSpec.model_validate(content))  # says what is too short
     lines = [
         f"{path}: {size_in_words(total)} of running text, {total:,} characters, {different:,} "
         "different ones; a language model learns it by the next character.",
         splits,
     ]
-    if num_train < 2:
-        build_dataset(DatasetSpec.model_validate(content))  # says what is too short
     return Seen(
         kind="running text",
         dataset=content,

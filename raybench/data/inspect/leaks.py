@@ -23,7 +23,6 @@ MOST_FEATURES = 2_000
 DECIDES = 0.998
 """Share of the labels, or of their variance, that one column predicts in samples that it was not
 fitted to, from which on it is reported to decide them."""
-ONE_ROW = 0.5  # part of a column's variance that one row has, from which on it flattens the others
 REPEATED = 50
 """Training samples to different ones from which on equal rows are as common as few values are."""
 Codes = npt.NDArray[np.int64]
@@ -106,15 +105,18 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
-        if is_number:
-            yield from _outlier(name, dataset.train.array[:, place.start], document)
-        elif written := number_as_text(document["known"]):
+        if not is_number and (written := number_as_text(document["known"])):
             yield (
                 f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
                 "for names: write them as 1234.5."
             )
-        codes = _codes(values, judged, is_number=is_number)
-        share = _explained(*codes, train.labels, other.labels, dataset.task)
+        if is_number:  # a bin of each sample
+            edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
+            codes = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]
+        else:
+            numbers = np.arange(1, values.shape[1] + 1)
+            codes = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
+        share = _explained(codes[0], codes[1], train.labels, other.labels, dataset.task)
         if share >= DECIDES:
             is_class = dataset.task == "classification"
             what = "of the labels" if is_class else "of the label's variance"
@@ -137,33 +139,6 @@ def _columns(
         if end <= width:
             yield document["name"], slice(begin, end), document
         begin = end
-
-
-def _outlier(name: str, values: Array, document: Mapping[str, Any]) -> Iterator[str]:
-    if len(values) < 20:
-        return
-    apart = np.abs(values - np.median(values))
-    row = int(np.argmax(apart))
-    rest = np.delete(values, row)
-    squares = float(np.sum((values - values.mean(dtype=np.float64)) ** 2, dtype=np.float64))
-    if not np.ptp(rest) or float(np.sum((rest - rest.mean()) ** 2)) > (1 - ONE_ROW) * squares:
-        return
-    scale, offset = document.get("scale", 1.0), document.get("offset", 0.0)
-    yield (
-        f"column '{name}': one training row ({values[row] * scale + offset:.5g}) is so far from "
-        "all others that these look alike once the column is scaled; correct it, or leave it out."
-    )
-
-
-def _codes(values: Array, judged: Array, *, is_number: bool) -> tuple[Codes, Codes]:
-    """Return a bin of each training sample and of each that is judged, by one column."""
-    if is_number:
-        edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
-        found = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]
-    else:
-        numbers = np.arange(1, values.shape[1] + 1)
-        found = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
-    return found[0].astype(np.int64), found[1].astype(np.int64)
 
 
 def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:

@@ -2,6 +2,7 @@
 read from their files without the libraries."""
 
 import io
+import itertools
 import json
 import os
 import pickle
@@ -22,17 +23,16 @@ from raybench.data.dataset import Array, Dataset, Split, named_arrays
 from raybench.data.digits import IDX_FILES, find_files, read_idx_files
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
+from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import MemoryTable
 from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
-from raybench.data.store.build import Source, Writer, file_at, stored
+from raybench.data.store.build import Source, Writer, file_at
 from raybench.data.store.entries import tell
-from raybench.spec.dataset_spec import Task
+from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.run import DatasetSpec
 
 CHANNELS = (1, 3)
 CHUNK = 2**26  # bytes copied at a time
@@ -190,8 +190,9 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
     What has no split of its own is cut from the training samples, see `cut.cut`.
     """
-    found = stored(source, lambda writer: _build(writer, read(), spec, str(source.path)))
-    return dataset_of_stored(found, spec, source.path)
+    return stored_and_cut(
+        source, lambda writer: _build(writer, read(), spec, str(source.path)), spec
+    )
 
 
 def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
@@ -325,11 +326,6 @@ class LibrarySet:
     options: tuple[str, ...] = ()
     """Keys of the dataset that its arrays depend on, besides those of all arrays."""
 
-    def find(self, folder: Path) -> list[Path] | None:
-        """Return the set's files; None where it is not there."""
-        found = (find_files(folder, names) for names in self.places)
-        return next((files for files in found if files is not None), None)
-
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
     """Return a set of torchvision, which was downloaded before; `path` is its `root`."""
@@ -359,8 +355,8 @@ def _load(
             f"{did_you_mean(spec.set, sets)}"
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
-    for folder in looked:
-        if files := known.find(folder):
+    for folder, names in itertools.product(looked, known.places):
+        if files := find_files(folder, names):
             source = Source(
                 name=spec.name,
                 path=folder,
@@ -380,12 +376,9 @@ def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
 
 
-def _read_idx(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    return _of_four(read_idx_files(files))
-
-
 def _idx(folder: str) -> LibrarySet:
-    return LibrarySet([[f"{folder}/{name}*" for name in IDX_FILES]], _read_idx)
+    places = [[f"{folder}/{name}*" for name in IDX_FILES]]
+    return LibrarySet(places, lambda files, _: _of_four(read_idx_files(files)))
 
 
 ARRAYS_ONLY = {
@@ -481,10 +474,6 @@ def _arrays(file: Path, *names: str) -> list[Array]:
 FOUR = ("x_train", "y_train", "x_test", "y_test")
 
 
-def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    return _of_four(_arrays(files[0], *FOUR))
-
-
 def _read_housing(files: Sequence[Path], _: DatasetSpec) -> RawSet:
     inputs, prices = (one.astype(np.float32) for one in _arrays(files[0], "x", "y"))
     return RawSet({"train": RawSplit(inputs, prices)}, standardise_inputs=True)
@@ -544,7 +533,7 @@ TORCHVISION_SETS = {
     "SVHN": LibrarySet([["train_32x32.mat", "test_32x32.mat"]], _read_svhn),
 }
 KERAS_SETS = {
-    "mnist": LibrarySet([["mnist.npz"]], _read_mnist),
+    "mnist": LibrarySet([["mnist.npz"]], lambda files, _: _of_four(_arrays(files[0], *FOUR))),
     "fashion_mnist": _idx("fashion-mnist"),
     # Unpacked in a folder of the archive's name.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),

@@ -4,15 +4,15 @@ Arrays of the store are written in this order, so every split is a slice of one 
 other sizes of splits need no other file.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
-from raybench.data.store.build import Stored
+from raybench.data.store.build import Source, Writer, stored
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -36,18 +36,21 @@ def standardised(labels: Sequence[Array], source: str) -> tuple[list[Array], Flo
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
 
-def dataset_of_stored(found: Stored, spec: DatasetSpec, source: Path) -> Dataset:
-    """Return samples that were stored in a mixed order, cut into their splits; labels of a
-    regression are standardised.
+def stored_and_cut(
+    source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
+) -> Dataset:
+    """Return samples that are stored in a mixed order (see `stored`), cut into their splits;
+    labels of a regression are standardised.
 
     With `standardise_inputs` in what is known of them, so are the columns of the inputs.
     """
+    found, path = stored(source, build), str(source.path)
     splits = {
         split: split_of_arrays(found.arrays, split)
         for split in SPLITS
         if f"{split}-labels" in found.arrays
     }
-    parts, known = cut(splits, spec, source=str(source)), dict(found.about)
+    parts, known = cut(splits, spec, source=path), dict(found.about)
     for key in ("class_names", "vocabulary"):
         known[key] = tuple(known.get(key, ()))
     if known.pop("standardise_inputs", False):
@@ -59,9 +62,8 @@ def dataset_of_stored(found: Stored, spec: DatasetSpec, source: Path) -> Dataset
             replace(one, inputs=((one.array - mean) / scale).astype(np.float32)) for one in parts
         ]
     if known["task"] == "regression":
-        labels, known["label_scale"], known["label_offset"] = standardised(
-            [part.labels for part in parts], str(source)
-        )
+        labels = [part.labels for part in parts]
+        labels, known["label_scale"], known["label_offset"] = standardised(labels, path)
         parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
     num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
     train, validation, test = parts

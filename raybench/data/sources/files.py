@@ -217,8 +217,8 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 ENDINGS = {
-    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
     "parquet": (".parquet", ".pq"),
+    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
 }
 
 

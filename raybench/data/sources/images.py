@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -173,20 +173,17 @@ def _problems() -> Iterator[None]:
 
 def _in_channels(image: "Image.Image", channels: int) -> "Image.Image":
     if image.mode.startswith("I"):
-        image = Image.fromarray(_from_16_bits(np.asarray(image)))
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise ImageError("holds numbers of 32 bits, not 8 or 16 a channel")
+        # 65535 is 255: 257 to one, rounded.
+        image = Image.fromarray(((values.astype(np.int32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
         raise ImageError("holds floating-point numbers, not 8 or 16 bits a channel")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # PIL warns of what it cannot keep otherwise
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
-
-
-def _from_16_bits(values: npt.NDArray[Any]) -> Pixels:
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise ImageError("holds numbers of 32 bits, not 8 or 16 a channel")
-    # 65535 is 255: 257 to one, rounded.
-    return ((values.astype(np.int32) + 128) // 257).astype(np.uint8)
 
 
 def _scale(image: "Image.Image", form: ImageForm) -> Pixels:

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,22 +35,18 @@ def as_numbers(values: Any) -> Numbers:
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
     if pa.types.is_temporal(kind):
-        values = pc.divide(_microseconds(values).cast(pa.float64()), US_PER_DAY)
+        wanted = pa.timestamp("us", tz=getattr(kind, "tz", None))
+        if pa.types.is_duration(kind):
+            wanted = pa.duration("us")
+        elif pa.types.is_time(kind):
+            wanted = pa.time64("us")
+        microseconds = values.cast(wanted, safe=False).cast(pa.int64())
+        values = pc.divide(microseconds.cast(pa.float64()), US_PER_DAY)
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     is_finite = np.isfinite(numbers)
     return numbers if is_finite.all() else np.where(is_finite, numbers, np.nan)
-
-
-def _microseconds(values: Any) -> Any:
-    kind = values.type
-    wanted = pa.timestamp("us", tz=getattr(kind, "tz", None))
-    if pa.types.is_duration(kind):
-        wanted = pa.duration("us")
-    elif pa.types.is_time(kind):
-        wanted = pa.time64("us")
-    return values.cast(wanted, safe=False).cast(pa.int64())
 
 
 def is_too_large(values: Any) -> npt.NDArray[np.bool_]:
@@ -221,31 +216,18 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 """What pandas calls its index in Parquet, and in a CSV that is read."""
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The columns of a table by their use: texts, or images, or any others are the inputs."""
+def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], list[str]]:
+    """Return the columns of labels, and those of numbers and names that are the inputs (none where
+    texts or images are); UserError for what is missing, or has two uses.
 
-    labels: list[str]
-    inputs: list[str]
-    """Columns of numbers and names; empty where texts or images are the inputs."""
-    not_used: tuple[str, ...] = ()
-    """Sentences on columns that no features can be made of."""
-
-
-def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
-    """Return the use of each column; UserError for what is missing, or has two uses."""
+    `say` takes sentences on columns that no features can be made of.
+    """
     train = tables["train"]
-    labels = [spec.label] if isinstance(spec.label, str) else list(spec.label or [])
-    named = {
-        "label": labels,
-        "weight": [spec.weight] if spec.weight else [],
-        "text": [spec.text] if spec.text else [],
-        "image": [spec.image] if spec.image else [],
-        "columns": spec.columns or [],
-        "categories": spec.categories or [],
-    }
+    named: dict[str, list[str]] = {}
     uses: dict[str, str] = {}
-    for key, columns in named.items():
+    for key in ("label", "weight", "text", "image", "columns", "categories"):
+        given = getattr(spec, key) or []
+        columns = named[key] = [given] if isinstance(given, str) else given
         require_columns(train, columns, key)
         for column in columns:
             if key != "categories" and column in uses:
@@ -259,14 +241,14 @@ def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
             "dataset: text, image and columns are three kinds of inputs; keep one of them."
         )
     is_table = spec.text is None and spec.image is None
-    inputs, not_used = _inputs(spec, train, set(uses)) if is_table else ([], ())
+    inputs = _inputs(spec, train, set(uses), say) if is_table else []
     for table in tables.values():
-        require_columns(table, labels, "label")
+        require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
-    return Roles(labels, inputs, not_used)
+    return named["label"], inputs
 
 
-def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str], tuple[str, ...]]:
+def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[str]:
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     if spec.columns is not None:
         for column in spec.columns:
@@ -275,26 +257,26 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str],
                     f"dataset.columns: column '{column}' of {table.source} holds "
                     f"{kinds[column]}; inputs are numbers, dates and texts."
                 )
-        return spec.columns, ()
-    inputs, left_out = [], []
+        return spec.columns
+    inputs = []
     for name, kind in kinds.items():
         if name in used - set(spec.categories or []):
             continue
         if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):  # it may tell the label
-            left_out.append(
+            say(
                 f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
                 "more, name it in dataset.columns."
             )
         elif is_input_type(kind):
             inputs.append(name)
         else:
-            left_out.append(f"column '{name}' is left out: it holds {kind}.")
+            say(f"column '{name}' is left out: it holds {kind}.")
     if not inputs:
         raise UserError(
             f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
             f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
         )
-    return inputs, tuple(left_out)
+    return inputs
 
 
 def is_input_type(kind: Any) -> bool:

@@ -15,7 +15,6 @@ from raybench.data.sources import encode, texts
 from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardised
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
-    Roles,
     Say,
     Table,
     Tables,
@@ -58,14 +57,12 @@ class Features:
     dtype = np.float32
     vocabulary: tuple[str, ...] = ()
 
-    def __init__(self, spec: DatasetSpec, roles: Roles, train: Member, say: Say) -> None:
+    def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, say: Say) -> None:
         """Learn the columns; `say` takes sentences on those that are left out."""
         self.encoders: list[encode.Encoder] = []
-        for sentence in roles.not_used:
-            say(sentence)
         together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
-        for start in range(0, len(roles.inputs), together):
-            seen = _read_columns(spec, roles.inputs[start : start + together], train)
+        for start in range(0, len(inputs), together):
+            seen = _read_columns(spec, inputs[start : start + together], train)
             for name in list(seen):
                 try:
                     self.encoders.append(_learn(spec, name, train, seen.pop(name)))
@@ -73,7 +70,7 @@ class Features:
                     say(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
             raise UserError(
-                f"{train.table.source}: the columns {', '.join(roles.inputs)} are all constant, "
+                f"{train.table.source}: the columns {', '.join(inputs)} are all constant, "
                 "empty or numbers of rows; name others in dataset.columns."
             )
         self.columns = [one.name for one in self.encoders]
@@ -196,13 +193,13 @@ def prepare(
 ) -> tuple[Labels, list[Member], Features | texts.Tokens]:
     """Return labels, the rows of `train`, `validation` and `test`, and what makes their inputs,
     which knows the training rows. All that is wrong with these is a UserError."""
-    roles = find_roles(spec, tables)
-    labels = read_labels(tables, roles.labels, spec.task, are_pictures=spec.text is not None)
+    columns, inputs = find_roles(spec, tables, say)
+    labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
     members = split_members(spec, tables, labels)
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         say(line)
     if spec.text is None:
-        return labels, members, Features(spec, roles, members[0], say)
+        return labels, members, Features(spec, inputs, members[0], say)
     texts.require_text(members[0].table, spec.text)
     found = (text for batch in members[0].batches([spec.text]) for text in texts.texts_of(batch))
     return labels, members, texts.Tokens(spec, tables["train"].source, found, say)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
 from raybench.data.sources import folders, images, texts
-from raybench.data.sources.cut import dataset_of_stored, held_out_line, mixed_order
+from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
@@ -35,15 +35,13 @@ from raybench.data.store.build import (
     Writer,
     file_at,
     list_files,
-    read_dataset,
-    stored,
-    write_dataset,
+    stored_dataset,
 )
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
-MISSING_LABEL = -1  # label of a split whose labels are kept secret, as of a contest
+HIDDEN = -1  # label of a split whose labels are kept secret, as of a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of the dataset that no stored array depends on."""
 IMAGE_OPTIONS = (
@@ -70,7 +68,7 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
     """Return the images of a folder by class, with splits or without, or with a `metadata.csv`."""
-    path, say = Path(str(spec.path)).expanduser(), _say(spec)
+    path, say = _path(spec), _say(spec)
     files, num_others = folders.list_images(path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
@@ -80,12 +78,12 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
         named = spec.model_copy(update={"image": folders.FILE_NAME, "label": label})
         return _store_images(named, tables, writer)
 
-    return dataset_of_stored(stored(_source(spec, files, IMAGE_OPTIONS), build), spec, path)
+    return stored_and_cut(_source(spec, files, IMAGE_OPTIONS), build, spec)
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
     """Return texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
-    path, found = Path(str(spec.path)).expanduser(), _files(spec)
+    path, found = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, found, lambda: texts.running_texts(path))
     if path.is_file():
@@ -100,7 +98,7 @@ def load_text(spec: DatasetSpec) -> Dataset:
 def is_of_classes(spec: DatasetSpec) -> bool:
     """Whether files of text are learnt by class, else as running text; UserError for a task that
     they have no labels for."""
-    path = Path(str(spec.path)).expanduser()
+    path = _path(spec)
     if spec.task == "regression":
         raise UserError(
             f"dataset.task: regression is not for files of text ({path}), which have no numbers to "
@@ -117,26 +115,23 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
     if spec.image is not None:
         tables = open_them()
         source = _source(spec, [*found, *_image_files(spec.image, tables)], IMAGE_OPTIONS)
-        kept = stored(source, lambda writer: _store_images(spec, tables, writer))
-        return dataset_of_stored(kept, spec, source.path)
+        return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
-    def build(writer: Writer) -> Mapping[str, Any]:
+    def build(writer: Writer) -> Dataset:
         tables = open_them()  # only where it is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
-            dataset = table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
-        return write_dataset(writer, dataset)
+            return table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
 
-    return read_dataset(stored(_source(spec, found), build))
+    return stored_dataset(_source(spec, found), build)
 
 
 def _load_language(
     spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
-    def build(writer: Writer) -> Mapping[str, Any]:
-        return write_dataset(writer, texts.language_dataset(spec, read(), _say(spec)))
-
-    return read_dataset(stored(_source(spec, found), build))
+    return stored_dataset(
+        _source(spec, found), lambda _: texts.language_dataset(spec, read(), _say(spec))
+    )
 
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
@@ -162,8 +157,12 @@ def _say(spec: DatasetSpec) -> Say:
     return lambda sentence: tell(f"{spec.path}: {sentence}")
 
 
+def _path(spec: DatasetSpec) -> Path:
+    return Path(str(spec.path)).expanduser()
+
+
 def _files(spec: DatasetSpec) -> list[File]:
-    path = Path(str(spec.path)).expanduser()
+    path = _path(spec)
     if not path.exists():
         raise UserError(
             f"dataset.path: there is no {path} (from {Path.cwd()}); name a file or folder."
@@ -174,8 +173,7 @@ def _files(spec: DatasetSpec) -> list[File]:
 def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None = None) -> Source:
     options = spec.model_dump(mode="json", include=set(keys) if keys else None)
     options = {key: value for key, value in options.items() if key not in NOT_OPTIONS}
-    path = Path(str(spec.path)).expanduser()
-    return Source(name=spec.name, path=path, files=found, options=options)
+    return Source(name=spec.name, path=_path(spec), files=found, options=options)
 
 
 def require_image_column(table: Table, column: str) -> None:
@@ -200,11 +198,12 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels of each table in a mixed order; return what describes them."""
-    roles, image = find_roles(spec, tables), spec.image
+    columns, _ = find_roles(spec, tables, _say(spec))
+    image = spec.image
     assert image is not None
     for table in tables.values():
         require_image_column(table, image)
-    labels = read_labels(tables, roles.labels, spec.task, are_pictures=True)
+    labels = read_labels(tables, columns, spec.task, are_pictures=True)
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         _say(spec)(line)
     is_class = labels.task == "classification"
@@ -229,11 +228,10 @@ def _image_files(column: str, tables: Tables) -> list[File]:
     for table in tables.values():
         if column not in table.schema.names or not is_text(table, column):
             continue
-        for batch in table.batches([column]):
-            for cell in batch.column(0).to_pylist():
-                path = Path(table.folder, cell or "").absolute()
-                if path.is_file():
-                    found[str(path)] = file_at(path, name=str(path))
+        for cell in column_of(table, column).to_pylist():
+            path = Path(table.folder, cell or "").absolute()
+            if path.is_file():
+                found[str(path)] = file_at(path, name=str(path))
     return [found[name] for name in sorted(found)]
 
 
@@ -374,16 +372,11 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         elif "text" in texts or len(texts) == 1:
             chosen["text"] = "text" if "text" in texts else texts[0]
     spec = spec.model_copy(update=chosen)
-    if isinstance(spec.label, str) and spec.label in train.class_names:
-        tables = {
-            split: table
-            for split, table in tables.items()
-            if split == "train" or not _is_hidden(table, spec.label)
-        }
-    return spec, tables
-
-
-def _is_hidden(table: Table, label: str) -> bool:
-    if label not in table.schema.names:
-        return True
-    return bool((np.asarray(column_of(table, label)) == MISSING_LABEL).all())
+    label = spec.label
+    if not isinstance(label, str) or label not in train.class_names:
+        return spec, tables
+    kept = {"train": tables["train"]}
+    for split, table in tables.items():
+        if label in table.schema.names and (np.asarray(column_of(table, label)) != HIDDEN).any():
+            kept[split] = table
+    return spec, kept

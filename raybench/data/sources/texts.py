@@ -63,7 +63,7 @@ def number_tokens(counts: Counter[str], kind: Kind, size: int) -> tuple[str, ...
 
 
 class Tokenizer:
-    """Makes token ids of texts that are cut up, by the tokens' vocabulary."""
+    """Makes token ids of texts that are cut up, by the tokens' vocabulary (`number_tokens`)."""
 
     def __init__(self, kind: Kind, vocabulary: Sequence[str]) -> None:
         self.kind, self.vocabulary = kind, tuple(vocabulary)

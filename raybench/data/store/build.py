@@ -218,17 +218,16 @@ class Writer:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        about = "" if seconds is None else f" (about {_in_words(seconds)})"
+        about = ""
+        if seconds is not None:
+            long = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
+            about = f" (about {long})"
         entries.tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
         with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
             task = bar.add_task("", total=total)
             yield lambda count: bar.advance(task, count)
-
-
-def _in_words(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 POLL_S = 0.05  # how often is looked whether another has built an entry
@@ -273,7 +272,8 @@ def _open(folder: Path, source: Source) -> Stored | None:
     lock = _in_use.get(folder)
     if lock is None:
         lock = entries.EntryLock(folder)
-        lock.use(on_wait=lambda: _tell_waiting(source))
+        waiting = f"dataset {source.name} is being stored by another process; waiting for it."
+        lock.use(on_wait=lambda: entries.tell(waiting))
         if not (folder / entries.ABOUT).is_file():
             lock.release()
             return None
@@ -288,17 +288,12 @@ def _open(folder: Path, source: Source) -> Stored | None:
 
 
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
-    """Build the entry if it is still not there."""
-    lock, is_waiting = entries.EntryLock(folder), False
-    while not lock.try_alone():
-        # Not a wait for the lock: who has built the entry goes on to use it, and holds it then
-        # together with others until its process ends.
-        if (folder / entries.ABOUT).is_file():
-            return
-        if not is_waiting:
-            _tell_waiting(source)
-            is_waiting = True
+    """Build the entry if it is still not there, and no other process has it."""
+    lock = entries.EntryLock(folder)
+    if not lock.try_alone():
+        # Not waited for here: who has built the entry goes on to use it until its process ends.
         time.sleep(POLL_S)
+        return
     try:
         if (folder / entries.ABOUT).is_file():
             return
@@ -338,18 +333,15 @@ def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, An
         raise entries.no_room(writer.what) from error
 
 
-def _tell_waiting(source: Source) -> None:
-    entries.tell(f"dataset {source.name} is being stored by another process; waiting for it.")
+def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:
+    """Return the dataset of `source` as `build` makes it, its arrays mapped: see `stored`."""
 
+    def write(writer: Writer) -> dict[str, Any]:
+        dataset = build(writer)
+        for name, array in all_arrays(dataset).items():
+            assert isinstance(array, np.ndarray)
+            writer.save(name, array)
+        return about_dataset(dataset)
 
-def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
-    """Write a dataset's arrays; return what `read_dataset` needs besides, as `build` does."""
-    for name, array in all_arrays(dataset).items():
-        assert isinstance(array, np.ndarray)
-        writer.save(name, array)
-    return about_dataset(dataset)
-
-
-def read_dataset(stored: Stored) -> Dataset:
-    """Return the dataset that `write_dataset` wrote, its arrays mapped."""
-    return dataset_of(stored.about, stored.arrays)
+    found = stored(source, write)
+    return dataset_of(found.about, found.arrays)

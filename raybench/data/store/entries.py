@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pooch
+from rich.filesize import decimal
 
 from raybench.spec.errors import UserError
 
@@ -69,14 +70,8 @@ def no_room(what: str, num_bytes: int | None = None) -> UserError:
     )
 
 
-def size_in_words(num_bytes: float) -> str:
-    """Return a number of bytes with the unit it is read best in: 1.5 GB."""
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+size_in_words = decimal
+"""(bytes) -> their number with the unit it is read best in: 1.5 GB."""
 
 
 def tell(sentence: str) -> None:
