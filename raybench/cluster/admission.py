@@ -144,10 +144,10 @@ class Admission:
         cpus = group.placement.cpus_per_worker if holds_cpus else 0
         return cpus, group.placement.gpus_per_worker
 
-    def settle(self, group: int, nodes: Sequence[int]) -> None:
-        """Correct where the workers of a group are: Ray chose, and may have chosen otherwise."""
-        if group in self.groups:
-            self.groups[group].nodes = tuple(nodes)
+    def accelerators(self, grant: Grant) -> tuple[str, ...]:
+        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
+        models = {self.nodes[node].accelerator for node in grant.nodes}
+        return tuple(sorted(models - {""})) if grant.placement.gpus_per_worker else ()
 
     def release(self, trial: str) -> int | None:
         """Mark the trial's group idle; return the group, None if it had none."""

@@ -224,7 +224,6 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     options = PoolOptions(
         scratch=scratch,
         search_path=str(Path.cwd()),
-        nodes=capacity.nodes,
         is_local=is_local,
         scales=capacity.grows,
         driver=capacity.driver,

@@ -16,7 +16,7 @@ import ray
 from raybench.cluster import protocol
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.layout import Node, Reservation
+from raybench.cluster.layout import Reservation
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
@@ -37,8 +37,6 @@ class PoolOptions:
     """The session's folder on the driver's host."""
     search_path: str
     """Folder in which a user's own `module:Class` lies."""
-    nodes: tuple[Node, ...]
-    """What there is, in the order of the admission's, gone ones too."""
     is_local: bool
     """Whether it is a Ray of our own, which has one node and does not grow."""
     scales: bool = False
@@ -52,11 +50,12 @@ class PoolOptions:
 
 
 def build_trainer(
-    number: int, placement: Placement, options: PoolOptions, nodes: Sequence[int] = ()
+    number: int, placement: Placement, options: PoolOptions, nodes: Sequence[str] = ()
 ) -> Any:
     """Return a trainer whose workers serve the pool.
 
-    `nodes`: the node of every worker, by its position in `options.nodes`; none lets Ray choose.
+    `nodes`: Ray's id of the node that the admission chose for every worker. A Ray of our own has
+    one node, and nothing to choose.
     """
     import ray.train
 
@@ -69,10 +68,7 @@ def build_trainer(
     config = {
         "pool": options.pool,
         "group": number,
-        "framework": placement.framework,
-        "cpus_per_worker": placement.cpus_per_worker,
-        "gpus_per_worker": placement.gpus_per_worker,
-        "num_replicas": placement.replicas_per_process,
+        "placement": placement,
         "search_path": options.search_path,
         "scratch": options.scratch,
     }
@@ -84,7 +80,7 @@ def build_trainer(
             resources_per_worker=resources,
             placement_strategy=placement.strategy.upper(),
             accelerator_type=placement.accelerator_type,
-            label_selector=selectors(options, nodes),
+            label_selector=None if options.is_local else [{NODE_ID: node} for node in nodes],
         ),
         "run_config": ray.train.RunConfig(
             name=f"group-{number}",
@@ -101,15 +97,6 @@ def build_trainer(
         arguments |= meeting("torch", file=str(Path(options.scratch) / f"group-{number}.store"))
     trainer = trainer_class(placement.framework)(serve, **arguments)
     return internals.controlled_here(internals.without_unused_callbacks(trainer))
-
-
-def selectors(options: PoolOptions, nodes: Sequence[int]) -> list[dict[str, str]] | None:
-    """Return what binds each worker to the node that the admission chose for it; None on a Ray
-    of our own, or where a node has no id."""
-    ids = [options.nodes[node].id for node in nodes]
-    if options.is_local or not ids or not all(ids):
-        return None
-    return [{NODE_ID: one} for one in ids]
 
 
 def trainer_class(framework: str) -> Any:
@@ -145,9 +132,9 @@ class WorkerGroup:
         number: int,
         placement: Placement,
         options: PoolOptions,
-        nodes: tuple[int, ...] = (),
+        nodes: Sequence[str] = (),
     ) -> None:
-        """`nodes`: where the admission has put the workers; none lets Ray choose."""
+        """`nodes`: as `build_trainer` takes them."""
         self.placement, self._planned = placement, nodes
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core the present run is pinned to."""
@@ -362,8 +349,8 @@ class LiveGroups:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(evicted.gone(), CLOSE_TIMEOUT_S)
         if grant.is_new:
-            options = replace(self._options, nodes=tuple(self._admission.nodes))
-            group = WorkerGroup(grant.group, grant.placement, options, grant.nodes)
+            nodes = [self._admission.nodes[node].id for node in grant.nodes]
+            group = WorkerGroup(grant.group, grant.placement, self._options, nodes)
             self._groups[grant.group] = group
             await group.start()
         return self._groups[grant.group]
@@ -429,16 +416,3 @@ class LiveGroups:
             taken = {c for one in self._groups.values() if one is not group for c in one.cores}
             commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
         return await group.ask(commands, timeout_s)
-
-    def nodes(self, number: int) -> list[int]:
-        """Return the node of each of a group's workers; none if one is on a node not known."""
-        known = [node.id for node in self._admission.nodes]
-        nodes = self._groups[number].nodes()
-        return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []
-
-    def accelerators(self, number: int) -> tuple[str, ...]:
-        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
-        if not self._groups[number].placement.gpus_per_worker:
-            return ()
-        models = {self._admission.nodes[node].accelerator for node in self.nodes(number)}
-        return tuple(sorted(models - {""}))

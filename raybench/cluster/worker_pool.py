@@ -196,8 +196,6 @@ class WorkerPool:
             raise
         finally:
             self._starting.discard(trial)
-        if grant.is_new and (nodes := self._groups.nodes(grant.group)):
-            self._admission.settle(grant.group, nodes)  # Ray may have placed them otherwise
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
@@ -214,7 +212,7 @@ class WorkerPool:
             hosts=tuple(member.host for member in group.members()),
             devices=tuple(member.device for member in group.members()),
             workers_per_node=workers_per_node(group.nodes()),
-            accelerators=self._groups.accelerators(grant.group),
+            accelerators=self._admission.accelerators(grant),
             waited_for=waited_for,
             resume=kept.state if (kept := self._kept.get(trial)) else None,
             slowest_start_s=self._slowest_start_s,

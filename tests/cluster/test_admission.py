@@ -265,20 +265,6 @@ def test_a_group_stays_together_where_it_can(free, places):
     assert lay_out(place(2), nodes_of(*free)) == places
 
 
-def test_an_idle_group_does_not_wake_where_its_cores_are_taken():
-    admission = Admission(nodes=nodes_of((2, 0), (2, 0)), idle_holds_cpus=False)
-    first = run(admission, "a", place(2))
-    admission.release("a")
-    admission.settle(first.group, (1, 1))  # where Ray really put it
-    admission.submit("b", place(2, "tensorflow"))
-    (other,) = admission.admit()
-    admission.settle(other.group, (1, 1))
-    admission.submit("c", place(2))
-    assert admission.admit() == []
-    admission.release("b")
-    assert [grant.group for grant in admission.admit()] == [first.group]
-
-
 @pytest.mark.parametrize(
     ("cpus", "workers", "packed", "spread"),
     [

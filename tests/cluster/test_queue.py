@@ -22,7 +22,7 @@ ENTRIES = [
 ]
 NODES = (Node(2, 1, "id-a", "a"), Node(2, 0, "id-b", "b"))
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", nodes=NODES, is_local=False)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=False)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:
 
 def test_a_ray_of_our_own_is_not_asked() -> None:
     books = Books()
-    local = PoolOptions(scratch="", search_path="", nodes=NODES[:1], is_local=True)
+    local = PoolOptions(scratch="", search_path="", is_local=True)
     grant, waited_for = asyncio.run(Queue(Admission(NODES[:1]), local, books).wait("a", ONE))
     assert (grant.nodes, waited_for, books.looks) == ((0,), None, 0)
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,11 @@ import pytest
 import ray
 
 from raybench.cluster.connectivity import Place, sum_over_workers
-from raybench.cluster.layout import Node
 from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
 from raybench.spec.run import Placement, RunSpec
 
-NODES = (Node(2, 0, "id-a", "a"), Node(2, 0, "id-b", "b"))
 INTERNALS = "raybench.cluster.ray_internals"
 
 
@@ -49,9 +48,7 @@ def test_train_still_knows_its_switches() -> None:
 
 
 def options(scratch: str = "", *, is_local: bool = True) -> PoolOptions:
-    return PoolOptions(
-        scratch=scratch, search_path="", nodes=(Node(2, 0, "here"),), is_local=is_local
-    )
+    return PoolOptions(scratch=scratch, search_path="", is_local=is_local)
 
 
 @pytest.fixture
@@ -114,7 +111,7 @@ class TestController:
         monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)
         placement = Placement("torch", 2)
         where = options(torch_options.scratch, is_local=is_local)
-        result: Any = build_trainer(0, placement, where).fit()
+        result: Any = build_trainer(0, placement, where, ("id-a", "id-b")).fit()
         controller, why = result.controller, "then Train's controller is an actor again"
         assert controller.has_run, why
         accepted = set(inspect.signature(TrainController.__init__).parameters)
@@ -304,10 +301,8 @@ class TestNetworkMeeting:
         return str(request.param)
 
     def config(self, framework: str, scratch: Path) -> Any:
-        where = PoolOptions(
-            scratch=str(scratch), search_path="", nodes=NODES, is_local=False, interface="ib0"
-        )
-        trainer = build_trainer(0, Placement(framework, 2), where, (1, 0))
+        where = replace(options(str(scratch), is_local=False), interface="ib0")
+        trainer = build_trainer(0, Placement(framework, 2), where, ("id-b", "id-a"))
         scaling = trainer.scaling_config
         selectors = [{"ray.io/node-id": "id-b"}, {"ray.io/node-id": "id-a"}]
         assert scaling._label_selector_per_worker(2) == selectors
@@ -402,12 +397,10 @@ def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:
         cpus_per_worker=2,
         gpus_per_worker=1,
     )
-    options = PoolOptions(
-        scratch=str(tmp_path), search_path="", nodes=(Node(8, 4, "id-a"),), is_local=False
-    )
-    trainer = build_trainer(0, spec.placement.group, options, (0,))
+    where = options(str(tmp_path), is_local=False)
+    trainer = build_trainer(0, spec.placement.group, where, ("id-a",))
     scaling = trainer.scaling_config
     assert scaling.num_workers == 1
     assert scaling.resources_per_worker == {"CPU": 8, "GPU": 4}
-    told = trainer.train_loop_config
-    assert (told["num_replicas"], told["cpus_per_worker"]) == (4, 8)
+    told = trainer.train_loop_config["placement"]
+    assert (told.replicas_per_process, told.cpus_per_worker) == (4, 8)

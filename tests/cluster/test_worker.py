@@ -158,7 +158,7 @@ def test_a_lack_of_memory_is_known_by_whoever_says_it(error: Exception) -> None:
     assert worker._report(error).failure == ("oom" if error in LACKS else "error")
 
 
-OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})
 
 

@@ -32,7 +32,7 @@ from raybench.stats.checkpoint import Checkpoint, RunState
 from tests.factories import evaluation
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 
 
 class FakeGroup:
@@ -48,9 +48,8 @@ class FakeGroup:
     """From its next evaluation: a command is not answered."""
 
     def __init__(
-        self, number: int, placement: Placement, options: PoolOptions, nodes: tuple[int, ...]
+        self, number: int, placement: Placement, options: PoolOptions, nodes: list[str]
     ) -> None:
-        self.planned = nodes
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
         self.closed = self.has_ended = False
