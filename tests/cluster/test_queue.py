@@ -67,7 +67,7 @@ def test_ray_still_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:
     books = Books(a=1, b=1)
-    pool = Admission(NODES, idle_holds_cpus=True)
+    pool = Admission(NODES, on_cluster=True)
     waiting = Queue(pool, OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
     first = asyncio.ensure_future(waiting.wait("first", TWO))
     behind = asyncio.ensure_future(waiting.wait("behind", ONE))
@@ -120,7 +120,7 @@ WIDE = Placement("torch", 5)
 
 
 def admission(*nodes: Node) -> Admission:
-    return Admission(nodes, idle_holds_cpus=True, can_grow=True)
+    return Admission(nodes, on_cluster=True)
 
 
 def granted(pool: Admission, trial: str, placement: Placement) -> tuple[int, ...]:

@@ -248,7 +248,7 @@ async def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_bo
 
 
 async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
-    pool._admission.idle_holds_cpus = True
+    pool._admission.on_cluster = True
     await pool.acquire("a", ONE)
     await pool.release("a")
     ((_, idle),) = pool._groups
