@@ -155,19 +155,6 @@ def test_the_simulation_reuses_and_evicts():
     assert sum(bool(grant.evict) for grant in grants) > 100
 
 
-@pytest.mark.parametrize(
-    "other",
-    [place(2, "tensorflow"), place(1), place(2, cpus_per_worker=2), place(2, gpus_per_worker=1)],
-)
-def test_a_group_of_another_placement_is_not(other):
-    admission = one_node(cpus=8, gpus=8)
-    first = run(admission, "a", place(2))
-    admission.release("a")
-    second = run(admission, "b", other)
-    assert second.is_new
-    assert second.group != first.group
-
-
 def test_the_group_used_last_is_reused_first():
     admission = one_node(cpus=8)
     run(admission, "a", place(2))
@@ -228,17 +215,6 @@ def test_only_what_helps_is_closed():
     grant = run(admission, "x", place(2, "tensorflow", gpus_per_worker=1))
     assert grant.evict == (gpu.group,)
     assert plain.group in admission.groups
-
-
-def test_a_group_wider_than_max_workers_runs_alone():
-    admission = one_node(cpus=8, max_workers=2)
-    run(admission, "a", place(1))
-    admission.submit("wide", place(8))
-    assert admission.admit() == []
-    admission.release("a")
-    (grant,) = admission.admit()
-    assert len(grant.evict) == 1
-    assert list(admission.groups) == [grant.group]
 
 
 def test_workers_are_packed_onto_nodes_that_hold_them():

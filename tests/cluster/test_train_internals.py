@@ -8,18 +8,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle as pickle
-import psutil
 import pytest
 import ray
 
-from raybench.cluster.connectivity import Place, sum_over_workers
+from raybench.cluster.connectivity import Place
 from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
@@ -340,45 +338,14 @@ class TestNetworkMeeting:
         now = json.loads(os.environ["TF_CONFIG"])
         assert now == {"cluster": {"worker": ["10.0.0.1:7", "10.0.0.2:8"]}, "task": {"index": 1}}
 
-    @pytest.mark.parametrize("named", ["lo", "nothing0"])
-    def test_the_check_from_both_ends(self, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Real sockets, two workers that are threads here, the group's calls carried out."""
-        if "lo" not in psutil.net_if_addrs():
-            pytest.skip("the loopback has another name here")
-        held: dict[int, Any] = {}
-
-        def execute_single_async(rank: int, function: Any, *given: Any) -> Any:
-            if function is ray.util.get_node_ip_address:
-                return "127.0.0.1"
-            if function is rendezvous._take_interface:
-                answer = function(*given)
-                held[rank] = rendezvous._listeners[:]
-                return answer
-            return threads.submit(sum_over_workers, held[rank][0], *given, 10.0)
-
-        def get(calls: Any, timeout: float | None = None) -> Any:
-            if not isinstance(calls, list):
-                return calls
-            return [call.result() if isinstance(call, Future) else call for call in calls]
-
-        monkeypatch.setattr(ray, "get", get)
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            monkeypatch.setenv(name, "")
-        group: Any = SimpleNamespace(execute_single_async=execute_single_async)
-        sized = type("Sized", (SimpleNamespace,), {"__len__": lambda self: 2})(**vars(group))
-        with ThreadPoolExecutor(2) as threads:
-            if named == "lo":
-                places = rendezvous.connect(sized, named)
-                assert [place.interface for place in places] == ["lo", "lo"]
-                assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
-                return
-            with pytest.raises(rendezvous.Unreached) as refusal:
-                rendezvous.connect(sized, named)
+    def test_an_interface_that_is_not_there_ends_the_group_in_a_sentence(self) -> None:
+        said = rendezvous._take_interface("127.0.0.1", "nothing0", 2)
+        with pytest.raises(rendezvous.Unreached) as refusal:
+            rendezvous._raise_problem(str(said))
         error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")
-        sentence = end_message(error)
-        assert sentence == str(refusal.value)
-        assert "there is no network interface nothing0" in sentence
-        assert sentence.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
+        assert end_message(error) == said
+        assert "there is no network interface nothing0" in said
+        assert said.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
 
     def test_without_the_backend_interfaces_are_guessed(
         self, framework: str, monkeypatch: pytest.MonkeyPatch
