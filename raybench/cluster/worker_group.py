@@ -150,16 +150,12 @@ class WorkerGroup:
         self._members: dict[int, Ready] = {}
         self._replies: dict[int, Reply] = {}
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self._ended = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Set where its workers are gone, for whatever reason."""
         self._end_message = ""
         self._has_run = False
         self._trainer: Any = None
         """What its thread runs; None before."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its workers are gone, for whatever reason."""
-        return self._ended.is_set()
 
     async def start(self) -> None:
         """Start the workers and wait until all have introduced themselves.
@@ -172,7 +168,7 @@ class WorkerGroup:
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         """Give rank r the command r and wait for all replies."""
-        if self._ended.is_set():
+        if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
         self._answered = self._loop.create_future()
@@ -211,35 +207,33 @@ class WorkerGroup:
     async def settle(self) -> bool:
         """End a run that is still open; return whether the group can serve another."""
         if not self._has_run:
-            return not self._ended.is_set()
+            return not self.ended.is_set()
         try:
             replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
         except RunFailed:
             return False
         return all(isinstance(reply, protocol.Finished) for reply in replies)
 
-    async def gone(self) -> None:
-        """Wait until its workers are gone."""
-        await self._ended.wait()
+    async def wait_for_end(self) -> None:
+        """Wait until its workers are gone, CLOSE_TIMEOUT_S at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
         """End the workers: by command, or by killing them when `force` or when they hang.
 
-        Ray may need longer than this waits (a lost host): `has_ended` says whether they are gone.
+        Ray may need longer than this waits (a lost host): `ended` says whether they are gone.
         """
         if not force:
             for inbox in self._inbox:
                 inbox.put_nowait(protocol.Close())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
-        if not self._ended.is_set():
+            await self.wait_for_end()
+        if not self.ended.is_set():
             for member in self._members.values():
                 ray.kill(member.actor, no_restart=True)
-            await asyncio.to_thread(
-                internals.end_workers, self._trainer
-            )  # who has not been heard of, too
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
+            # Those that have not been heard of, too.
+            await asyncio.to_thread(internals.end_workers, self._trainer)
+            await self.wait_for_end()
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
         """Reserve cores for each rank, apart from those `taken`; none where there are too few.
@@ -271,7 +265,7 @@ class WorkerGroup:
         return [member.node for member in self.members()]
 
     async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
-        ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())
+        ended: asyncio.Future[Any] = asyncio.ensure_future(self.ended.wait())
         both = {self._answered, ended}
         done, _ = await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -304,7 +298,7 @@ class WorkerGroup:
             self._trainer.fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             self._end_message = end_message(error)
-        self._loop.call_soon_threadsafe(self._ended.set)
+        self._loop.call_soon_threadsafe(self.ended.set)
 
 
 def end_message(error: Exception) -> str:
@@ -345,9 +339,8 @@ class LiveGroups:
         for number in grant.evict:
             evicted = self._groups.get(number)
             await self.close(number)
-            if evicted is not None and not evicted.has_ended:  # its processes hold their GPUs
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(evicted.gone(), CLOSE_TIMEOUT_S)
+            if evicted is not None:
+                await evicted.wait_for_end()  # its processes hold their GPUs
         if grant.is_new:
             nodes = [self._admission.nodes[node].id for node in grant.nodes]
             group = WorkerGroup(grant.group, grant.placement, self._options, nodes)
@@ -358,7 +351,7 @@ class LiveGroups:
     def has_ended(self, number: int) -> bool:
         """Whether a group is there no more, or none of its workers: its host may have died."""
         group = self._groups.get(number)
-        return group is None or group.has_ended
+        return group is None or group.ended.is_set()
 
     def close_soon(self, numbers: list[int]) -> None:
         """End groups and free their places, beside whatever else goes on."""
@@ -380,12 +373,12 @@ class LiveGroups:
         if group is not None:
             await group.close(force=force)
             self._groups.pop(number, None)
-        if group is None or group.has_ended:
+        if group is None or group.ended.is_set():
             self._admission.remove(number)
             return
 
         async def free_when_gone() -> None:
-            await group.gone()
+            await group.ended.wait()
             self._admission.remove(number)
             self.on_freed()
 

@@ -52,7 +52,7 @@ class FakeGroup:
     ) -> None:
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        self.closed = self.has_ended = False
+        self.ended = asyncio.Event()
 
     async def start(self) -> None:
         type(self).started += 1
@@ -61,11 +61,11 @@ class FakeGroup:
             raise RunFailed(self.faults.pop(0), "the workers did not start within 180 s")
 
     async def close(self, *, force: bool) -> None:
-        self.closed, self.has_ended = True, not self.hangs
+        if not self.hangs:
+            self.ended.set()
 
-    async def gone(self) -> None:
-        while not self.has_ended:
-            await asyncio.sleep(0)
+    async def wait_for_end(self) -> None:
+        await self.ended.wait()
 
     async def settle(self) -> bool:
         return True
@@ -129,7 +129,7 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
     for _ in range(20):
         await asyncio.sleep(0)
     assert FakeGroup.started == 1, "Ray holds the cores still"
-    made[0].has_ended = True
+    made[0].ended.set()
     await other
     assert FakeGroup.started == 2
 
@@ -138,7 +138,7 @@ async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None
     await pool.acquire("a", ONE)
     await pool.release("a")
     ((_, group),) = pool._groups
-    group.has_ended = True  # type: ignore[misc]
+    group.ended.set()
     await pool.acquire("b", ONE)
     assert FakeGroup.started == 2
 
@@ -257,7 +257,7 @@ async def test_what_must_close_for_another_is_gone_before_that_starts(pool: Work
     for _ in range(20):
         await asyncio.sleep(0)
     assert FakeGroup.started == 1, "its processes hold their GPU still"
-    idle.has_ended = True  # type: ignore[misc]
+    idle.ended.set()
     await asking
     assert FakeGroup.started == 2
 
