@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from raybench.cluster.connectivity import MISNAMED
 from raybench.spec.errors import StudyError, UserError
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation, Failure
 from raybench.training.probe import DIFFERENT
@@ -189,17 +189,6 @@ class Allocation:
     """Where the run will go on; None from its beginning."""
     slowest_start_s: float | None = None
     """Seconds of the longest beginning of a run so far, to its first evaluation; None before."""
-
-
-@dataclass(frozen=True)
-class GroupState:
-    """Pool to whoever looks: a group that is alive."""
-
-    trial: str | None
-    """The trial that holds it; None if it is idle."""
-    placement: Placement
-    pids: list[int]
-    """Process id of every rank."""
 
 
 def fault_of(message: str | None) -> Exception | None:

@@ -6,7 +6,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -205,14 +205,16 @@ class WorkerGroup:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
-        """End a run that is still open; return whether the group can serve another."""
-        if not self._has_run:
-            return not self.ended.is_set()
-        try:
-            replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
-        except RunFailed:
-            return False
-        return all(isinstance(reply, protocol.Finished) for reply in replies)
+        """End a run that is still open, free its cores; return whether another can be served."""
+        if self._has_run:
+            try:
+                replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
+            except RunFailed:
+                return False
+            if not all(isinstance(reply, protocol.Finished) for reply in replies):
+                return False  # of the command before, which was still at work
+        self.cores = []
+        return not self.ended.is_set()
 
     async def wait_for_end(self) -> None:
         """Wait until its workers are gone, CLOSE_TIMEOUT_S at most."""
@@ -318,7 +320,7 @@ class LiveGroups:
     def __init__(self, options: PoolOptions, admission: Admission) -> None:
         """`admission` knows the nodes of now."""
         self._options, self._admission = options, admission
-        self._groups: dict[int, WorkerGroup] = {}
+        self.alive: dict[int, WorkerGroup] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.on_freed: Callable[[], object] = lambda: None
         """Called where a group is gone that nobody waits for."""
@@ -327,30 +329,23 @@ class LiveGroups:
         """Take the pool's own handle, which the workers need."""
         self._options = replace(self._options, pool=pool)
 
-    def get(self, number: int) -> WorkerGroup | None:
-        """Return a group; None if it has gone."""
-        return self._groups.get(number)
-
-    def __iter__(self) -> Iterator[tuple[int, WorkerGroup]]:
-        return iter(self._groups.items())
-
     async def open(self, grant: Grant) -> WorkerGroup:
         """Return the granted group, started if it is new; RunFailed if it does not start."""
         for number in grant.evict:
-            evicted = self._groups.get(number)
+            evicted = self.alive.get(number)
             await self.close(number)
             if evicted is not None:
                 await evicted.wait_for_end()  # its processes hold their GPUs
         if grant.is_new:
             nodes = [self._admission.nodes[node].id for node in grant.nodes]
             group = WorkerGroup(grant.group, grant.placement, self._options, nodes)
-            self._groups[grant.group] = group
+            self.alive[grant.group] = group
             await group.start()
-        return self._groups[grant.group]
+        return self.alive[grant.group]
 
     def has_ended(self, number: int) -> bool:
         """Whether a group is there no more, or none of its workers: its host may have died."""
-        group = self._groups.get(number)
+        group = self.alive.get(number)
         return group is None or group.ended.is_set()
 
     def close_soon(self, numbers: list[int]) -> None:
@@ -369,10 +364,10 @@ class LiveGroups:
 
         Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
         """
-        group = self._groups.get(number)
+        group = self.alive.get(number)
         if group is not None:
             await group.close(force=force)
-            self._groups.pop(number, None)
+            self.alive.pop(number, None)
         if group is None or group.ended.is_set():
             self._admission.remove(number)
             return
@@ -389,23 +384,11 @@ class LiveGroups:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def free(self, number: int) -> bool:
-        """End what a group runs and free its cores; return whether it can serve another run."""
-        group = self._groups[number]
-        can_serve = await group.settle()
-        if can_serve:
-            group.cores = []
-        return can_serve
-
-    async def close_all(self) -> None:
-        """End every group."""
-        await asyncio.gather(*(self.close(number) for number in list(self._groups)))
-
     async def ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
         """Give every worker of a group a command; a new run is pinned to cores of its own."""
-        group = self._groups[number]
+        group = self.alive[number]
         commands: list[Command] = [command] * group.placement.num_workers
         if isinstance(command, Start):
-            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
+            taken = {c for one in self.alive.values() if one is not group for c in one.cores}
             commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
         return await group.ask(commands, timeout_s)

@@ -246,7 +246,7 @@ class WorkerPool:
             if isinstance(command, Start):
                 taken_s = time.perf_counter() - began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
-            group = self._groups.get(number)
+            group = self._groups.alive.get(number)
             may_save = group is not None and self._kept.may_save(trial, replies[0])
             if group is not None and may_save and await self._queue.any_leaves(group.nodes()):
                 saved = await self._groups.ask(number, protocol.Save(), timeout_s)
@@ -277,7 +277,7 @@ class WorkerPool:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            if keep and await self._groups.free(number):
+            if keep and await self._groups.alive[number].settle():
                 self._admission.release(trial)
             else:
                 await self._groups.close(number)
@@ -290,23 +290,21 @@ class WorkerPool:
         self, number: int, rank: int, turn: int, reply: Reply | None
     ) -> Command | None:
         """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
-        group = self._groups.get(number)
+        group = self._groups.alive.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
         for trial in self._queue.trials():
             await self.release(trial)
-        await self._groups.close_all()
+        await asyncio.gather(*map(self._groups.close, list(self._groups.alive)))
 
-    def groups(self) -> list[protocol.GroupState]:
-        """Return what is alive."""
+    def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
+        """Return what is alive, for tests: trial, None of what is idle; placement; process ids."""
         trials = {number: trial for trial, number in self._group_of.items()}
         return [
-            protocol.GroupState(
-                trials.get(number), group.placement, [member.pid for member in group.members()]
-            )
-            for number, group in self._groups
+            (trials.get(number), group.placement, [member.pid for member in group.members()])
+            for number, group in self._groups.alive.items()
         ]
 
     def waiting(self) -> dict[str, Waiting]:

@@ -114,22 +114,21 @@ async def test_a_group_that_does_not_start_gives_its_place_back(
         await pool.acquire("a", ONE)
     await pool.acquire("b", TWO)
     assert FakeGroup.started == 2
-    assert [state.trial for state in pool.groups()] == ["b"]
+    assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
 async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
     FakeGroup.faults, FakeGroup.hangs = ["timeout"], True
-    made: list[FakeGroup] = []
     starting = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
-    made.extend(group for _, group in pool._groups)  # type: ignore[misc]
+    (made,) = pool._groups.alive.values()
     with pytest.raises(RunFailed, match="did not start"):
         await starting
     other = asyncio.ensure_future(pool.acquire("b", ONE))
     for _ in range(20):
         await asyncio.sleep(0)
     assert FakeGroup.started == 1, "Ray holds the cores still"
-    made[0].ended.set()
+    made.ended.set()
     await other
     assert FakeGroup.started == 2
 
@@ -137,7 +136,7 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
 async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
     await pool.acquire("a", ONE)
     await pool.release("a")
-    ((_, group),) = pool._groups
+    (group,) = pool._groups.alive.values()
     group.ended.set()
     await pool.acquire("b", ONE)
     assert FakeGroup.started == 2
@@ -219,7 +218,7 @@ async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
     FakeGroup.is_far = False
     await pool.acquire("c", ONE)
     await pool.command("c", Start(spec=RunSpec()), 600.0)
-    assert [state.trial for state in pool.groups()] == ["c"]
+    assert [trial for trial, *_ in pool.groups()] == ["c"]
 
 
 async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
@@ -244,14 +243,14 @@ async def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_bo
     pool.stop_running()
     with pytest.raises(RunFailed, match="was stopped"):
         await asyncio.wait_for(running, timeout=600)
-    assert [state.trial for state in pool.groups()] == ["b"]
+    assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
 async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
     pool._admission.on_cluster = True
     await pool.acquire("a", ONE)
     await pool.release("a")
-    ((_, idle),) = pool._groups
+    (idle,) = pool._groups.alive.values()
     FakeGroup.hangs = True
     asking = asyncio.ensure_future(pool.acquire("b", TWO))
     for _ in range(20):
@@ -269,8 +268,7 @@ async def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerP
     allocation = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
     await preparing
     assert allocation.start_s > 0, "what it has waited for the group"
-    (state,) = pool.groups()
-    assert (state.trial, state.placement, state.pids) == ("a", TWO, [1, 1])
+    assert pool.groups() == [("a", TWO, [1, 1])]
     assert FakeGroup.started == 1
 
 
@@ -287,7 +285,7 @@ async def test_a_framework_that_cannot_be_imported_keeps_nobody_waiting(
     with pytest.raises(ImportError):
         await preparing
     await asyncio.wait_for(asking, timeout=600)
-    assert [state.trial for state in pool.groups()] == ["a"]
+    assert [trial for trial, *_ in pool.groups()] == ["a"]
 
 
 async def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
