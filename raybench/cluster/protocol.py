@@ -27,11 +27,6 @@ class Advance:
     """Driver to workers: train to the next evaluation."""
 
 
-@dataclass(frozen=True)
-class Save:
-    """Pool to workers: save the run as it is after its last evaluation; a node is about to go."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Finish:
     """Driver to workers: end the run, release its memory."""
@@ -55,7 +50,7 @@ class Measure:
     rounds: int
 
 
-Command = Start | Advance | Save | Finish | Close | Measure
+Command = Start | Advance | Finish | Close | Measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +89,6 @@ class Progress(Answer):
     """Of rank 0, where one was taken after this evaluation; the pool keeps it and takes it out."""
     saved: int | None = None
     """What the pool leaves of it: the index of the evaluation that follows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved(Answer):
-    """Worker to pool: the answer to `Save`."""
-
-    checkpoint: Checkpoint | None
-    """Of rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -105,7 +105,6 @@ class Queue:
         self._given_notice: frozenset[str] = frozenset()
         self.left_out: set[str] = set()
         """Nodes, by Ray's ids, that stay in the cluster and are given no workers."""
-        self._looked_at = float("-inf")
         self._scaling = scaling or Scaling(is_on=options.scales)
         self._asking: dict[str, _Asking] = {}
         self._short_s: dict[str, float] = {}
@@ -163,12 +162,6 @@ class Queue:
             if node.id in self._given_notice:
                 raise HostLeaves("worker_lost", f"host {node.name} is leaving the cluster")
 
-    async def any_leaves(self, nodes: Collection[str]) -> bool:
-        """Whether one of these nodes, by Ray's ids, has been given notice."""
-        if time.monotonic() - self._looked_at >= LOOK_S:
-            await self.look()
-        return not self._given_notice.isdisjoint(nodes)
-
     def admit(self) -> None:
         """Tell everyone whose turn it is now."""
         for grant in self._admission.admit():
@@ -202,7 +195,6 @@ class Queue:
 
     async def look(self) -> None:
         """Learn which nodes there are and what others hold, on a cluster that is not ours alone."""
-        self._looked_at = time.monotonic()
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(

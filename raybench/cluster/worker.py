@@ -209,10 +209,6 @@ class _Run:
             self._ledger.enter("report")
         if isinstance(command, Finish):
             return self._finish(command)
-        if isinstance(command, protocol.Save):
-            checkpoint = self._checkpoints.now(self._trainer, self._ledger)
-            self._ledger.enter(AWAY)
-            return protocol.Saved(checkpoint=checkpoint)
         evaluation = next(self._evaluations)
         checkpoint = self._checkpoints.after(evaluation, self._trainer, self._ledger)
         self._ledger.enter(AWAY)

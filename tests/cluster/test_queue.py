@@ -250,10 +250,6 @@ async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
     assert grant.nodes == (0, 0)
     grant, _ = await waiting.wait("0", ONE)
     notice.add("id-a")
-    assert not await waiting.any_leaves(["id-a", "id-b"]), "it was looked at a moment ago"
-    await asyncio.sleep(0.02)
-    assert await waiting.any_leaves(["id-a", "id-b"])
-    assert not await waiting.any_leaves(["id-b"])
     pool.release("busy")
     asking = asyncio.ensure_future(waiting.wait("1", TWO))
     await asyncio.sleep(0.05)
@@ -270,7 +266,6 @@ async def test_a_host_that_is_left_out_stays_and_takes_no_group() -> None:
     waiting.left_out = {"id-a"}
     grant, _ = await waiting.wait("0", ONE)
     assert pool.nodes[grant.nodes[0]].name == "b"
-    assert not await waiting.any_leaves(["id-a"]), "what runs there need not be saved"
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,20 +12,17 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
     Advance,
     Command,
-    Crashed,
     Finish,
     Finished,
     Progress,
     Ready,
     Reply,
     RunFailed,
-    Save,
-    Saved,
     Start,
 )
 from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import PoolOptions
-from raybench.cluster.worker_pool import URGENT_S, KeptCheckpoints, WorkerPool
+from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from tests.factories import evaluation
@@ -316,43 +312,6 @@ def progress(index: int, **more: Any) -> Progress:
     )
 
 
-def test_a_reply_keeps_the_index_alone() -> None:
-    kept = KeptCheckpoints()
-    replies: list[Reply] = [progress(1, checkpoint=checkpoint(2)), progress(1)]
-    first, other = kept.take("a", replies)
-    assert first == replace(replies[0], checkpoint=None, saved=2)  # type: ignore[type-var]
-    assert other == replies[1]
-    assert kept.get("a") == checkpoint(2)
-    assert kept.take("a", [progress(2)]) == [progress(2)]
-    assert kept.get("a") == checkpoint(2), "the newest one stays"
-    kept.take("a", [Finished(ledger={})])
-    assert kept.get("a") is None
-
-
-@pytest.mark.parametrize(
-    ("reply", "may"),
-    [
-        (progress(0), True),
-        (progress(0, checkpoint=checkpoint(1)), False),
-        (replace(progress(0), evaluation=replace(evaluation(ledger=LEDGER), stop="epochs")), False),
-        (replace(progress(0), evaluation=replace(evaluation(ledger=LEDGER), failure="nan")), False),
-        (Finished(ledger={}), False),
-        (Crashed(failure="error", message="", traceback=""), False),
-    ],
-)
-def test_what_is_saved_out_of_turn(
-    reply: Reply, may: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(worker_pool.time, "monotonic", lambda: now[0])
-    kept = KeptCheckpoints()
-    assert kept.may_save("a", reply) == may
-    kept.put("a", checkpoint(1))
-    assert not kept.may_save("a", reply), "it was saved a moment ago"
-    now[0] += URGENT_S
-    assert kept.may_save("a", reply) == may
-
-
 def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import state
 
@@ -368,19 +327,18 @@ def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class AnsweringGroup(FakeGroup):
-    """Trains, and notes what its two workers are told."""
+    """Trains, saves after its second evaluation, and notes what its two workers are told."""
 
     told: list[Command] = []
-    index = -1
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         self.told.append(commands[0])
         assert commands[0] == commands[1]
-        if isinstance(commands[0], Save):
-            found = checkpoint(self.index + 1)
-            return [Saved(checkpoint=found, busy_s=0.5), Saved(checkpoint=None, busy_s=0.5)]
-        self.index += 1
-        return [progress(self.index)] * 2
+        if isinstance(commands[0], Finish):
+            return [Finished(ledger={})] * 2
+        index = len(self.told) - 1
+        saved = checkpoint(index + 1) if index == 1 else None
+        return [progress(index, checkpoint=saved), progress(index)]
 
 
 @pytest.fixture
@@ -391,26 +349,17 @@ def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     return pool
 
 
-@pytest.mark.parametrize("goes", [True, False])
-async def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
-    goes: bool, answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def any_leaves(nodes: object) -> bool:
-        assert nodes == ["here", "here"]
-        return goes
-
-    monkeypatch.setattr(answering._queue, "any_leaves", any_leaves)
-    allocation = await answering.acquire("a", TWO)
-    assert allocation.resume is None
-    first = (await answering.command("a", Start(spec=SPEC), 1.0))[0]
-    expected = progress(0)
-    if goes:  # the seconds of saving are the workers' own, not the way there
-        expected = replace(expected, saved=1, busy_s=1.5)
-    assert first == expected
+async def test_the_newest_checkpoint_stays_in_the_pool_until_the_end(answering: WorkerPool) -> None:
+    assert (await answering.acquire("a", TWO)).resume is None
+    assert await answering.command("a", Start(spec=SPEC), 1.0) == [progress(0)] * 2
+    assert answering.checkpoint("a") is None
+    first, other = await answering.command("a", Advance(), 1.0)
+    assert (first, other) == (progress(1, saved=2), progress(1)), "replies have its index alone"
+    assert answering.checkpoint("a") == checkpoint(2)
     await answering.command("a", Advance(), 1.0)
-    assert answering.checkpoint("a") == (checkpoint(1) if goes else None)
-    told = [Start(spec=SPEC), Save(), Advance()]
-    assert AnsweringGroup.told == [one for one in told if goes or not isinstance(one, Save)]
+    assert answering.checkpoint("a") == checkpoint(2)
+    await answering.command("a", Finish(), 1.0)
+    assert answering.checkpoint("a") is None
 
 
 async def test_a_run_is_continued_from_what_was_restored(answering: WorkerPool) -> None:
