@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -100,6 +101,11 @@ async def until_a_group_starts() -> None:
         await asyncio.sleep(0)
 
 
+async def is_stopped(work: Awaitable[Any]) -> None:
+    with pytest.raises(RunFailed, match="was stopped"):
+        await asyncio.wait_for(work, timeout=600)
+
+
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost", "error"])
 async def test_a_group_that_does_not_start_gives_its_place_back(
     pool: WorkerPool, fault: str
@@ -148,8 +154,7 @@ async def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) 
 async def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
     """Its own process may ask after Tune has ended it: nobody would give them back."""
     await pool.release("late", for_good=True)
-    with pytest.raises(RunFailed, match="was stopped"):
-        await pool.acquire("late", ONE)
+    await is_stopped(pool.acquire("late", ONE))
     await pool.release("again")  # a run that is repeated under its name
     await pool.acquire("again", ONE)
     assert busy(pool) == ["again"]
@@ -161,8 +166,7 @@ async def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: Work
     await until_a_group_starts()
     await pool.release("a", for_good=True)
     FakeGroup.gate.set()
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asking
+    await is_stopped(asking)
     await pool.acquire("b", TWO)
     assert busy(pool) == ["b"]
 
@@ -174,9 +178,8 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
     waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
     await until_a_group_starts()
     pool.stop_waiting()
-    for one in (starting, waiting):
-        with pytest.raises(RunFailed, match="was stopped"):
-            await one
+    await is_stopped(starting)
+    await is_stopped(waiting)
     FakeGroup.gate.set()
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
@@ -202,14 +205,11 @@ async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
     pool.stop_running()
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asyncio.wait_for(running, timeout=600)
-    with pytest.raises(RunFailed, match="was stopped"):
-        await pool.command("a", Start(spec=RunSpec()), 600.0)
+    await is_stopped(running)
+    await is_stopped(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
     await pool.release("a")
-    with pytest.raises(RunFailed, match="was stopped"):
-        await pool.command("b", Start(spec=RunSpec()), 600.0)  # nor does any other
+    await is_stopped(pool.command("b", Start(spec=RunSpec()), 600.0))  # nor does any other
     await pool.release("b")
     FakeGroup.is_far = False
     await pool.acquire("c", ONE)
@@ -237,8 +237,7 @@ async def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_bo
     await pool.release("a")
     await pool.acquire("b", ONE)  # on the same group
     pool.stop_running()
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asyncio.wait_for(running, timeout=600)
+    await is_stopped(running)
     assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
