@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 
@@ -13,7 +13,7 @@ from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.layout import Node, as_nodes, num_nodes
 from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
 from raybench.cluster.ray_internals import nodes as internals
-from raybench.cluster.worker_group import PoolOptions
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
 LOOK_S = 2.0
@@ -21,7 +21,6 @@ LOOK_S = 2.0
 a minute ahead, or more."""
 AGAIN_S = 30.0
 """A request is sent again after this many seconds: another job's may have taken its place."""
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Queue:
             if not self._asking:
                 await self._scaling.ask(self._admission)
 
-    async def unless_gone(self, start: Awaitable[Answer], nodes: Sequence[int]) -> Answer:
+    async def unless_gone(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
         """Return what the start of a group returns; RunFailed at once if one of its nodes goes.
 
         HostLeaves where that was announced, however the start has ended.
