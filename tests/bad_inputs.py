@@ -24,6 +24,11 @@ def in_file(name: str, lines: str, words: str) -> Bad:
     return Bad(name, words, STUDY + lines)
 
 
+def aimed_at(objective: str, words: str) -> Bad:
+    """Return a space file with another objective."""
+    return Bad(objective, words, STUDY.replace("{target: 0.9}", objective))
+
+
 def in_space(name: str, line: str, words: str) -> Bad:
     """Return a space file that searches one more key."""
     return Bad(name, words, f"{STUDY}  {line}\n")
@@ -97,8 +102,16 @@ FILES = [
     in_file(
         "a crop of all", "fixed: {augment: [{random_crop: {padding: 40}}]}\n", "padding below 28"
     ),
+    in_file("a word for a number", "search: {trials: many}\n", "'search.trials'"),
+    in_file("a misspelt workload", "workload: minst_small\n", "did you mean 'mnist_small'?"),
+    in_file("too few samples", "dataset: {name: digits, limit: 100000}\n", "dataset.limit 100000"),
     in_file("no key of a flip", "fixed: {augment: [{flip: {p: 1}}]}\n", "flip has no key p; "),
     in_file("no such augmentation", "fixed: {augment: [flpi]}\n", "did you mean 'flip'?"),
+    aimed_at("{target: 95}", "0.98, not 98 (found 95)"),
+    aimed_at("{target: 0.05}", "0.05 is not better than the baseline, whose accuracy is"),
+    aimed_at("{metric: rsme, target: 0.9}", "did you mean 'rmse'?"),
+    aimed_at("{metric: rmse, target: 0.9}", "rmse is not of classification"),
+    aimed_at("{metric: loss, target: 2.4}", "baseline, whose loss is 2.3"),
     in_space("high of 1e300", "learning_rate: {low: 0.1, high: 1e300}", "1e+300"),
     in_space("log of yes", "learning_rate: {low: 0.1, high: 1, log: yes}", "valid boolean"),
     in_space("a list in a list", "optimizer: [[adam]]", "'optimizer'"),
@@ -138,9 +151,25 @@ FLAGS = [
     given("'search.seed'", "--seed", "4294967296"),
     given("beyond 64 bits", "--trials", "1" + "0" * 30),
     given("num_workers", "--workers", "1,,2"),
+    given("the list is empty", "--workers", ""),
+    given("'optimizer'", "--set", "optimizer=adagrad"),
+    given("'objective' holds no keys", "--set", "objective=3", "--set", "objective.x=1"),
+    given("'search.trials'", "--trials", "0"),
+    given("'search.time_budget_s'", "--time-budget", "-5"),
+    given("'search.seed'", "--seed", "-1"),
+    given("'search.concurrency'", "--concurrency", "0"),
+    given("write it as race=40,fresh=5, or only one of them.", "--confirm", "3"),
+    given("unknown key 'confirm.rase'; did you mean 'race'?", "--confirm", "rase=3"),
+    given("--no-confirm: not with --confirm", "--confirm", "race=1", "--no-confirm"),
+    given("of a race's winner, and there is no", "--confirm", "race=0,fresh=6"),
+    given("--more 0: name a number of runs, 1 or more.", "--more", "0"),
+    given("results/space holds no confirmed study; run the same", "--more", "5"),
+    given("nowhere.yaml: cannot be read (No such file", "nowhere.yaml", command="train"),
+    given("cannot be read (Is a directory)", ".", command="train"),
     given("cannot be imported", "--workload", "no.such.module:Net"),
     given("Unknown workload ''", "--workload", "''"),
     given("is a file", "--out", "space.yaml"),
+    given("cannot be written", "--out", "space.yaml/a/b"),
     given("unknown key 'optimzer'", "--set", "optimzer=adam", command="train"),
     given("010 is octal", "--set", "epochs=010", command="train"),
     given("'dataset.name'", "--set", "dataset=cifar", command="train"),

@@ -37,6 +37,19 @@ def tensorflow_on_one_thread() -> None:
         tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Ray must not start, and nothing may be written beside the repository's files."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("Ray was about to start")
+
+    import ray
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")

@@ -54,6 +54,7 @@ def study_of(path="space.yaml"):
 
     text = Path(path).read_text(encoding="utf-8")
     study, space = build_study(parse_yaml(text, path), path)
+    assert study.workload in WORKLOADS or ":" in study.workload
     assert {"framework", "num_workers", "batch_size_per_worker", "learning_rate"} <= set(space)
     return study, text
 
@@ -170,7 +171,3 @@ def test_what_is_no_data_is_one_sentence(tmp_path, capsys, name, content, senten
     assert init.main([name.split("/")[0]]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "space.yaml").exists()
-
-
-def test_the_workloads_that_are_suggested_are_shipped():
-    assert {"mlp", "text_bag", "char_lm", "small_resnet", "mnist_small"} <= set(WORKLOADS)

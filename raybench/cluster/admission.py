@@ -49,16 +49,15 @@ class Admission:
     """The pool's state.
 
     `nodes`: what every node has in all. `taken`: (CPU cores, GPUs) of every node that others on
-    the cluster hold at this moment; empty where nobody does. `idle_holds_cpus`: whether an idle
-    group keeps its cores reserved (it does where several nodes share them out; on one node its
-    processes merely sleep). GPUs are always held, because their memory is. `max_workers` bounds
-    the processes alive, idle ones included. `can_grow`: nodes may come and go.
+    the cluster hold at this moment; empty where nobody does. `on_cluster`: nodes may come and go,
+    and an idle group keeps its cores reserved; on a Ray of our own, which is one node, its
+    processes merely sleep. GPUs are always held, because their memory is. `max_workers` bounds
+    the processes alive, idle ones included.
     """
 
     nodes: Sequence[Node]
     max_workers: int = 10**9
-    idle_holds_cpus: bool = False
-    can_grow: bool = False
+    on_cluster: bool = False
     taken: Sequence[tuple[float, float]] = ()
     groups: dict[int, Group] = field(default_factory=dict)
     waiting: list[tuple[str, Placement]] = field(default_factory=list)
@@ -71,7 +70,7 @@ class Admission:
 
     def submit(self, trial: str, placement: Placement) -> None:
         """Put a trial at the end of the queue."""
-        assert self.can_grow or self.fits(placement), (
+        assert self.on_cluster or self.fits(placement), (
             f"{placement} can never fit: refuse it before the search starts"
         )
         # Its batch size is nothing to the group: without it groups compare equal.
@@ -140,14 +139,14 @@ class Admission:
 
     def _each(self, group: Group) -> tuple[float, float]:
         """Return the CPU cores and GPUs that each worker of a group holds."""
-        holds_cpus = group.trial is not None or self.idle_holds_cpus
+        holds_cpus = group.trial is not None or self.on_cluster
         cpus = group.placement.cpus_per_worker if holds_cpus else 0
         return cpus, group.placement.gpus_per_worker
 
-    def settle(self, group: int, nodes: Sequence[int]) -> None:
-        """Correct where the workers of a group are: Ray chose, and may have chosen otherwise."""
-        if group in self.groups:
-            self.groups[group].nodes = tuple(nodes)
+    def accelerators(self, grant: Grant) -> tuple[str, ...]:
+        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
+        models = {self.nodes[node].accelerator for node in grant.nodes}
+        return tuple(sorted(models - {""})) if grant.placement.gpus_per_worker else ()
 
     def release(self, trial: str) -> int | None:
         """Mark the trial's group idle; return the group, None if it had none."""
@@ -195,15 +194,12 @@ class Admission:
         return Grant(trial, number, placement, nodes, is_new=True, evict=tuple(evict))
 
     def _can_wake(self, number: int) -> bool:
-        """Whether the nodes of an idle group have its cores free."""
-        group = self.groups[number]
-        if self.idle_holds_cpus:
-            return True  # it has them
-        free = self.free(without=(number,))
-        each = group.placement.cpus_per_worker, group.placement.gpus_per_worker
-        for node in group.nodes:
-            free[node] = free[node].without(*each)
-        return all(free[node].cpus >= 0 and free[node].gpus >= 0 for node in group.nodes)
+        """Whether an idle group's cores are free where it is; its GPUs it has kept."""
+        group, free = self.groups[number], self.free(without=())
+        needs = {
+            node: group.nodes.count(node) * group.placement.cpus_per_worker for node in group.nodes
+        }
+        return self.on_cluster or all(free[node].cpus >= cpus for node, cpus in needs.items())
 
     def _find_room(self, placement: Placement, evicted: list[int]) -> tuple[int, ...] | None:
         alive = sum(g.placement.num_workers for n, g in self.groups.items() if n not in evicted)

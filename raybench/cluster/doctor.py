@@ -220,12 +220,10 @@ def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None
     what lies inside, tells `raybench scale --fit --network` what no run on one host does."""
     if between is None or between.strategy != "spread":
         return None
-    each = (measured_by([one]) for one in hosts)
-    return next((one for one in each if one and _kind(one) == _kind(between)), None)
-
-
-def _kind(placement: Placement) -> tuple[str, float]:
-    return placement.framework, placement.gpus_per_worker
+    for one in filter(None, (measured_by([host]) for host in hosts)):
+        if (one.framework, one.gpus_per_worker) == (between.framework, between.gpus_per_worker):
+            return one
+    return None
 
 
 def _network(

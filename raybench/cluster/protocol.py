@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from raybench.cluster.connectivity import MISNAMED
 from raybench.spec.errors import StudyError, UserError
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation, Failure
 from raybench.training.probe import DIFFERENT
@@ -25,11 +25,6 @@ class Start:
 @dataclass(frozen=True)
 class Advance:
     """Driver to workers: train to the next evaluation."""
-
-
-@dataclass(frozen=True)
-class Save:
-    """Pool to workers: save the run as it is after its last evaluation; a node is about to go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +50,7 @@ class Measure:
     rounds: int
 
 
-Command = Start | Advance | Save | Finish | Close | Measure
+Command = Start | Advance | Finish | Close | Measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +89,6 @@ class Progress(Answer):
     """Of rank 0, where one was taken after this evaluation; the pool keeps it and takes it out."""
     saved: int | None = None
     """What the pool leaves of it: the index of the evaluation that follows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved(Answer):
-    """Worker to pool: the answer to `Save`."""
-
-    checkpoint: Checkpoint | None
-    """Of rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,17 +176,6 @@ class Allocation:
     """Where the run will go on; None from its beginning."""
     slowest_start_s: float | None = None
     """Seconds of the longest beginning of a run so far, to its first evaluation; None before."""
-
-
-@dataclass(frozen=True)
-class GroupState:
-    """Pool to whoever looks: a group that is alive."""
-
-    trial: str | None
-    """The trial that holds it; None if it is idle."""
-    placement: Placement
-    pids: list[int]
-    """Process id of every rank."""
 
 
 def fault_of(message: str | None) -> Exception | None:

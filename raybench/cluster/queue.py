@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 
@@ -13,7 +13,7 @@ from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.layout import Node, as_nodes, num_nodes
 from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
 from raybench.cluster.ray_internals import nodes as internals
-from raybench.cluster.worker_group import PoolOptions
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
 LOOK_S = 2.0
@@ -21,7 +21,6 @@ LOOK_S = 2.0
 a minute ahead, or more."""
 AGAIN_S = 30.0
 """A request is sent again after this many seconds: another job's may have taken its place."""
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,6 @@ class Queue:
         self._given_notice: frozenset[str] = frozenset()
         self.left_out: set[str] = set()
         """Nodes, by Ray's ids, that stay in the cluster and are given no workers."""
-        self._looked_at = float("-inf")
         self._scaling = scaling or Scaling(is_on=options.scales)
         self._asking: dict[str, _Asking] = {}
         self._short_s: dict[str, float] = {}
@@ -137,7 +135,7 @@ class Queue:
             if not self._asking:
                 await self._scaling.ask(self._admission)
 
-    async def unless_gone(self, start: Awaitable[Answer], nodes: Sequence[int]) -> Answer:
+    async def unless_gone(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
         """Return what the start of a group returns; RunFailed at once if one of its nodes goes.
 
         HostLeaves where that was announced, however the start has ended.
@@ -162,12 +160,6 @@ class Queue:
         for node in (self._admission.nodes[number] for number in nodes):
             if node.id in self._given_notice:
                 raise HostLeaves("worker_lost", f"host {node.name} is leaving the cluster")
-
-    async def any_leaves(self, nodes: Collection[str]) -> bool:
-        """Whether one of these nodes, by Ray's ids, has been given notice."""
-        if time.monotonic() - self._looked_at >= LOOK_S:
-            await self.look()
-        return not self._given_notice.isdisjoint(nodes)
 
     def admit(self) -> None:
         """Tell everyone whose turn it is now."""
@@ -202,7 +194,6 @@ class Queue:
 
     async def look(self) -> None:
         """Learn which nodes there are and what others hold, on a cluster that is not ours alone."""
-        self._looked_at = time.monotonic()
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(

@@ -224,7 +224,6 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     options = PoolOptions(
         scratch=scratch,
         search_path=str(Path.cwd()),
-        nodes=capacity.nodes,
         is_local=is_local,
         scales=capacity.grows,
         driver=capacity.driver,
@@ -234,8 +233,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     admission = Admission(
         nodes=capacity.nodes,
         max_workers=by_memory if is_local else 10**9,  # elsewhere Ray's reservations bound them
-        idle_holds_cpus=not is_local,
-        can_grow=not is_local,
+        on_cluster=not is_local,
     )
     # The study ends with its driver in any case: on the driver's node the pool is lost with
     # nothing else.

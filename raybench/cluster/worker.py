@@ -28,6 +28,7 @@ from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
+from raybench.spec.run import Placement
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger, cpu_use
 from raybench.stats.record import Evaluation
@@ -115,13 +116,7 @@ def serve(config: dict[str, Any]) -> None:
     scratch = on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
-        world = join_group(
-            config["framework"],
-            config["cpus_per_worker"],
-            config["search_path"],
-            num_replicas=config["num_replicas"],
-            gpus=config["gpus_per_worker"],
-        )
+        world = join_group(config["placement"], config["search_path"])
     except UserError as error:  # new workers would not do better
         rank = ray.train.get_context().get_world_rank()
         next_command(pool, group, rank, 1, _report(error))
@@ -214,10 +209,6 @@ class _Run:
             self._ledger.enter("report")
         if isinstance(command, Finish):
             return self._finish(command)
-        if isinstance(command, protocol.Save):
-            checkpoint = self._checkpoints.now(self._trainer, self._ledger)
-            self._ledger.enter(AWAY)
-            return protocol.Saved(checkpoint=checkpoint)
         evaluation = next(self._evaluations)
         checkpoint = self._checkpoints.after(evaluation, self._trainer, self._ledger)
         self._ledger.enter(AWAY)
@@ -257,20 +248,11 @@ class _Run:
         )
 
 
-def join_group(
-    framework: str,
-    cpus_per_worker: int,
-    search_path: str,
-    *,
-    num_replicas: int = 1,
-    gpus: float = 0,
-) -> World:
-    """Return this worker's place in its group; called inside a Ray Train worker.
-
-    `num_replicas`: of the model in this process; `gpus`: what Ray has given it.
-    """
+def join_group(placement: Placement, search_path: str) -> World:
+    """Return this worker's place in its group; called inside a Ray Train worker."""
     import ray.train
 
+    framework, gpus = placement.framework, placement.gpus_per_worker
     if not gpus:  # Ray leaves it as it is, so that a worker of CPUs would see every GPU
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -282,15 +264,15 @@ def join_group(
         import ray.train.torch
 
         device = str(ray.train.torch.get_device())
-    os.environ["OMP_NUM_THREADS"] = str(cpus_per_worker)
+    os.environ["OMP_NUM_THREADS"] = str(placement.cpus_per_worker)
     if framework == "python":
         return PlainWorld("gpu" if gpus else "cpu")
     return find_backend(framework).join(
         rank=context.get_world_rank(),
         num_workers=context.get_world_size(),
         device=device,
-        num_threads=cpus_per_worker,
-        num_replicas=num_replicas,
+        num_threads=placement.cpus_per_worker,
+        num_replicas=placement.replicas_per_process,
         num_gpus=math.ceil(gpus),
     )
 

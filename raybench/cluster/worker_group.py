@@ -6,7 +6,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import ray
 from raybench.cluster import protocol
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.layout import Node, Reservation
+from raybench.cluster.layout import Reservation
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
@@ -37,8 +37,6 @@ class PoolOptions:
     """The session's folder on the driver's host."""
     search_path: str
     """Folder in which a user's own `module:Class` lies."""
-    nodes: tuple[Node, ...]
-    """What there is, in the order of the admission's, gone ones too."""
     is_local: bool
     """Whether it is a Ray of our own, which has one node and does not grow."""
     scales: bool = False
@@ -52,11 +50,12 @@ class PoolOptions:
 
 
 def build_trainer(
-    number: int, placement: Placement, options: PoolOptions, nodes: Sequence[int] = ()
+    number: int, placement: Placement, options: PoolOptions, nodes: Sequence[str] = ()
 ) -> Any:
     """Return a trainer whose workers serve the pool.
 
-    `nodes`: the node of every worker, by its position in `options.nodes`; none lets Ray choose.
+    `nodes`: Ray's id of the node that the admission chose for every worker. A Ray of our own has
+    one node, and nothing to choose.
     """
     import ray.train
 
@@ -69,10 +68,7 @@ def build_trainer(
     config = {
         "pool": options.pool,
         "group": number,
-        "framework": placement.framework,
-        "cpus_per_worker": placement.cpus_per_worker,
-        "gpus_per_worker": placement.gpus_per_worker,
-        "num_replicas": placement.replicas_per_process,
+        "placement": placement,
         "search_path": options.search_path,
         "scratch": options.scratch,
     }
@@ -84,7 +80,7 @@ def build_trainer(
             resources_per_worker=resources,
             placement_strategy=placement.strategy.upper(),
             accelerator_type=placement.accelerator_type,
-            label_selector=selectors(options, nodes),
+            label_selector=None if options.is_local else [{NODE_ID: node} for node in nodes],
         ),
         "run_config": ray.train.RunConfig(
             name=f"group-{number}",
@@ -101,15 +97,6 @@ def build_trainer(
         arguments |= meeting("torch", file=str(Path(options.scratch) / f"group-{number}.store"))
     trainer = trainer_class(placement.framework)(serve, **arguments)
     return internals.controlled_here(internals.without_unused_callbacks(trainer))
-
-
-def selectors(options: PoolOptions, nodes: Sequence[int]) -> list[dict[str, str]] | None:
-    """Return what binds each worker to the node that the admission chose for it; None on a Ray
-    of our own, or where a node has no id."""
-    ids = [options.nodes[node].id for node in nodes]
-    if options.is_local or not ids or not all(ids):
-        return None
-    return [{NODE_ID: one} for one in ids]
 
 
 def trainer_class(framework: str) -> Any:
@@ -145,9 +132,9 @@ class WorkerGroup:
         number: int,
         placement: Placement,
         options: PoolOptions,
-        nodes: tuple[int, ...] = (),
+        nodes: Sequence[str] = (),
     ) -> None:
-        """`nodes`: where the admission has put the workers; none lets Ray choose."""
+        """`nodes`: as `build_trainer` takes them."""
         self.placement, self._planned = placement, nodes
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core the present run is pinned to."""
@@ -163,16 +150,12 @@ class WorkerGroup:
         self._members: dict[int, Ready] = {}
         self._replies: dict[int, Reply] = {}
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self._ended = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Set where its workers are gone, for whatever reason."""
         self._end_message = ""
         self._has_run = False
         self._trainer: Any = None
         """What its thread runs; None before."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its workers are gone, for whatever reason."""
-        return self._ended.is_set()
 
     async def start(self) -> None:
         """Start the workers and wait until all have introduced themselves.
@@ -185,7 +168,7 @@ class WorkerGroup:
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         """Give rank r the command r and wait for all replies."""
-        if self._ended.is_set():
+        if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
         self._answered = self._loop.create_future()
@@ -222,37 +205,37 @@ class WorkerGroup:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
-        """End a run that is still open; return whether the group can serve another."""
-        if not self._has_run:
-            return not self._ended.is_set()
-        try:
-            replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
-        except RunFailed:
-            return False
-        return all(isinstance(reply, protocol.Finished) for reply in replies)
+        """End a run that is still open, free its cores; return whether another can be served."""
+        if self._has_run:
+            try:
+                replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
+            except RunFailed:
+                return False
+            if not all(isinstance(reply, protocol.Finished) for reply in replies):
+                return False  # of the command before, which was still at work
+        self.cores = []
+        return not self.ended.is_set()
 
-    async def gone(self) -> None:
-        """Wait until its workers are gone."""
-        await self._ended.wait()
+    async def wait_for_end(self) -> None:
+        """Wait until its workers are gone, CLOSE_TIMEOUT_S at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
         """End the workers: by command, or by killing them when `force` or when they hang.
 
-        Ray may need longer than this waits (a lost host): `has_ended` says whether they are gone.
+        Ray may need longer than this waits (a lost host): `ended` says whether they are gone.
         """
         if not force:
             for inbox in self._inbox:
                 inbox.put_nowait(protocol.Close())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
-        if not self._ended.is_set():
+            await self.wait_for_end()
+        if not self.ended.is_set():
             for member in self._members.values():
                 ray.kill(member.actor, no_restart=True)
-            await asyncio.to_thread(
-                internals.end_workers, self._trainer
-            )  # who has not been heard of, too
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
+            # Those that have not been heard of, too.
+            await asyncio.to_thread(internals.end_workers, self._trainer)
+            await self.wait_for_end()
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
         """Reserve cores for each rank, apart from those `taken`; none where there are too few.
@@ -284,7 +267,7 @@ class WorkerGroup:
         return [member.node for member in self.members()]
 
     async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
-        ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())
+        ended: asyncio.Future[Any] = asyncio.ensure_future(self.ended.wait())
         both = {self._answered, ended}
         done, _ = await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -317,7 +300,7 @@ class WorkerGroup:
             self._trainer.fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             self._end_message = end_message(error)
-        self._loop.call_soon_threadsafe(self._ended.set)
+        self._loop.call_soon_threadsafe(self.ended.set)
 
 
 def end_message(error: Exception) -> str:
@@ -337,7 +320,7 @@ class LiveGroups:
     def __init__(self, options: PoolOptions, admission: Admission) -> None:
         """`admission` knows the nodes of now."""
         self._options, self._admission = options, admission
-        self._groups: dict[int, WorkerGroup] = {}
+        self.alive: dict[int, WorkerGroup] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.on_freed: Callable[[], object] = lambda: None
         """Called where a group is gone that nobody waits for."""
@@ -346,32 +329,24 @@ class LiveGroups:
         """Take the pool's own handle, which the workers need."""
         self._options = replace(self._options, pool=pool)
 
-    def get(self, number: int) -> WorkerGroup | None:
-        """Return a group; None if it has gone."""
-        return self._groups.get(number)
-
-    def __iter__(self) -> Iterator[tuple[int, WorkerGroup]]:
-        return iter(self._groups.items())
-
     async def open(self, grant: Grant) -> WorkerGroup:
         """Return the granted group, started if it is new; RunFailed if it does not start."""
         for number in grant.evict:
-            evicted = self._groups.get(number)
+            evicted = self.alive.get(number)
             await self.close(number)
-            if evicted is not None and not evicted.has_ended:  # its processes hold their GPUs
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(evicted.gone(), CLOSE_TIMEOUT_S)
+            if evicted is not None:
+                await evicted.wait_for_end()  # its processes hold their GPUs
         if grant.is_new:
-            options = replace(self._options, nodes=tuple(self._admission.nodes))
-            group = WorkerGroup(grant.group, grant.placement, options, grant.nodes)
-            self._groups[grant.group] = group
+            nodes = [self._admission.nodes[node].id for node in grant.nodes]
+            group = WorkerGroup(grant.group, grant.placement, self._options, nodes)
+            self.alive[grant.group] = group
             await group.start()
-        return self._groups[grant.group]
+        return self.alive[grant.group]
 
     def has_ended(self, number: int) -> bool:
         """Whether a group is there no more, or none of its workers: its host may have died."""
-        group = self._groups.get(number)
-        return group is None or group.has_ended
+        group = self.alive.get(number)
+        return group is None or group.ended.is_set()
 
     def close_soon(self, numbers: list[int]) -> None:
         """End groups and free their places, beside whatever else goes on."""
@@ -389,16 +364,16 @@ class LiveGroups:
 
         Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
         """
-        group = self._groups.get(number)
+        group = self.alive.get(number)
         if group is not None:
             await group.close(force=force)
-            self._groups.pop(number, None)
-        if group is None or group.has_ended:
+            self.alive.pop(number, None)
+        if group is None or group.ended.is_set():
             self._admission.remove(number)
             return
 
         async def free_when_gone() -> None:
-            await group.gone()
+            await group.ended.wait()
             self._admission.remove(number)
             self.on_freed()
 
@@ -409,36 +384,11 @@ class LiveGroups:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def free(self, number: int) -> bool:
-        """End what a group runs and free its cores; return whether it can serve another run."""
-        group = self._groups[number]
-        can_serve = await group.settle()
-        if can_serve:
-            group.cores = []
-        return can_serve
-
-    async def close_all(self) -> None:
-        """End every group."""
-        await asyncio.gather(*(self.close(number) for number in list(self._groups)))
-
     async def ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
         """Give every worker of a group a command; a new run is pinned to cores of its own."""
-        group = self._groups[number]
+        group = self.alive[number]
         commands: list[Command] = [command] * group.placement.num_workers
         if isinstance(command, Start):
-            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
+            taken = {c for one in self.alive.values() if one is not group for c in one.cores}
             commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
         return await group.ask(commands, timeout_s)
-
-    def nodes(self, number: int) -> list[int]:
-        """Return the node of each of a group's workers; none if one is on a node not known."""
-        known = [node.id for node in self._admission.nodes]
-        nodes = self._groups[number].nodes()
-        return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []
-
-    def accelerators(self, number: int) -> tuple[str, ...]:
-        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
-        if not self._groups[number].placement.gpus_per_worker:
-            return ()
-        models = {self._admission.nodes[node].accelerator for node in self.nodes(number)}
-        return tuple(sorted(models - {""}))

@@ -25,56 +25,8 @@ from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
 
-URGENT_S = 10.0
-"""Seconds between two checkpoints of a run that is about to lose a node."""
 AHEAD = "prepare-"
 """Beginning of the names for which groups start ahead of the trials."""
-
-
-class KeptCheckpoints:
-    """The newest checkpoint of every run, by its name."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, tuple[Checkpoint, float]] = {}
-        """And when it was taken."""
-
-    def put(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint in place of an earlier one."""
-        self._newest[trial] = checkpoint, time.monotonic()
-
-    def get(self, trial: str) -> Checkpoint | None:
-        """Return a run's newest checkpoint; None where none is kept."""
-        return self._newest[trial][0] if trial in self._newest else None
-
-    def forget(self, trial: str) -> None:
-        """Drop what is kept of a run."""
-        self._newest.pop(trial, None)
-
-    def take(self, trial: str, replies: list[Reply]) -> list[Reply]:
-        """Keep what rank 0 has saved; return the replies without it."""
-        first = replies[0]
-        if isinstance(first, protocol.Finished):
-            self.forget(trial)
-        if not isinstance(first, protocol.Progress) or first.checkpoint is None:
-            return replies
-        self.put(trial, first.checkpoint)
-        index = first.checkpoint.state.index
-        return [replace(first, checkpoint=None, saved=index), *replies[1:]]
-
-    def may_save(self, trial: str, reply: Reply) -> bool:
-        """Whether a run can be saved now, out of turn, and was not a moment ago."""
-        if not isinstance(reply, protocol.Progress) or reply.checkpoint is not None:
-            return False
-        if reply.evaluation.stop or reply.evaluation.failure:
-            return False
-        return trial not in self._newest or time.monotonic() - self._newest[trial][1] >= URGENT_S
-
-
-def _with_saved(reply: Reply, saved: Reply) -> Reply:
-    """Return the reply of an evaluation with what was saved after it."""
-    assert isinstance(reply, protocol.Progress)
-    assert isinstance(saved, protocol.Saved)
-    return replace(reply, checkpoint=saved.checkpoint, busy_s=reply.busy_s + saved.busy_s)
 
 
 class WorkerPool:
@@ -85,7 +37,8 @@ class WorkerPool:
         self._groups = LiveGroups(options, admission)
         self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
         self._groups.on_freed = self._queue.admit
-        self._kept = KeptCheckpoints()
+        self._kept: dict[str, Checkpoint] = {}
+        """The newest checkpoint of every run, by its name."""
         self._group_of: dict[str, int] = {}
         self._most_beside: dict[str, int] = {}
         """By running trial, the most others that ran beside it."""
@@ -113,11 +66,11 @@ class WorkerPool:
 
     def restore(self, trial: str, checkpoint: Checkpoint) -> None:
         """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
-        self._kept.put(trial, checkpoint)
+        self._kept[trial] = checkpoint
 
     def forget(self, trial: str) -> None:
         """Drop the checkpoint of a run."""
-        self._kept.forget(trial)
+        self._kept.pop(trial, None)
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
         """Import trainers and start groups so placed, ahead of the trials that will ask."""
@@ -196,8 +149,6 @@ class WorkerPool:
             raise
         finally:
             self._starting.discard(trial)
-        if grant.is_new and (nodes := self._groups.nodes(grant.group)):
-            self._admission.settle(grant.group, nodes)  # Ray may have placed them otherwise
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
@@ -214,7 +165,7 @@ class WorkerPool:
             hosts=tuple(member.host for member in group.members()),
             devices=tuple(member.device for member in group.members()),
             workers_per_node=workers_per_node(group.nodes()),
-            accelerators=self._groups.accelerators(grant.group),
+            accelerators=self._admission.accelerators(grant),
             waited_for=waited_for,
             resume=kept.state if (kept := self._kept.get(trial)) else None,
             slowest_start_s=self._slowest_start_s,
@@ -248,21 +199,27 @@ class WorkerPool:
             if isinstance(command, Start):
                 taken_s = time.perf_counter() - began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
-            group = self._groups.get(number)
-            may_save = group is not None and self._kept.may_save(trial, replies[0])
-            if group is not None and may_save and await self._queue.any_leaves(group.nodes()):
-                saved = await self._groups.ask(number, protocol.Save(), timeout_s)
-                replies = [_with_saved(*both) for both in zip(replies, saved, strict=True)]
         except RunFailed:
             if trial in self._group_of:
                 await self._drop(trial, number)
             raise
-        return self._kept.take(trial, replies)
+        return self._without_checkpoint(trial, replies)
+
+    def _without_checkpoint(self, trial: str, replies: list[Reply]) -> list[Reply]:
+        """Keep what rank 0 has saved; return the replies without it."""
+        first = replies[0]
+        if isinstance(first, protocol.Finished):
+            self.forget(trial)
+        if not isinstance(first, protocol.Progress) or first.checkpoint is None:
+            return replies
+        self._kept[trial] = first.checkpoint
+        index = first.checkpoint.state.index
+        return [replace(first, checkpoint=None, saved=index), *replies[1:]]
 
     def again(self, trial: str) -> None:
         """Let a trial that was over begin anew."""
         self._over.discard(trial)
-        self._kept.forget(trial)
+        self.forget(trial)
 
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
         """Give the trial's workers back; return the most others that ran beside it.
@@ -279,7 +236,7 @@ class WorkerPool:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            if keep and await self._groups.free(number):
+            if keep and await self._groups.alive[number].settle():
                 self._admission.release(trial)
             else:
                 await self._groups.close(number)
@@ -292,23 +249,21 @@ class WorkerPool:
         self, number: int, rank: int, turn: int, reply: Reply | None
     ) -> Command | None:
         """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
-        group = self._groups.get(number)
+        group = self._groups.alive.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
         for trial in self._queue.trials():
             await self.release(trial)
-        await self._groups.close_all()
+        await asyncio.gather(*map(self._groups.close, list(self._groups.alive)))
 
-    def groups(self) -> list[protocol.GroupState]:
-        """Return what is alive."""
+    def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
+        """Return what is alive, for tests: trial, None of what is idle; placement; process ids."""
         trials = {number: trial for trial, number in self._group_of.items()}
         return [
-            protocol.GroupState(
-                trials.get(number), group.placement, [member.pid for member in group.members()]
-            )
-            for number, group in self._groups
+            (trials.get(number), group.placement, [member.pid for member in group.members()])
+            for number, group in self._groups.alive.items()
         ]
 
     def waiting(self) -> dict[str, Waiting]:

@@ -57,13 +57,7 @@ def init(options: argparse.Namespace) -> Ended:
     for line in seen.lines:
         print(line)
     start = start_for(seen, options.framework, workload)
-    text = space_text(seen, start, file=out)
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"--out {out} cannot be written ({error.strerror}); name another."
-        ) from error
+    cli.write_out(out, space_text(seen, start, file=out))
     task = f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
     print(
         f"{task}\n\nWrote {out}: look through it, then\n"

@@ -80,12 +80,7 @@ def transfer(options: argparse.Namespace) -> Ended:
         "search": (content.get("search") or {}) | {"trials": options.trials},
     }
     build_study(content, str(out))
-    try:
-        out.write_text(to_yaml(content), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"--out {out} cannot be written ({error.strerror}); name another."
-        ) from error
+    cli.write_out(out, to_yaml(content))
     print("\n".join(words))
     print(f"\nWrote {out}, {options.trials} rates of the interval:\n  {command_line('tune', out)}")
     rate = {"rate": found.rate, "low": low, "high": high}

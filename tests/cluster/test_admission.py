@@ -61,7 +61,7 @@ class Simulation:
         self.admission = Admission(
             nodes=split_over_nodes(draw, cpus, gpus, at_least=max(WIDTHS)),
             max_workers=draw.choice([4, 8, 12, 10**9]),
-            idle_holds_cpus=draw.random() < 0.5,
+            on_cluster=draw.random() < 0.5,
         )
         self.gpus_per_worker = gpus_per_worker
         self.order, self.events, self.cancelled, self.grants = [], [], [], []
@@ -132,7 +132,7 @@ class Simulation:
             assert sum(n for group, n, is_busy in groups if is_busy) <= cpus
             # GPUs are held by idle groups too.
             assert sum(n * group.placement.gpus_per_worker for group, n, _ in groups) <= gpus
-            if self.admission.idle_holds_cpus:
+            if self.admission.on_cluster:
                 assert sum(n for _, n, _ in groups) <= cpus
         assert sum(one.num_workers for one in held) <= max(self.admission.max_workers, *WIDTHS)
         if not busy:
@@ -155,19 +155,6 @@ def test_the_simulation_reuses_and_evicts():
     assert sum(bool(grant.evict) for grant in grants) > 100
 
 
-@pytest.mark.parametrize(
-    "other",
-    [place(2, "tensorflow"), place(1), place(2, cpus_per_worker=2), place(2, gpus_per_worker=1)],
-)
-def test_a_group_of_another_placement_is_not(other):
-    admission = one_node(cpus=8, gpus=8)
-    first = run(admission, "a", place(2))
-    admission.release("a")
-    second = run(admission, "b", other)
-    assert second.is_new
-    assert second.group != first.group
-
-
 def test_the_group_used_last_is_reused_first():
     admission = one_node(cpus=8)
     run(admission, "a", place(2))
@@ -180,11 +167,11 @@ def test_the_group_used_last_is_reused_first():
 @pytest.mark.parametrize(
     ("limits", "resources"),
     [
-        ({"idle_holds_cpus": True, "cpus": 4}, {}),
+        ({"on_cluster": True, "cpus": 4}, {}),
         ({"cpus": 64, "max_workers": 4}, {}),
         ({"cpus": 64, "gpus": 4}, {"gpus_per_worker": 1}),
     ],
-    ids=["idle_holds_cpus", "max_workers", "gpus"],
+    ids=["on_cluster", "max_workers", "gpus"],
 )
 def test_the_least_recently_used_idle_group_closes(limits, resources):
     admission = one_node(**limits)
@@ -198,7 +185,7 @@ def test_the_least_recently_used_idle_group_closes(limits, resources):
 
 
 def test_sleeping_groups_of_one_node_need_not_close():
-    admission = one_node(cpus=2, idle_holds_cpus=False)
+    admission = one_node(cpus=2, on_cluster=False)
     run(admission, "a", place(2))
     admission.release("a")
     assert run(admission, "b", place(2, "tensorflow")).evict == ()
@@ -210,7 +197,7 @@ def test_sleeping_groups_of_one_node_need_not_close():
 
 
 def test_nothing_closes_for_a_trial_that_cannot_run_yet():
-    admission = one_node(cpus=4, idle_holds_cpus=True)
+    admission = one_node(cpus=4, on_cluster=True)
     run(admission, "a", place(2))
     idle = run(admission, "b", place(1))
     admission.release("b")
@@ -230,20 +217,9 @@ def test_only_what_helps_is_closed():
     assert plain.group in admission.groups
 
 
-def test_a_group_wider_than_max_workers_runs_alone():
-    admission = one_node(cpus=8, max_workers=2)
-    run(admission, "a", place(1))
-    admission.submit("wide", place(8))
-    assert admission.admit() == []
-    admission.release("a")
-    (grant,) = admission.admit()
-    assert len(grant.evict) == 1
-    assert list(admission.groups) == [grant.group]
-
-
 def test_workers_are_packed_onto_nodes_that_hold_them():
     """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
-    admission = Admission(nodes=nodes_of((16, 0), (8, 8)), idle_holds_cpus=True)
+    admission = Admission(nodes=nodes_of((16, 0), (8, 8)), on_cluster=True)
     for number in range(6):
         admission.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
     assert [grant.trial for grant in admission.admit()] == ["0", "1"]
@@ -263,20 +239,6 @@ def test_workers_are_packed_onto_nodes_that_hold_them():
 )
 def test_a_group_stays_together_where_it_can(free, places):
     assert lay_out(place(2), nodes_of(*free)) == places
-
-
-def test_an_idle_group_does_not_wake_where_its_cores_are_taken():
-    admission = Admission(nodes=nodes_of((2, 0), (2, 0)), idle_holds_cpus=False)
-    first = run(admission, "a", place(2))
-    admission.release("a")
-    admission.settle(first.group, (1, 1))  # where Ray really put it
-    admission.submit("b", place(2, "tensorflow"))
-    (other,) = admission.admit()
-    admission.settle(other.group, (1, 1))
-    admission.submit("c", place(2))
-    assert admission.admit() == []
-    admission.release("b")
-    assert [grant.group for grant in admission.admit()] == [first.group]
 
 
 @pytest.mark.parametrize(

@@ -203,21 +203,7 @@ def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class TestHead:
-    """A cluster's head that is watched: its port is this test's."""
-
-    def test_a_port_that_nobody_listens_at_any_more_is_a_head_that_is_gone(self) -> None:
-        now = [0.0]
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            address = f"127.0.0.1:{listening.getsockname()[1]}"
-            head = Head(address, clock=lambda: now[0])
-            now[0] = 100.0
-            assert head.lost() is None
-        said = []
-        for seconds in (101.0, 103.0, 109.0, 111.0):
-            now[0] = seconds
-            said.append(head.lost())
-        assert said[:3] == [None] * 3
-        assert f"the Ray cluster's head ({address}) does not answer any more" in str(said[3])
+    """A cluster's head that is watched; one that dies is of tests/e2e/test_cluster.py."""
 
     def test_one_that_is_silent_may_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now, silent = [0.0], [False]

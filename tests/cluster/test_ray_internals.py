@@ -16,7 +16,6 @@ import pytest
 import ray
 
 from raybench.cluster import session, worker_group
-from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import local_ray, trainer
 from raybench.cluster.ray_internals.trainer import LOST, NOT_STARTED, OUT_OF_REACH
@@ -273,9 +272,7 @@ class TestWords:
             raise RuntimeError(f"Training failed\n{words}\n")
 
         monkeypatch.setattr(worker_group, "build_trainer", lambda *of: SimpleNamespace(fit=fit))
-
-        here = (Node(1, 0, "here"),)
-        options = PoolOptions(scratch="", search_path="", nodes=here, is_local=True)
+        options = PoolOptions(scratch="", search_path="", is_local=True)
         with pytest.raises(RunFailed) as caught:
             await WorkerGroup(0, Placement("torch", 1), options).start()
         assert (caught.value.failure, caught.value.message) == ("worker_lost", message)

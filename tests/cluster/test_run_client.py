@@ -180,11 +180,8 @@ def test_run_once_gives_the_workers_back_whatever_happens() -> None:
 
 
 def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
-    first = RunClient(FakePool(), "a", SPEC)
-    earlier = RunState.after(SPEC, [first.step().evaluation])  # type: ignore[list-item]
     seen: list[Any] = []
-    pool = FakePool(last=1, faults={1: [REFUSAL]}, resume=earlier)
-    record, _ = once(pool, seen, on_refused=lambda *told: seen.append(told))
+    record, _ = once(refusing_pool(last=1), seen, on_refused=lambda *told: seen.append(told))
     assert seen == [("a", REFUSAL.message), ("a", 0), ("a", 1)]
     assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)
 
@@ -315,14 +312,19 @@ def test_workers_lost_at_the_end_again_and_again(save: bool, expected: tuple[obj
     assert outcome.stop == "epochs"
 
 
+def begun_earlier(evaluations: int) -> RunState | None:
+    """What is saved after the second evaluation of a run, which made so many."""
+    pool = slow_pool(saves=(1,))
+    client = RunClient(pool, "a", SPEC)
+    for _ in range(evaluations):
+        client.step()
+    return pool.resume
+
+
 def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:
-    first = slow_pool(saves=(1,))
-    begun = RunClient(first, "a", SPEC)
-    for _ in range(3):
-        begun.step()
+    resume = begun_earlier(3)
     time.sleep(1000.0)  # the driver is gone
-    second = slow_pool(last=4, faults={3: [LOST]}, resume=first.resume)
-    came, outcome = run(second)
+    came, outcome = run(slow_pool(last=4, faults={3: [LOST]}, resume=resume))
     assert came == [2, 2, 3]
     assert outcome.ledger["train"] == pytest.approx(6 * BUSY_S)
     assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + 2 * (BUSY_S + TRAVEL_S))
@@ -333,11 +335,7 @@ def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:
 
 def refusing_pool(**options: object) -> FakePool:
     """Its workers refuse the checkpoint of an earlier session, of two evaluations."""
-    first = slow_pool(saves=(1,))
-    begun = RunClient(first, "a", SPEC)
-    for _ in range(2):
-        begun.step()
-    return slow_pool(faults={2: [REFUSAL]}, resume=first.resume, **options)
+    return slow_pool(faults={2: [REFUSAL]}, resume=begun_earlier(2), **options)
 
 
 def test_a_run_whose_checkpoint_is_refused_begins_anew() -> None:

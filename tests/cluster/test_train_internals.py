@@ -8,24 +8,21 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle as pickle
-import psutil
 import pytest
 import ray
 
-from raybench.cluster.connectivity import Place, sum_over_workers
-from raybench.cluster.layout import Node
+from raybench.cluster.connectivity import Place
 from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
 from raybench.spec.run import Placement, RunSpec
 
-NODES = (Node(2, 0, "id-a", "a"), Node(2, 0, "id-b", "b"))
 INTERNALS = "raybench.cluster.ray_internals"
 
 
@@ -49,9 +46,7 @@ def test_train_still_knows_its_switches() -> None:
 
 
 def options(scratch: str = "", *, is_local: bool = True) -> PoolOptions:
-    return PoolOptions(
-        scratch=scratch, search_path="", nodes=(Node(2, 0, "here"),), is_local=is_local
-    )
+    return PoolOptions(scratch=scratch, search_path="", is_local=is_local)
 
 
 @pytest.fixture
@@ -114,7 +109,7 @@ class TestController:
         monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)
         placement = Placement("torch", 2)
         where = options(torch_options.scratch, is_local=is_local)
-        result: Any = build_trainer(0, placement, where).fit()
+        result: Any = build_trainer(0, placement, where, ("id-a", "id-b")).fit()
         controller, why = result.controller, "then Train's controller is an actor again"
         assert controller.has_run, why
         accepted = set(inspect.signature(TrainController.__init__).parameters)
@@ -304,10 +299,8 @@ class TestNetworkMeeting:
         return str(request.param)
 
     def config(self, framework: str, scratch: Path) -> Any:
-        where = PoolOptions(
-            scratch=str(scratch), search_path="", nodes=NODES, is_local=False, interface="ib0"
-        )
-        trainer = build_trainer(0, Placement(framework, 2), where, (1, 0))
+        where = replace(options(str(scratch), is_local=False), interface="ib0")
+        trainer = build_trainer(0, Placement(framework, 2), where, ("id-b", "id-a"))
         scaling = trainer.scaling_config
         selectors = [{"ray.io/node-id": "id-b"}, {"ray.io/node-id": "id-a"}]
         assert scaling._label_selector_per_worker(2) == selectors
@@ -345,45 +338,14 @@ class TestNetworkMeeting:
         now = json.loads(os.environ["TF_CONFIG"])
         assert now == {"cluster": {"worker": ["10.0.0.1:7", "10.0.0.2:8"]}, "task": {"index": 1}}
 
-    @pytest.mark.parametrize("named", ["lo", "nothing0"])
-    def test_the_check_from_both_ends(self, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Real sockets, two workers that are threads here, the group's calls carried out."""
-        if "lo" not in psutil.net_if_addrs():
-            pytest.skip("the loopback has another name here")
-        held: dict[int, Any] = {}
-
-        def execute_single_async(rank: int, function: Any, *given: Any) -> Any:
-            if function is ray.util.get_node_ip_address:
-                return "127.0.0.1"
-            if function is rendezvous._take_interface:
-                answer = function(*given)
-                held[rank] = rendezvous._listeners[:]
-                return answer
-            return threads.submit(sum_over_workers, held[rank][0], *given, 10.0)
-
-        def get(calls: Any, timeout: float | None = None) -> Any:
-            if not isinstance(calls, list):
-                return calls
-            return [call.result() if isinstance(call, Future) else call for call in calls]
-
-        monkeypatch.setattr(ray, "get", get)
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            monkeypatch.setenv(name, "")
-        group: Any = SimpleNamespace(execute_single_async=execute_single_async)
-        sized = type("Sized", (SimpleNamespace,), {"__len__": lambda self: 2})(**vars(group))
-        with ThreadPoolExecutor(2) as threads:
-            if named == "lo":
-                places = rendezvous.connect(sized, named)
-                assert [place.interface for place in places] == ["lo", "lo"]
-                assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
-                return
-            with pytest.raises(rendezvous.Unreached) as refusal:
-                rendezvous.connect(sized, named)
+    def test_an_interface_that_is_not_there_ends_the_group_in_a_sentence(self) -> None:
+        said = rendezvous._take_interface("127.0.0.1", "nothing0", 2)
+        with pytest.raises(rendezvous.Unreached) as refusal:
+            rendezvous._raise_problem(str(said))
         error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")
-        sentence = end_message(error)
-        assert sentence == str(refusal.value)
-        assert "there is no network interface nothing0" in sentence
-        assert sentence.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
+        assert end_message(error) == said
+        assert "there is no network interface nothing0" in said
+        assert said.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
 
     def test_without_the_backend_interfaces_are_guessed(
         self, framework: str, monkeypatch: pytest.MonkeyPatch
@@ -402,12 +364,10 @@ def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:
         cpus_per_worker=2,
         gpus_per_worker=1,
     )
-    options = PoolOptions(
-        scratch=str(tmp_path), search_path="", nodes=(Node(8, 4, "id-a"),), is_local=False
-    )
-    trainer = build_trainer(0, spec.placement.group, options, (0,))
+    where = options(str(tmp_path), is_local=False)
+    trainer = build_trainer(0, spec.placement.group, where, ("id-a",))
     scaling = trainer.scaling_config
     assert scaling.num_workers == 1
     assert scaling.resources_per_worker == {"CPU": 8, "GPU": 4}
-    told = trainer.train_loop_config
-    assert (told["num_replicas"], told["cpus_per_worker"]) == (4, 8)
+    told = trainer.train_loop_config["placement"]
+    assert (told.replicas_per_process, told.cpus_per_worker) == (4, 8)

@@ -158,7 +158,7 @@ def test_a_lack_of_memory_is_known_by_whoever_says_it(error: Exception) -> None:
     assert worker._report(error).failure == ("oom" if error in LACKS else "error")
 
 
-OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})
 
 
@@ -196,9 +196,9 @@ async def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
     await group.exchange(0, 1, ready)
     with pytest.raises(RunFailed, match="did not start within"):
         await starting
-    assert not group.has_ended
+    assert not group.ended.is_set()
     await group.close(force=True)
-    assert group.has_ended
+    assert group.ended.is_set()
     assert killed == ["rank 0"]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from dataclasses import replace
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -13,26 +13,23 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
     Advance,
     Command,
-    Crashed,
     Finish,
     Finished,
     Progress,
     Ready,
     Reply,
     RunFailed,
-    Save,
-    Saved,
     Start,
 )
 from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import PoolOptions
-from raybench.cluster.worker_pool import URGENT_S, KeptCheckpoints, WorkerPool
+from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from tests.factories import evaluation
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 
 
 class FakeGroup:
@@ -48,12 +45,11 @@ class FakeGroup:
     """From its next evaluation: a command is not answered."""
 
     def __init__(
-        self, number: int, placement: Placement, options: PoolOptions, nodes: tuple[int, ...]
+        self, number: int, placement: Placement, options: PoolOptions, nodes: list[str]
     ) -> None:
-        self.planned = nodes
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        self.closed = self.has_ended = False
+        self.ended = asyncio.Event()
 
     async def start(self) -> None:
         type(self).started += 1
@@ -62,11 +58,11 @@ class FakeGroup:
             raise RunFailed(self.faults.pop(0), "the workers did not start within 180 s")
 
     async def close(self, *, force: bool) -> None:
-        self.closed, self.has_ended = True, not self.hangs
+        if not self.hangs:
+            self.ended.set()
 
-    async def gone(self) -> None:
-        while not self.has_ended:
-            await asyncio.sleep(0)
+    async def wait_for_end(self) -> None:
+        await self.ended.wait()
 
     async def settle(self) -> bool:
         return True
@@ -105,6 +101,11 @@ async def until_a_group_starts() -> None:
         await asyncio.sleep(0)
 
 
+async def is_stopped(work: Awaitable[Any]) -> None:
+    with pytest.raises(RunFailed, match="was stopped"):
+        await asyncio.wait_for(work, timeout=600)
+
+
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost", "error"])
 async def test_a_group_that_does_not_start_gives_its_place_back(
     pool: WorkerPool, fault: str
@@ -115,22 +116,21 @@ async def test_a_group_that_does_not_start_gives_its_place_back(
         await pool.acquire("a", ONE)
     await pool.acquire("b", TWO)
     assert FakeGroup.started == 2
-    assert [state.trial for state in pool.groups()] == ["b"]
+    assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
 async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
     FakeGroup.faults, FakeGroup.hangs = ["timeout"], True
-    made: list[FakeGroup] = []
     starting = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
-    made.extend(group for _, group in pool._groups)  # type: ignore[misc]
+    (made,) = pool._groups.alive.values()
     with pytest.raises(RunFailed, match="did not start"):
         await starting
     other = asyncio.ensure_future(pool.acquire("b", ONE))
     for _ in range(20):
         await asyncio.sleep(0)
     assert FakeGroup.started == 1, "Ray holds the cores still"
-    made[0].has_ended = True
+    made.ended.set()
     await other
     assert FakeGroup.started == 2
 
@@ -138,8 +138,8 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
 async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
     await pool.acquire("a", ONE)
     await pool.release("a")
-    ((_, group),) = pool._groups
-    group.has_ended = True  # type: ignore[misc]
+    (group,) = pool._groups.alive.values()
+    group.ended.set()
     await pool.acquire("b", ONE)
     assert FakeGroup.started == 2
 
@@ -154,8 +154,7 @@ async def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) 
 async def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
     """Its own process may ask after Tune has ended it: nobody would give them back."""
     await pool.release("late", for_good=True)
-    with pytest.raises(RunFailed, match="was stopped"):
-        await pool.acquire("late", ONE)
+    await is_stopped(pool.acquire("late", ONE))
     await pool.release("again")  # a run that is repeated under its name
     await pool.acquire("again", ONE)
     assert busy(pool) == ["again"]
@@ -167,8 +166,7 @@ async def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: Work
     await until_a_group_starts()
     await pool.release("a", for_good=True)
     FakeGroup.gate.set()
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asking
+    await is_stopped(asking)
     await pool.acquire("b", TWO)
     assert busy(pool) == ["b"]
 
@@ -180,9 +178,8 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
     waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
     await until_a_group_starts()
     pool.stop_waiting()
-    for one in (starting, waiting):
-        with pytest.raises(RunFailed, match="was stopped"):
-            await one
+    await is_stopped(starting)
+    await is_stopped(waiting)
     FakeGroup.gate.set()
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
@@ -208,19 +205,16 @@ async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
     pool.stop_running()
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asyncio.wait_for(running, timeout=600)
-    with pytest.raises(RunFailed, match="was stopped"):
-        await pool.command("a", Start(spec=RunSpec()), 600.0)
+    await is_stopped(running)
+    await is_stopped(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
     await pool.release("a")
-    with pytest.raises(RunFailed, match="was stopped"):
-        await pool.command("b", Start(spec=RunSpec()), 600.0)  # nor does any other
+    await is_stopped(pool.command("b", Start(spec=RunSpec()), 600.0))  # nor does any other
     await pool.release("b")
     FakeGroup.is_far = False
     await pool.acquire("c", ONE)
     await pool.command("c", Start(spec=RunSpec()), 600.0)
-    assert [state.trial for state in pool.groups()] == ["c"]
+    assert [trial for trial, *_ in pool.groups()] == ["c"]
 
 
 async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
@@ -243,22 +237,21 @@ async def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_bo
     await pool.release("a")
     await pool.acquire("b", ONE)  # on the same group
     pool.stop_running()
-    with pytest.raises(RunFailed, match="was stopped"):
-        await asyncio.wait_for(running, timeout=600)
-    assert [state.trial for state in pool.groups()] == ["b"]
+    await is_stopped(running)
+    assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
 async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
-    pool._admission.idle_holds_cpus = True
+    pool._admission.on_cluster = True
     await pool.acquire("a", ONE)
     await pool.release("a")
-    ((_, idle),) = pool._groups
+    (idle,) = pool._groups.alive.values()
     FakeGroup.hangs = True
     asking = asyncio.ensure_future(pool.acquire("b", TWO))
     for _ in range(20):
         await asyncio.sleep(0)
     assert FakeGroup.started == 1, "its processes hold their GPU still"
-    idle.has_ended = True  # type: ignore[misc]
+    idle.ended.set()
     await asking
     assert FakeGroup.started == 2
 
@@ -270,8 +263,7 @@ async def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerP
     allocation = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
     await preparing
     assert allocation.start_s > 0, "what it has waited for the group"
-    (state,) = pool.groups()
-    assert (state.trial, state.placement, state.pids) == ("a", TWO, [1, 1])
+    assert pool.groups() == [("a", TWO, [1, 1])]
     assert FakeGroup.started == 1
 
 
@@ -288,7 +280,7 @@ async def test_a_framework_that_cannot_be_imported_keeps_nobody_waiting(
     with pytest.raises(ImportError):
         await preparing
     await asyncio.wait_for(asking, timeout=600)
-    assert [state.trial for state in pool.groups()] == ["a"]
+    assert [trial for trial, *_ in pool.groups()] == ["a"]
 
 
 async def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
@@ -319,43 +311,6 @@ def progress(index: int, **more: Any) -> Progress:
     )
 
 
-def test_a_reply_keeps_the_index_alone() -> None:
-    kept = KeptCheckpoints()
-    replies: list[Reply] = [progress(1, checkpoint=checkpoint(2)), progress(1)]
-    first, other = kept.take("a", replies)
-    assert first == replace(replies[0], checkpoint=None, saved=2)  # type: ignore[type-var]
-    assert other == replies[1]
-    assert kept.get("a") == checkpoint(2)
-    assert kept.take("a", [progress(2)]) == [progress(2)]
-    assert kept.get("a") == checkpoint(2), "the newest one stays"
-    kept.take("a", [Finished(ledger={})])
-    assert kept.get("a") is None
-
-
-@pytest.mark.parametrize(
-    ("reply", "may"),
-    [
-        (progress(0), True),
-        (progress(0, checkpoint=checkpoint(1)), False),
-        (replace(progress(0), evaluation=replace(evaluation(ledger=LEDGER), stop="epochs")), False),
-        (replace(progress(0), evaluation=replace(evaluation(ledger=LEDGER), failure="nan")), False),
-        (Finished(ledger={}), False),
-        (Crashed(failure="error", message="", traceback=""), False),
-    ],
-)
-def test_what_is_saved_out_of_turn(
-    reply: Reply, may: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(worker_pool.time, "monotonic", lambda: now[0])
-    kept = KeptCheckpoints()
-    assert kept.may_save("a", reply) == may
-    kept.put("a", checkpoint(1))
-    assert not kept.may_save("a", reply), "it was saved a moment ago"
-    now[0] += URGENT_S
-    assert kept.may_save("a", reply) == may
-
-
 def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import state
 
@@ -371,19 +326,18 @@ def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class AnsweringGroup(FakeGroup):
-    """Trains, and notes what its two workers are told."""
+    """Trains, saves after its second evaluation, and notes what its two workers are told."""
 
     told: list[Command] = []
-    index = -1
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         self.told.append(commands[0])
         assert commands[0] == commands[1]
-        if isinstance(commands[0], Save):
-            found = checkpoint(self.index + 1)
-            return [Saved(checkpoint=found, busy_s=0.5), Saved(checkpoint=None, busy_s=0.5)]
-        self.index += 1
-        return [progress(self.index)] * 2
+        if isinstance(commands[0], Finish):
+            return [Finished(ledger={})] * 2
+        index = len(self.told) - 1
+        saved = checkpoint(index + 1) if index == 1 else None
+        return [progress(index, checkpoint=saved), progress(index)]
 
 
 @pytest.fixture
@@ -394,26 +348,17 @@ def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     return pool
 
 
-@pytest.mark.parametrize("goes", [True, False])
-async def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
-    goes: bool, answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def any_leaves(nodes: object) -> bool:
-        assert nodes == ["here", "here"]
-        return goes
-
-    monkeypatch.setattr(answering._queue, "any_leaves", any_leaves)
-    allocation = await answering.acquire("a", TWO)
-    assert allocation.resume is None
-    first = (await answering.command("a", Start(spec=SPEC), 1.0))[0]
-    expected = progress(0)
-    if goes:  # the seconds of saving are the workers' own, not the way there
-        expected = replace(expected, saved=1, busy_s=1.5)
-    assert first == expected
+async def test_the_newest_checkpoint_stays_in_the_pool_until_the_end(answering: WorkerPool) -> None:
+    assert (await answering.acquire("a", TWO)).resume is None
+    assert await answering.command("a", Start(spec=SPEC), 1.0) == [progress(0)] * 2
+    assert answering.checkpoint("a") is None
+    first, other = await answering.command("a", Advance(), 1.0)
+    assert (first, other) == (progress(1, saved=2), progress(1)), "replies have its index alone"
+    assert answering.checkpoint("a") == checkpoint(2)
     await answering.command("a", Advance(), 1.0)
-    assert answering.checkpoint("a") == (checkpoint(1) if goes else None)
-    told = [Start(spec=SPEC), Save(), Advance()]
-    assert AnsweringGroup.told == [one for one in told if goes or not isinstance(one, Save)]
+    assert answering.checkpoint("a") == checkpoint(2)
+    await answering.command("a", Finish(), 1.0)
+    assert answering.checkpoint("a") is None
 
 
 async def test_a_run_is_continued_from_what_was_restored(answering: WorkerPool) -> None:

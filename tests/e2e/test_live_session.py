@@ -90,7 +90,7 @@ def to_the_end(client: RunClient) -> RunOutcome:
 
 def pids_of(session: Session, name: str) -> list[int]:
     groups = ray.get(session.pool.groups.remote())
-    return next(list(group.pids) for group in groups if group.trial == name)
+    return next(pids for trial, _, pids in groups if trial == name)
 
 
 def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) -> None:
@@ -237,7 +237,7 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
         )
         assert to_the_end(RunClient(session.pool, f"{framework}{number}", spec)).stop == "epochs"
         groups = ray.get(session.pool.groups.remote())
-        pids = next(one.pids for one in groups if one.placement == Placement(framework, 1))
+        pids = next(pids for _, one, pids in groups if one == Placement(framework, 1))
         sizes.append(psutil.Process(pids[0]).memory_info().rss / 2**20)
     settled, last = sorted(sizes[SETTLED - 3 : SETTLED])[1], sorted(sizes[-3:])[1]
     # A run that kept its model and optimizer would add 5 MB each, 100 MB in all.
@@ -300,9 +300,9 @@ def test_nothing_listens_on_the_network(session: Session) -> None:
                 found |= set(listening(pids))
                 time.sleep(0.2)
         assert run.result().failure is None
-        for group in ray.get(session.pool.groups.remote()):
-            if group.placement.framework == "tensorflow":
-                of_tensorflow |= set(group.pids)
+        for _, placement, own in ray.get(session.pool.groups.remote()):
+            if placement.framework == "tensorflow":
+                of_tensorflow |= set(own)
     assert_only_here(found, tensorflow=of_tensorflow)
 
 

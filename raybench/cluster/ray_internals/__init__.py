@@ -19,7 +19,7 @@ look whether the installed Ray still has all of it, and take each away to see th
 | controller | `WorkerGroup._start`, `worker_group_cls` | nothing held after a failure | it is |
 | rendezvous | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
 | rendezvous | and `_TensorflowBackend` | interface set and tried first | frameworks guess |
-| nodes | `state.get_draining_nodes` | save runs, start none where a node goes | no notice |
+| nodes | `state.get_draining_nodes` | start no run where a node goes | no notice |
 | nodes | `available_resources_per_node` | what others hold | seen when a group does not start |
 | nodes | its report, `get_cluster_status` | whether nodes can be had | taken for none |
 | local_ray | the job's configuration, its actor's name | what it holds | counts as others' |
