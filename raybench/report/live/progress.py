@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -36,6 +36,7 @@ from raybench.report.live.screen import (
 )
 from raybench.report.live.state import Cause, LiveRun, LiveState
 from raybench.report.words import target_words
+from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean
@@ -71,8 +72,8 @@ class EventLines:
             if (best := state.best) is not None:
                 known = {"trial": best.trial, "value": best.best_value}
                 known |= {"train_s": best.ledger["train"]}
-                line["best"] = _finite(known | {"time_to_target_s": best.time_to_target_s})
-            print(json.dumps(_finite(line), ensure_ascii=False), file=self._lines, flush=True)
+                line["best"] = known | {"time_to_target_s": best.time_to_target_s}
+            print(json.dumps(plain(line), ensure_ascii=False), file=self._lines, flush=True)
             return
         total = "?" if pace.num_runs is None else pace.num_runs
         words = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{total} {event}"]
@@ -130,14 +131,6 @@ class EventLines:
         self.write(at, "status", values)
 
 
-def _finite(values: Mapping[str, object]) -> dict[str, object]:
-    """Return what JSON can hold: neither NaN nor infinity."""
-    return {
-        key: None if isinstance(one, float) and not math.isfinite(one) else one
-        for key, one in values.items()
-    }
-
-
 def _value(value: object) -> str:
     """Return a value without spaces, or in quotes."""
     text = clean(f"{value:.5g}" if isinstance(value, float) else str(value))
@@ -145,7 +138,22 @@ def _value(value: object) -> str:
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
-class Progress:
+class _Shown:
+    """What has a screen while it is entered, on a console that can show one."""
+
+    _view: View | None
+
+    def __enter__(self) -> Self:
+        if self._view is not None:
+            self._view.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._view is not None:
+            self._view.stop()
+
+
+class Progress(_Shown):
     """Follows the runs of a study; `with` it, so that the screen is there while they run.
 
     Events come from any thread.
@@ -180,20 +188,11 @@ class Progress:
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
         """Held while the state changes or is drawn, never while something is printed."""
-        self._view: View | None = None if lines else view_for(console, self._draw)
+        self._view = None if lines else view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
         """What was last said of waiting, where there is no screen."""
-
-    def __enter__(self) -> "Progress":
-        if self._view is not None:
-            self._view.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._view is not None:
-            self._view.stop()
 
     def say(self, text: str) -> None:
         """Print a line above the screen."""
@@ -284,7 +283,7 @@ ROWS = 12
 CURVE = 30
 
 
-class TrainingScreen:
+class TrainingScreen(_Shown):
     """Shows one run; `with` it, so that it is on the screen while it trains.
 
     A line an evaluation on a terminal and in a pipe; in a notebook one display, changed in place.
@@ -298,18 +297,12 @@ class TrainingScreen:
         self._run = LiveRun("", asked_s=clock(), metric=self._metric)
         self._rows: list[str] = []
         self._waits = ""
-        self._view: View | None = view_for(console, self._draw)
+        self._view = view_for(console, self._draw)
 
-    def __enter__(self) -> "TrainingScreen":
+    def __enter__(self) -> Self:
         if not self._console.is_jupyter:
             say(self._console, curve_head(self._metric))
-        if self._view is not None:
-            self._view.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._view is not None:
-            self._view.stop()
+        return super().__enter__()
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Show an evaluation."""

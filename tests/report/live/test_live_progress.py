@@ -156,15 +156,19 @@ class Page:
         self.shown: list[str] = []
         self.num_new = 0
 
-    def __call__(self, bundle: dict[str, str], is_new: bool) -> None:
+    def display(self, bundle: dict[str, str], *, raw: bool) -> None:
+        self.num_new += 1
+        self.update(bundle, raw=raw)
+
+    def update(self, bundle: dict[str, str], *, raw: bool) -> None:
         assert "<pre" not in bundle["text/plain"]
+        assert raw
         self.shown.append(bundle["text/html"])
-        self.num_new += is_new
 
 
 def notebook(monkeypatch: Patch, page: Page) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
-    monkeypatch.setattr(screen, "ipython_display", lambda: page)
+    monkeypatch.setattr(screen, "notebook_display", lambda: page)
     return Console(file=out, width=100, force_jupyter=True), out
 
 
