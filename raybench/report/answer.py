@@ -363,18 +363,17 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     if not facts.is_confirmed or len(both) < 2:
         return []
     trial = facts.fastest.trial
-    values = {part: new_value(results, trial, part) for part in ("validation", "test")}
-    said, found = values.values()
-    if said is None or found is None:
+    names, values, errors, shares = repeated(results)[trial].printed_runs, [], [], []
+    for part in ("validation", "test"):
+        value = new_value(results, trial, part)
+        error = None if value is None else rows_error(results, part, value, names)
+        if value is None or error is None:
+            return []
+        values.append(value)
+        errors.append(error)
+        shares.append(f"{metric.shown(value)} of {both[part].rows:,}")
+    if metric.gap(*values) <= BEYOND * math.hypot(*errors):
         return []
-    names = repeated(results)[trial].printed_runs
-    of_said = rows_error(results, "validation", said, names)
-    of_found = rows_error(results, "test", found, names)
-    if of_said is None or of_found is None:
-        return []
-    if metric.gap(said, found) <= BEYOND * math.hypot(of_said, of_found):
-        return []
-    shares = (f"{metric.shown(one)} of {both[part].rows:,}" for part, one in values.items())
     return [
         f"Validation said more than the test rows do: {' against '.join(shares)}, which "
         "is more than luck of the rows; believe the latter."

@@ -1,7 +1,7 @@
 """What is made of a scaling study: its tables and pictures, what is printed, its page."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from raybench.report.figures.scaling_plots import (
     model_frame,
     predicted_figure,
 )
-from raybench.report.page import Part, try_page
+from raybench.report.page import Part
 from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
@@ -235,11 +235,6 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
     verdicts = {True: "yes", False: "no", None: "not told here"}
     table["holds"] = [verdicts[one.holds] for one in claims]
     return table.map(clean)
-
-
-def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """Write the page of a scaling study, as `report.page.try_page` does."""
-    return try_page(report.results, folder, say, report.parts())
 
 
 def fit_to_files(

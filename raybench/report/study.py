@@ -98,24 +98,6 @@ class Chosen:
         return f"trial {self.trial}: {self.label}\n{self.command}"
 
 
-def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
-    """Return what won, or of a single training its run; UserError where nothing did."""
-    if results.study["study"].get("run") and results.runs:
-        return chosen_trial(results, next(iter(results.runs)))
-    verdict = judge(results)
-    if verdict is None:
-        raise UserError(f"{results.place}: has no winner. {' '.join(said(results).lines)}")
-    return chosen_trial(results, verdict.cheapest if is_cheapest else verdict.fastest)
-
-
-def chosen_trial(results: "StudyResults", trial: str) -> Chosen:
-    """Return a trial of a study; UserError where there is none of that name."""
-    if trial not in results.runs:
-        raise UserError(f"{results.place}: has no run '{clean(trial)}'; .trials lists them.")
-    spec = results.specs[trial]
-    return Chosen(trial, spec, results.label(spec), results.name, results.folder)
-
-
 def arguments_of(spec: RunSpec) -> list[str]:
     """Return the `--set KEY=VALUE` of `raybench train` that make a spec from the defaults."""
     content, default = spec.document(), RunSpec().document()
@@ -178,12 +160,22 @@ class StudyResults(Study):
     @property
     def best(self) -> Chosen:
         """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
-        return winner(self)
+        return self._winner()
 
     @property
     def cheapest(self) -> Chosen:
         """The same of the cheapest: see `Verdict.cheapest`."""
-        return winner(self, is_cheapest=True)
+        return self._winner(is_cheapest=True)
+
+    def _winner(self, *, is_cheapest: bool = False) -> Chosen:
+        if self.study["study"].get("run") and self.runs:
+            trial = next(iter(self.runs))
+        elif (verdict := judge(self)) is not None:
+            trial = verdict.cheapest if is_cheapest else verdict.fastest
+        else:
+            raise UserError(f"{self.place}: has no winner. {' '.join(said(self).lines)}")
+        spec = self.specs[trial]
+        return Chosen(trial, spec, self.label(spec), self.name, self.folder)
 
     @property
     def answer(self) -> Sentences:

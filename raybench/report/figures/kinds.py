@@ -7,8 +7,8 @@ from raybench.report.figures.curves import curves_figure, race_figure, race_rows
 from raybench.report.figures.outcomes import (
     batch_rows,
     batches_figure,
-    has_costs,
     importance_figure,
+    metric_points,
     outcome,
     pareto_figure,
     plateaus,
@@ -155,7 +155,7 @@ FIGURES: dict[str, FigureKind] = {
         "Down is faster, left is cheaper; what lies up and right of the steps is beaten in both.",
         pareto_figure,
         pareto_table,
-        has_costs,
+        lambda results: len(metric_points(results)) > 0,
     ),
     "batches": FigureKind(
         "What the batch size does",
