@@ -27,15 +27,9 @@ from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
+from raybench.scaling import fit_command
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.fit_command import (
-    FittedGroup,
-    cells_matched,
-    check_out,
-    fits,
-    prediction_table,
-)
 from raybench.scaling.fits import (
     TargetPlan,
     fit_study,
@@ -80,7 +74,7 @@ def print_part(console: Console, one: Part) -> None:
         console.print()
 
 
-def fit_part(fitted: FittedGroup) -> Part:
+def fit_part(fitted: fit_command.FittedGroup) -> Part:
     """Return what to know of a fit, and its predictions: in their units, those beyond what was
     measured with a `~`."""
     name, table = name_of(fitted.group), fitted.predictions
@@ -105,7 +99,7 @@ class ScalingReport:
     """A study's results and what follows from them."""
 
     results: Study
-    fitted: list[FittedGroup]
+    fitted: list[fit_command.FittedGroup]
     plans: list[TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
@@ -203,7 +197,7 @@ class ScalingReport:
         lines = []
         for fitted in self.fitted:
             cells = sorted({*fitted.model.observed.cells, *fitted.asked})
-            table = prediction_table(fitted.model, cells, fitted.group)
+            table = fit_command.prediction_table(fitted.model, cells, fitted.group)
             samples = np.array([cell.samples for cell in cells])
             ends = {"low": samples / table["high_s"], "high": samples / table["low_s"]}
             lines.append(table.assign(series=name_of(fitted.group), **ends))
@@ -249,14 +243,14 @@ def fit_to_files(
         if predict is None:
             where = clean(str(out))
             raise UserError(f"--out {where}: there is nothing to write without --predict.")
-        check_out(out, file)
+        fit_command.check_out(out, file)
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
-    asked, missing = ({}, []) if predict is None else cells_matched(predict, measured)
+    asked, missing = ({}, []) if predict is None else fit_command.cells_matched(predict, measured)
     if missing:  # before the first fit
         raise UserError(missing[0])
-    for fitted in fits(measured, asked, between):
+    for fitted in fit_command.fits(measured, asked, between):
         tables.append(fitted.predictions)
         following += next_rows(fitted)
         part = fit_part(fitted)
@@ -270,7 +264,7 @@ def fit_to_files(
     return lines, {"predictions": predictions, "measure_next": following}
 
 
-def next_rows(fitted: FittedGroup) -> list[dict[Any, Any]]:
+def next_rows(fitted: fit_command.FittedGroup) -> list[dict[Any, Any]]:
     """Return a row for each cell to measure, as `measure_next` of `--json` has it."""
     if fitted.measure_next is None:
         return []
