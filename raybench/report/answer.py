@@ -8,16 +8,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from raybench.report import scaling_printed
 from raybench.report.how_sure import how_sure
 from raybench.report.pairs import comparison_of, sentences
 from raybench.report.remarks import disturbed_line, edge_lines, speed_line, target_warning
-from raybench.report.scaling_printed import (
-    drift_line,
-    other_lines,
-    outlier_lines,
-    scaling_answer,
-    straggler_lines,
-)
 from raybench.report.tables import texts
 from raybench.report.words import (
     as_billed,
@@ -107,12 +101,16 @@ def said(results: Study) -> Said:
         return Said([(f"No run has finished{' yet' if results.owner else ''}.",)], mind=notes)
     if results.is_scaling:
         cells = scaling_cells(results)
-        found = scaling_answer(cells)
+        found = scaling_printed.scaling_answer(cells)
         if not found:
             is_all_failed = (results.trials["state"] == "failed").all()
             found = [_nothing(results) if is_all_failed else _fastest_cell(cells)]
-        mind = [*outlier_lines(results), *other_lines(cells), *straggler_lines(results)]
-        mind += [*drift_line(results), *notes]
+        mind = [
+            *scaling_printed.outlier_lines(results),
+            *scaling_printed.other_lines(cells),
+            *scaling_printed.straggler_lines(results),
+        ]
+        mind += [*scaling_printed.drift_line(results), *notes]
         return Said([(line,) for line in found], mind=mind)
     if results.study["study"].get("run"):
         return Said([(_trained(results),)], mind=notes)

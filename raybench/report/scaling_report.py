@@ -14,12 +14,7 @@ from rich.console import Console
 from raybench.report.answer import said
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
-from raybench.report.figures.scaling_plots import (
-    MODEL_FILE,
-    PLAN_FILE,
-    model_frame,
-    predicted_figure,
-)
+from raybench.report.figures import scaling_plots
 from raybench.report.page import Part
 from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
@@ -27,17 +22,9 @@ from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
-from raybench.scaling import fit_command
+from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.fits import (
-    TargetPlan,
-    fit_study,
-    measurements,
-    noise_lines,
-    not_measured,
-    target_plans,
-)
 from raybench.scaling.measurements import name_of, read_measurements
 from raybench.scaling.network import read_network
 from raybench.scaling.published import STUDIES, Claim
@@ -100,7 +87,7 @@ class ScalingReport:
 
     results: Study
     fitted: list[fit_command.FittedGroup]
-    plans: list[TargetPlan]
+    plans: list[fits.TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
     is_asked: bool = False
@@ -110,8 +97,8 @@ class ScalingReport:
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
         asked = predict or results.study.get(PREDICT)
-        fitted = fit_study(results, predict=asked)
-        plans, missing = target_plans([results], fitted), not_measured(results, asked)
+        fitted = fits.fit_study(results, predict=asked)
+        plans, missing = fits.target_plans([results], fitted), fits.not_measured(results, asked)
         return cls(results, fitted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
@@ -121,8 +108,10 @@ class ScalingReport:
             "scaling.csv": [scaling_cells(self.results)],
             "scaling_runs.csv": [scaling_runs(self.results)],
             "predictions.csv": [one.predictions for one in self.fitted if len(one.predictions)],
-            MODEL_FILE: [model_frame(*self.drawn())] if self.fitted else [],
-            PLAN_FILE: [one.table for one in self.plans if len(one.table)],
+            scaling_plots.MODEL_FILE: [scaling_plots.model_frame(*self.drawn())]
+            if self.fitted
+            else [],
+            scaling_plots.PLAN_FILE: [one.table for one in self.plans if len(one.table)],
         }
         for name, parts in tables.items():
             if parts:
@@ -164,7 +153,7 @@ class ScalingReport:
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
-        if lines := [*self.not_predicted, *(noise_lines(results) if is_whole else [])]:
+        if lines := [*self.not_predicted, *(fits.noise_lines(results) if is_whole else [])]:
             found.append(Part("What else is told of other sizes", lines))
         found += map(plan_part, self.plans)
         if named in STUDIES:
@@ -185,13 +174,13 @@ class ScalingReport:
 
     def plot(self) -> Figure:
         """Draw what was measured, and what the models say of it and of what was asked."""
-        return predicted_figure(*self.drawn())
+        return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
         dots = [
             {"series": name_of(group), **vars(cell), "samples_per_s": cell.samples / seconds}
-            for group, rows in measurements(self.results).groups.items()
+            for group, rows in fits.measurements(self.results).groups.items()
             for cell, seconds in rows
         ]
         lines = []

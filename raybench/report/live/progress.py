@@ -25,15 +25,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from raybench.report.console import say
-from raybench.report.live.screen import (
-    STARTING,
-    View,
-    about,
-    metric_words,
-    sparkline,
-    study_screen,
-    view_for,
-)
+from raybench.report.live import screen
 from raybench.report.live.state import Cause, LiveRun, LiveState
 from raybench.report.words import target_words
 from raybench.results.store import plain
@@ -141,7 +133,7 @@ def _value(value: object) -> str:
 class _Shown:
     """What has a screen while it is entered, on a console that can show one."""
 
-    _view: View | None
+    _view: screen.View | None
 
     def __enter__(self) -> Self:
         if self._view is not None:
@@ -188,7 +180,7 @@ class Progress(_Shown):
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
         """Held while the state changes or is drawn, never while something is printed."""
-        self._view = None if lines else view_for(console, self._draw)
+        self._view = None if lines else screen.view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
@@ -275,7 +267,7 @@ class Progress(_Shown):
     def _draw(self, console: Console) -> Group:
         with self._changing:
             has_best = self._outcome is None
-            return study_screen(console, self.state, self._clock(), has_best=has_best)
+            return screen.study_screen(console, self.state, self._clock(), has_best=has_best)
 
 
 ROWS = 12
@@ -297,7 +289,7 @@ class TrainingScreen(_Shown):
         self._run = LiveRun("", asked_s=clock(), metric=self._metric)
         self._rows: list[str] = []
         self._waits = ""
-        self._view = view_for(console, self._draw)
+        self._view = screen.view_for(console, self._draw)
 
     def __enter__(self) -> Self:
         if not self._console.is_jupyter:
@@ -342,18 +334,18 @@ class TrainingScreen(_Shown):
         run, target = self._run, self._spec.objective.target
         values = list(run.values)  # others come while it is drawn
         if run.evaluation is None:
-            doing = f"waits for {self._waits}" if self._waits else STARTING
+            doing = f"waits for {self._waits}" if self._waits else screen.STARTING
             return f"{doing}, {self._clock() - run.asked_s:.0f} s"
-        parts = [metric_words(self._metric, self._metric.best(values))]
+        parts = [screen.metric_words(self._metric, self._metric.best(values))]
         if target is not None:
             parts.append(f"target {target_words(self._metric, target)}")
         left_s = self.left_s()
         if left_s is not None:
-            parts.append(f"at most {about(left_s)} left")
+            parts.append(f"at most {screen.about(left_s)} left")
         words = "best " + ", ".join(parts)
         room, is_ascii = min(CURVE, console.width - len(words) - 2), console.options.ascii_only
         others = [] if target is None else [target]
-        curve = sparkline(values, room, others=others, is_ascii=is_ascii)
+        curve = screen.sparkline(values, room, others=others, is_ascii=is_ascii)
         return f"{curve}  {words}" if curve else words
 
 

@@ -104,8 +104,6 @@ class Pace:
 
 WINDOW_S = 60.0
 """The last minute."""
-SEARCHED = ("trial", "placement_check")
-"""Roles of runs of which one may be the best so far; others are lucky, or judged otherwise."""
 OPEN_ENDED = ("reference",)
 """Phases of which nobody knows how much follows."""
 
@@ -239,7 +237,7 @@ class LiveState:
         self._trained.append((at - max(trained_s, 0.0), at, record.spec.num_workers))
         while self._trained[0][1] < at - WINDOW_S:
             self._trained.popleft()
-        if record.role in SEARCHED:
+        if record.phase == "search":
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
             self._aim(record.spec)
@@ -249,7 +247,7 @@ class LiveState:
             cause = self.causes.setdefault(key, first)
             cause.count += 1
             return cause
-        if record.role in SEARCHED:
+        if record.phase == "search":  # others are lucky, or judged otherwise
             self.num_reached += record.time_to_target_s is not None
             if self.best is None or record.score < self.best.score:
                 self.best = record
