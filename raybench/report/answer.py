@@ -444,8 +444,6 @@ def _start_up(results: Study) -> list[str]:
 
 MOST_ROWS = 5
 """Of the table in a notebook."""
-FRAMES = "trials", "curves", "confirmed", "configurations"
-SCALING_FRAMES = "scaling", "scaling_runs", "curves"
 PHASES = {
     "search": "search",
     "confirm": "confirming",
@@ -461,8 +459,10 @@ def lines_of(results: Study) -> list[str]:
 
 
 def _frames(results: Study) -> str:
-    frames = SCALING_FRAMES if results.is_scaling else FRAMES
-    return f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
+    frames = ".trials, .curves, .confirmed, .configurations"
+    if results.is_scaling:
+        frames = ".scaling, .scaling_runs, .curves"
+    return f"{clean(shown(results.place, results.folder))}: {frames}, .plot"
 
 
 def html_of(results: Study) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,9 @@ class Chosen:
     @property
     def command(self) -> str:
         """The command that trains it again: by `best.yaml` of the study where it is that one."""
-        given = arguments_of(self.spec)
-        for name in WINNERS:
-            file = self.folder / name
-            if file.is_file() and read_mapping(file) == self.spec.complete():
-                given = [str(file)]
-                break
-        return command_line("train", *given)
+        files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
+        own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
+        return command_line("train", *(own[:1] or arguments_of(self.spec)))
 
     def train(
         self,
@@ -83,16 +80,11 @@ class Chosen:
         """
         import raybench  # what trains is above, and found when it is asked for
 
-        place = out if out is not None else f"results/train-{self.file_name}"
+        name = re.sub(r"[^\w.-]", "-", f"{self.study}-{self.trial}").strip("-.")
+        place = out if out is not None else f"results/train-{name}"
         quiet = contextlib.nullcontext() if say else contextlib.redirect_stdout(io.StringIO())
         with quiet:
             return raybench.train(self.spec, out=place, address=address, **changes)
-
-    @property
-    def file_name(self) -> str:
-        """Study and trial as a part of a file's name."""
-        words = f"{self.study}-{self.trial}"
-        return "".join(one if one.isalnum() or one in "-_." else "-" for one in words).strip("-.")
 
     def __repr__(self) -> str:
         return f"trial {self.trial}: {self.label}\n{self.command}"

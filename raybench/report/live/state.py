@@ -104,8 +104,6 @@ class Pace:
 
 WINDOW_S = 60.0
 """The last minute."""
-OPEN_ENDED = ("reference",)
-"""Phases of which nobody knows how much follows."""
 
 
 class TimeLeft(NamedTuple):
@@ -294,8 +292,8 @@ class LiveState:
         if self.is_over:
             return None
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
-        is_open = found is None or self.phase in OPEN_ENDED
-        work_s = None if is_open or found is None else found + self.after_s
+        is_known = self.phase != "reference"  # nobody knows how long the search after it takes
+        work_s = found + self.after_s if is_known and found is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):
             return TimeLeft(budget_s, is_budget=True)
