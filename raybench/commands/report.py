@@ -94,12 +94,12 @@ def report(
     # Not a Store: the study may be running, and its records are not ours.
     files, warn = StudyFiles(results.folder), partial(say, console)
     if results.is_scaling:
-        from raybench.report.scaling_report import ScalingReport, try_scaling_page
+        from raybench.report.scaling_report import ScalingReport
 
         report = ScalingReport.of(results)
         written = report.write(files)
         written += write_plots(results, results.folder) if png else []
-        written += try_scaling_page(report, results.folder, warn)
+        written += try_page(results, results.folder, warn, report.parts())
         report.show(console, written=written, verbose=verbose)
     else:
         written = export(results, files)

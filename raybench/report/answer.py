@@ -8,16 +8,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from raybench.report import scaling_printed
 from raybench.report.how_sure import how_sure
 from raybench.report.pairs import comparison_of, sentences
 from raybench.report.remarks import disturbed_line, edge_lines, speed_line, target_warning
-from raybench.report.scaling_printed import (
-    drift_line,
-    other_lines,
-    outlier_lines,
-    scaling_answer,
-    straggler_lines,
-)
 from raybench.report.tables import texts
 from raybench.report.words import (
     as_billed,
@@ -107,12 +101,16 @@ def said(results: Study) -> Said:
         return Said([(f"No run has finished{' yet' if results.owner else ''}.",)], mind=notes)
     if results.is_scaling:
         cells = scaling_cells(results)
-        found = scaling_answer(cells)
+        found = scaling_printed.scaling_answer(cells)
         if not found:
             is_all_failed = (results.trials["state"] == "failed").all()
             found = [_nothing(results) if is_all_failed else _fastest_cell(cells)]
-        mind = [*outlier_lines(results), *other_lines(cells), *straggler_lines(results)]
-        mind += [*drift_line(results), *notes]
+        mind = [
+            *scaling_printed.outlier_lines(results),
+            *scaling_printed.other_lines(cells),
+            *scaling_printed.straggler_lines(results),
+        ]
+        mind += [*scaling_printed.drift_line(results), *notes]
         return Said([(line,) for line in found], mind=mind)
     if results.study["study"].get("run"):
         return Said([(_trained(results),)], mind=notes)
@@ -363,18 +361,17 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
     if not facts.is_confirmed or len(both) < 2:
         return []
     trial = facts.fastest.trial
-    values = {part: new_value(results, trial, part) for part in ("validation", "test")}
-    said, found = values.values()
-    if said is None or found is None:
+    names, values, errors, shares = repeated(results)[trial].printed_runs, [], [], []
+    for part in ("validation", "test"):
+        value = new_value(results, trial, part)
+        error = None if value is None else rows_error(results, part, value, names)
+        if value is None or error is None:
+            return []
+        values.append(value)
+        errors.append(error)
+        shares.append(f"{metric.shown(value)} of {both[part].rows:,}")
+    if metric.gap(*values) <= BEYOND * math.hypot(*errors):
         return []
-    names = repeated(results)[trial].printed_runs
-    of_said = rows_error(results, "validation", said, names)
-    of_found = rows_error(results, "test", found, names)
-    if of_said is None or of_found is None:
-        return []
-    if metric.gap(said, found) <= BEYOND * math.hypot(of_said, of_found):
-        return []
-    shares = (f"{metric.shown(one)} of {both[part].rows:,}" for part, one in values.items())
     return [
         f"Validation said more than the test rows do: {' against '.join(shares)}, which "
         "is more than luck of the rows; believe the latter."
@@ -447,8 +444,6 @@ def _start_up(results: Study) -> list[str]:
 
 MOST_ROWS = 5
 """Of the table in a notebook."""
-FRAMES = "trials", "curves", "confirmed", "configurations"
-SCALING_FRAMES = "scaling", "scaling_runs", "curves"
 PHASES = {
     "search": "search",
     "confirm": "confirming",
@@ -464,8 +459,10 @@ def lines_of(results: Study) -> list[str]:
 
 
 def _frames(results: Study) -> str:
-    frames = SCALING_FRAMES if results.is_scaling else FRAMES
-    return f"{clean(shown(results.place, results.folder))}: .{', .'.join(frames)}, .plot"
+    frames = ".trials, .curves, .confirmed, .configurations"
+    if results.is_scaling:
+        frames = ".scaling, .scaling_runs, .curves"
+    return f"{clean(shown(results.place, results.folder))}: {frames}, .plot"
 
 
 def html_of(results: Study) -> str:

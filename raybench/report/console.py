@@ -2,7 +2,6 @@
 
 import io
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from typing import TextIO
@@ -19,12 +18,11 @@ MIN_TEXT = 30
 """Columns that a text which may take several lines gets, before other columns are left out."""
 
 
-def make_console(file: TextIO | None = None) -> Console:
-    """Return a console on `file` (none: standard output) that reads no text as markup.
+def make_console(file: TextIO) -> Console:
+    """Return a console on `file` that reads no text as markup.
 
     What the file's encoding cannot hold is written as an escape, not an error.
     """
-    file = sys.stdout if file is None else file
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
     return Console(file=file, markup=False, emoji=False, highlight=False)

@@ -9,7 +9,7 @@ Also a study's figures as PNG files: for `raybench report --png`, and for the do
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -20,10 +20,6 @@ from raybench.results.ranking import nearest
 from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.study import Study
 from raybench.results.verdict import judge
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""
@@ -95,13 +91,8 @@ def write_plots(results: Study, folder: Path) -> list[Path]:
     for name, kind in kinds_of(results).items():
         if kind.applies(results):
             file = f"{results.metric.name if name == 'values' else name}.png"
-            files.write_bytes(file, png(kind.draw(results)))
+            picture = io.BytesIO()
+            kind.draw(results).savefig(picture, format="png", dpi=DPI)
+            files.write_bytes(file, picture.getvalue())
             written.append(folder / file)
     return written
-
-
-def png(figure: "Figure") -> bytes:
-    """Return a figure as a picture."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=DPI)
-    return picture.getvalue()

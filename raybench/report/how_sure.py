@@ -12,7 +12,7 @@ import argparse
 import bisect
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from statistics import fmean
@@ -163,10 +163,10 @@ class _Played:
         self._groups = {trial: one.chosen for trial, one in again.items()}
         self._groups |= {trial: (repeat(results, trial),) for trial in once}
         self._alone = {trial: one.alone for trial, one in again.items()}
-        workers = {trial: one.cost for trial, one in again.items()}
+        costs = {trial: one.cost for trial, one in again.items()}
         for trial in once:
-            workers[trial] = cost_of(results, results.specs[trial].num_workers, [trial])
-        self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
+            costs[trial] = cost_of(results, results.specs[trial].num_workers, [trial])
+        self._costs = costs if results.is_timed and len(set(costs.values())) > 1 else None
         noise = pooled(self._groups.values(), is_timed=self._is_timed)
         judged = best_first(self._groups, self._alone, is_timed=self._is_timed)
         self._drawn = {trial: _drawer(runs, noise) for trial, runs in judged.items()}
@@ -174,29 +174,28 @@ class _Played:
     def decides(self, number: int, chance: random.Random) -> bool:
         """Return whether `number` more runs leave one on each axis."""
         seconds = {trial: list(runs) for trial, runs in self._groups.items()}
-        workers = self._workers or {}
-        costs = {
-            trial: on_axis(seconds[trial], count, "worker_seconds")
-            for trial, count in workers.items()
-        }
-        alone = {
-            trial: on_axis(self._alone.get(trial, ()), count, "worker_seconds")
-            for trial, count in workers.items()
-        }
         left = number
-        while due := (
-            next_to_run(seconds, self._alone, is_timed=self._is_timed)
-            or (next_to_run(costs, alone) if costs else [])
-        ):
+        while due := self._next(seconds):
             if not left:
                 return False
             for trial in due[:left]:
-                run = self._drawn[trial](chance)
-                seconds[trial].append(run)
-                if costs:
-                    costs[trial].append(run.times(workers[trial]))
+                seconds[trial].append(self._drawn[trial](chance))
             left -= len(due[:left])
         return True
+
+    def _next(self, seconds: Mapping[str, Sequence[Replicate]]) -> list[str]:
+        """Return what runs next: until the fastest is found, then until the cheapest is."""
+        due = next_to_run(seconds, self._alone, is_timed=self._is_timed)
+        if due or self._costs is None:
+            return due
+        raced, alone = (
+            {
+                trial: on_axis(runs.get(trial, ()), cost, "worker_seconds")
+                for trial, cost in self._costs.items()
+            }
+            for runs in (seconds, self._alone)
+        )
+        return next_to_run(raced, alone)
 
 
 def _drawer(runs: Sequence[Replicate], noise: Noise) -> Callable[[random.Random], Replicate]:

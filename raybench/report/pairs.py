@@ -20,10 +20,11 @@ from raybench.stats.standing import replicate_of
 
 EXIT_CODES: dict[Outcome, int] = {
     "better": DONE,
-    "worse": WORSE,
-    "same": NO_DIFFERENCE,
     "undecided": UNDECIDED,
+    "same": NO_DIFFERENCE,
+    "worse": WORSE,
 }
+"""Of several comparisons the first of these is the command's."""
 
 
 @dataclass(frozen=True)
@@ -254,5 +255,4 @@ def interval_words(pairs: Pairs, found: Comparison) -> str:
 def exit_code(pairs: Pairs) -> int:
     """Return 0 where a side is better than the first, else the first of 4, 6 and 5 that fits."""
     found = {one.outcome for one in pairs.comparisons.values()}
-    order: tuple[Outcome, ...] = ("better", "undecided", "same", "worse")
-    return EXIT_CODES[next(one for one in order if one in found)]
+    return next(code for outcome, code in EXIT_CODES.items() if outcome in found)

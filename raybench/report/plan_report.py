@@ -12,13 +12,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from raybench.report.console import Sentences
+from raybench.report.figures import scaling_plots
 from raybench.report.figures.parts import in_words
-from raybench.report.figures.scaling_plots import (
-    PLAN_WORDS,
-    SCALING_FIGURES,
-    offer_words,
-    plan_figure,
-)
 from raybench.report.figures.svg import svg
 from raybench.report.page import Part, Picture, write_extras
 from raybench.report.page.tables import table_of
@@ -62,7 +57,7 @@ def plan_part(plan: TargetPlan) -> Part:
         for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _sure):
             own = [column for column in columns if column in rows]
             rows[own] = rows[own].map(form, na_action="ignore")
-        hired = [*map(offer_words, rows["offer"], rows["is_spot"])]
+        hired = [*map(scaling_plots.offer_words, rows["offer"], rows["is_spot"])]
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows.assign(hired=hired), PLAN)))
     return Part(f"To the target: {plan.series}", lines, tables)
 
@@ -91,7 +86,7 @@ def plan_lines(plan: TargetPlan) -> list[str]:
 
 def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     first = ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
-    hired = offer_words(row["offer"], row["is_spot"])
+    hired = scaling_plots.offer_words(row["offer"], row["is_spot"])
     if row["offer"] != row["gpu_type"]:
         hired = f"{row['machines']:g} {hired}"
     kept = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
@@ -175,13 +170,13 @@ class PlanReport:
 
     def plot(self) -> Figure:
         """Draw seconds against bills."""
-        return plan_figure(self.table)
+        return scaling_plots.plan_figure(self.table)
 
     def write(self, file: Path) -> Path:
         """Write the page; UserError where it cannot be written."""
-        kind, parts = SCALING_FIGURES["plan"], self.parts
+        kind, parts = scaling_plots.SCALING_FIGURES["plan"], self.parts
         if len(self.table):
-            table = in_words(self.table.sort_values("seconds"), PLAN_WORDS)
+            table = in_words(self.table.sort_values("seconds"), scaling_plots.PLAN_WORDS)
             drawing = Markup(svg(self.plot(), "plan", kind.title))
             picture = Picture("", kind.title, kind.reading, drawing, table_of(table, kind.title))
             parts = [Part(kind.title, pictures=[picture]), *parts]

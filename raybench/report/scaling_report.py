@@ -1,7 +1,7 @@
 """What is made of a scaling study: its tables and pictures, what is printed, its page."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,36 +14,17 @@ from rich.console import Console
 from raybench.report.answer import said
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
-from raybench.report.figures.scaling_plots import (
-    MODEL_FILE,
-    PLAN_FILE,
-    model_frame,
-    predicted_figure,
-)
-from raybench.report.page import Part, try_page
+from raybench.report.figures import scaling_plots
+from raybench.report.page import Part
 from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
+from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.fit_command import (
-    FittedGroup,
-    cells_matched,
-    check_out,
-    fits,
-    prediction_table,
-)
-from raybench.scaling.fits import (
-    TargetPlan,
-    fit_study,
-    measurements,
-    noise_lines,
-    not_measured,
-    target_plans,
-)
 from raybench.scaling.measurements import name_of, read_measurements
 from raybench.scaling.network import read_network
 from raybench.scaling.published import STUDIES, Claim
@@ -80,7 +61,7 @@ def print_part(console: Console, one: Part) -> None:
         console.print()
 
 
-def fit_part(fitted: FittedGroup) -> Part:
+def fit_part(fitted: fit_command.FittedGroup) -> Part:
     """Return what to know of a fit, and its predictions: in their units, those beyond what was
     measured with a `~`."""
     name, table = name_of(fitted.group), fitted.predictions
@@ -105,8 +86,8 @@ class ScalingReport:
     """A study's results and what follows from them."""
 
     results: Study
-    fitted: list[FittedGroup]
-    plans: list[TargetPlan]
+    fitted: list[fit_command.FittedGroup]
+    plans: list[fits.TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
     is_asked: bool = False
@@ -116,8 +97,8 @@ class ScalingReport:
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
         asked = predict or results.study.get(PREDICT)
-        fitted = fit_study(results, predict=asked)
-        plans, missing = target_plans([results], fitted), not_measured(results, asked)
+        fitted = fits.fit_study(results, predict=asked)
+        plans, missing = fits.target_plans([results], fitted), fits.not_measured(results, asked)
         return cls(results, fitted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
@@ -127,8 +108,10 @@ class ScalingReport:
             "scaling.csv": [scaling_cells(self.results)],
             "scaling_runs.csv": [scaling_runs(self.results)],
             "predictions.csv": [one.predictions for one in self.fitted if len(one.predictions)],
-            MODEL_FILE: [model_frame(*self.drawn())] if self.fitted else [],
-            PLAN_FILE: [one.table for one in self.plans if len(one.table)],
+            scaling_plots.MODEL_FILE: [scaling_plots.model_frame(*self.drawn())]
+            if self.fitted
+            else [],
+            scaling_plots.PLAN_FILE: [one.table for one in self.plans if len(one.table)],
         }
         for name, parts in tables.items():
             if parts:
@@ -170,7 +153,7 @@ class ScalingReport:
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
-        if lines := [*self.not_predicted, *(noise_lines(results) if is_whole else [])]:
+        if lines := [*self.not_predicted, *(fits.noise_lines(results) if is_whole else [])]:
             found.append(Part("What else is told of other sizes", lines))
         found += map(plan_part, self.plans)
         if named in STUDIES:
@@ -191,19 +174,19 @@ class ScalingReport:
 
     def plot(self) -> Figure:
         """Draw what was measured, and what the models say of it and of what was asked."""
-        return predicted_figure(*self.drawn())
+        return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
         dots = [
             {"series": name_of(group), **vars(cell), "samples_per_s": cell.samples / seconds}
-            for group, rows in measurements(self.results).groups.items()
+            for group, rows in fits.measurements(self.results).groups.items()
             for cell, seconds in rows
         ]
         lines = []
         for fitted in self.fitted:
             cells = sorted({*fitted.model.observed.cells, *fitted.asked})
-            table = prediction_table(fitted.model, cells, fitted.group)
+            table = fit_command.prediction_table(fitted.model, cells, fitted.group)
             samples = np.array([cell.samples for cell in cells])
             ends = {"low": samples / table["high_s"], "high": samples / table["low_s"]}
             lines.append(table.assign(series=name_of(fitted.group), **ends))
@@ -237,11 +220,6 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
     return table.map(clean)
 
 
-def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """Write the page of a scaling study, as `report.page.try_page` does."""
-    return try_page(report.results, folder, say, report.parts())
-
-
 def fit_to_files(
     file: Path, predict: str | None, out: Path | None, network: str | None = None
 ) -> tuple[list[str], dict[str, list[dict[Any, Any]]]]:
@@ -254,14 +232,14 @@ def fit_to_files(
         if predict is None:
             where = clean(str(out))
             raise UserError(f"--out {where}: there is nothing to write without --predict.")
-        check_out(out, file)
+        fit_command.check_out(out, file)
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
-    asked, missing = ({}, []) if predict is None else cells_matched(predict, measured)
+    asked, missing = ({}, []) if predict is None else fit_command.cells_matched(predict, measured)
     if missing:  # before the first fit
         raise UserError(missing[0])
-    for fitted in fits(measured, asked, between):
+    for fitted in fit_command.fits(measured, asked, between):
         tables.append(fitted.predictions)
         following += next_rows(fitted)
         part = fit_part(fitted)
@@ -275,7 +253,7 @@ def fit_to_files(
     return lines, {"predictions": predictions, "measure_next": following}
 
 
-def next_rows(fitted: FittedGroup) -> list[dict[Any, Any]]:
+def next_rows(fitted: fit_command.FittedGroup) -> list[dict[Any, Any]]:
     """Return a row for each cell to measure, as `measure_next` of `--json` has it."""
     if fitted.measure_next is None:
         return []

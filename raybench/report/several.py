@@ -185,9 +185,8 @@ class Studies(Sequence[StudyResults]):
 
 def winner_row(study: StudyResults) -> dict[str, Any]:
     """Return a study's row of `Studies.winners`, without its name."""
-    search = study.trials["role"].isin(["trial", "placement_check"])
     row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
-    row["trials"] = int(search.sum())
+    row["trials"] = int((study.trials["phase"] == "search").sum())
     if study.is_scaling or study.winners.empty:
         return row
     first = study.winners.iloc[0]

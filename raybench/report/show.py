@@ -11,26 +11,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from raybench.report import tables
 from raybench.report.answer import said
 from raybench.report.console import say, say_pairs, say_wrapped
 from raybench.report.how_sure import PAGE_FILE, next_steps
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
 from raybench.report.remarks import failed_line, ledger_line, sensitivity_lines
-from raybench.report.tables import (
-    BATCH_STATISTICS,
-    MARK_SAYS,
-    brief,
-    failures,
-    has_marks,
-    ledger_totals,
-    of_confirmed,
-    of_race,
-    of_runs,
-    predictions,
-    print_frame,
-    texts,
-)
 from raybench.report.words import counted, target_in_words
 from raybench.results.place import shown
 from raybench.results.ranking import confirmed, ranked
@@ -73,18 +60,18 @@ WHOLE = Amount(runs=10, raced=12, is_brief=False)
 def show_tables(console: Console, results: Study, amount: Amount) -> None:
     """Print what ran, from single runs to confirmed ones."""
     if not amount.is_brief:
-        _show_failures(console, failures(results.trials))
-    tables = _of_runs(results, amount)
+        _show_failures(console, tables.failures(results.trials))
+    printed = _of_runs(results, amount)
     if not amount.is_brief:
-        tables += _predicted(results)
-        ledger = texts(ledger_totals(results.trials), LEDGER)
-        tables.append((ledger, "Where the seconds went (all runs)", ""))
-    tables += _of_race(results, amount)
-    tables += _of_alone(results, amount)
-    for cells, title, below in tables:
-        print_frame(console, cells, title, below=below, is_explained=not amount.is_brief)
-    if amount.is_brief and any(has_marks(cells) for cells, *_ in tables):
-        say(console, MARK_SAYS)
+        printed += _predicted(results)
+        ledger = tables.texts(tables.ledger_totals(results.trials), LEDGER)
+        printed.append((ledger, "Where the seconds went (all runs)", ""))
+    printed += _of_race(results, amount)
+    printed += _of_alone(results, amount)
+    for cells, title, below in printed:
+        tables.print_frame(console, cells, title, below=below, is_explained=not amount.is_brief)
+    if amount.is_brief and any(tables.has_marks(cells) for cells, *_ in printed):
+        say(console, tables.MARK_SAYS)
 
 
 Printed = tuple[pd.DataFrame, str, str]
@@ -99,23 +86,23 @@ def _of_runs(results: Study, amount: Amount) -> list[Printed]:
         return []
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    cells = of_runs(best, results, is_brief=amount.is_brief)
+    cells = tables.of_runs(best, results, is_brief=amount.is_brief)
     found = [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
     if not amount.is_brief:
         each = ranked(trials).groupby("framework", sort=False).head(1)
-        found.append((of_runs(each, results), "Best of each framework, one run each", ""))
+        found.append((tables.of_runs(each, results), "Best of each framework, one run each", ""))
     return found
 
 
 def _predicted(results: Study) -> list[Printed]:
-    predicted = predictions(results)
+    predicted = tables.predictions(results)
     if predicted.empty:
         return []
-    predicted["configuration"] = brief(predicted["configuration"])
+    predicted["configuration"] = tables.brief(predicted["configuration"])
     title = "Not run: predicted (~) from a trial's curve and the step times"
     is_rough = results.trials["batch_statistics"].eq(True).any()
-    below = f"{PREDICTED}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED
-    return [(texts(predicted, PREDICTIONS), title, below)]
+    below = f"{PREDICTED}\n\n{tables.BATCH_STATISTICS}" if is_rough else PREDICTED
+    return [(tables.texts(predicted, PREDICTIONS), title, below)]
 
 
 def _of_race(results: Study, amount: Amount) -> list[Printed]:
@@ -130,7 +117,7 @@ def _of_race(results: Study, amount: Amount) -> list[Printed]:
     if amount.is_brief:  # the winner's runs alone stand beside it
         below = ""
         title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
-    return [(of_race(rows, results, has_alone=amount.is_brief), title, below)]
+    return [(tables.of_race(rows, results, has_alone=amount.is_brief), title, below)]
 
 
 def has_race(results: Study) -> bool:
@@ -154,13 +141,15 @@ def _of_alone(results: Study, amount: Amount) -> list[Printed]:
     if rows.empty and not results.is_timed:
         rows = table.head(amount.raced)
         title = RACE.format(again=_again(len(table), len(rows)))
-    return [(of_confirmed(rows, results), title, "")] if len(rows) else []
+    return [(tables.of_confirmed(rows, results), title, "")] if len(rows) else []
 
 
 def _show_failures(console: Console, broken: pd.DataFrame) -> None:
     if broken.empty:
         return
-    print_frame(console, texts(broken.head(MOST_CAUSES), FAILURES), "Failed runs, by cause")
+    tables.print_frame(
+        console, tables.texts(broken.head(MOST_CAUSES), FAILURES), "Failed runs, by cause"
+    )
     more = broken.iloc[MOST_CAUSES:]
     if len(more):
         say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
@@ -203,9 +192,9 @@ def _amount(console: Console, results: Study) -> Amount:
     room = SCREEN - 1 - _num_lines(answer.get(), console.width)
 
     def is_too_long(amount: Amount) -> bool:
-        with console.capture() as tables:
+        with console.capture() as printed:
             show_tables(console, results, amount)
-        return _num_lines(tables.get(), console.width) > room
+        return _num_lines(printed.get(), console.width) > room
 
     return ROWS[max(bisect.bisect_left(ROWS, True, key=is_too_long) - 1, 0)]
 

@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,9 @@ class Chosen:
     @property
     def command(self) -> str:
         """The command that trains it again: by `best.yaml` of the study where it is that one."""
-        given = arguments_of(self.spec)
-        for name in WINNERS:
-            file = self.folder / name
-            if file.is_file() and read_mapping(file) == self.spec.complete():
-                given = [str(file)]
-                break
-        return command_line("train", *given)
+        files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
+        own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
+        return command_line("train", *(own[:1] or arguments_of(self.spec)))
 
     def train(
         self,
@@ -83,37 +80,14 @@ class Chosen:
         """
         import raybench  # what trains is above, and found when it is asked for
 
-        place = out if out is not None else f"results/train-{self.file_name}"
+        name = re.sub(r"[^\w.-]", "-", f"{self.study}-{self.trial}").strip("-.")
+        place = out if out is not None else f"results/train-{name}"
         quiet = contextlib.nullcontext() if say else contextlib.redirect_stdout(io.StringIO())
         with quiet:
             return raybench.train(self.spec, out=place, address=address, **changes)
 
-    @property
-    def file_name(self) -> str:
-        """Study and trial as a part of a file's name."""
-        words = f"{self.study}-{self.trial}"
-        return "".join(one if one.isalnum() or one in "-_." else "-" for one in words).strip("-.")
-
     def __repr__(self) -> str:
         return f"trial {self.trial}: {self.label}\n{self.command}"
-
-
-def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
-    """Return what won, or of a single training its run; UserError where nothing did."""
-    if results.study["study"].get("run") and results.runs:
-        return chosen_trial(results, next(iter(results.runs)))
-    verdict = judge(results)
-    if verdict is None:
-        raise UserError(f"{results.place}: has no winner. {' '.join(said(results).lines)}")
-    return chosen_trial(results, verdict.cheapest if is_cheapest else verdict.fastest)
-
-
-def chosen_trial(results: "StudyResults", trial: str) -> Chosen:
-    """Return a trial of a study; UserError where there is none of that name."""
-    if trial not in results.runs:
-        raise UserError(f"{results.place}: has no run '{clean(trial)}'; .trials lists them.")
-    spec = results.specs[trial]
-    return Chosen(trial, spec, results.label(spec), results.name, results.folder)
 
 
 def arguments_of(spec: RunSpec) -> list[str]:
@@ -178,12 +152,22 @@ class StudyResults(Study):
     @property
     def best(self) -> Chosen:
         """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
-        return winner(self)
+        return self._winner()
 
     @property
     def cheapest(self) -> Chosen:
         """The same of the cheapest: see `Verdict.cheapest`."""
-        return winner(self, is_cheapest=True)
+        return self._winner(is_cheapest=True)
+
+    def _winner(self, *, is_cheapest: bool = False) -> Chosen:
+        if self.study["study"].get("run") and self.runs:
+            trial = next(iter(self.runs))
+        elif (verdict := judge(self)) is not None:
+            trial = verdict.cheapest if is_cheapest else verdict.fastest
+        else:
+            raise UserError(f"{self.place}: has no winner. {' '.join(said(self).lines)}")
+        spec = self.specs[trial]
+        return Chosen(trial, spec, self.label(spec), self.name, self.folder)
 
     @property
     def answer(self) -> Sentences:

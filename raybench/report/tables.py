@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +15,7 @@ from raybench.results.ranking import ranked as ranked
 from raybench.results.store import ERRORS_FOLDER
 from raybench.results.study import Study
 from raybench.spec.metric import Metric
+from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 
 NUMBERS = re.compile(rf"\S*\b{ERRORS_FOLDER}/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
@@ -32,15 +33,16 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     Columns: failure, runs (how many), for example (the first one's message).
     """
     failed = trials[trials["state"] == "failed"]
-    rows: dict[str, dict[str, str | int]] = {}
-    for failure, message in zip(failed["failure"], failed["message"], strict=True):
-        row = rows.setdefault(
-            cause_of(failure, message),
-            {"failure": failure, "runs": 0, "for example": message or "no message"},
-        )
-        row["runs"] = int(row["runs"]) + 1
-    table = pd.DataFrame(rows.values(), columns=["failure", "runs", "for example"])
-    return table.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
+    first: dict[str, tuple[str, str | None]] = {}
+    causes: Counter[str] = Counter()
+    for one in zip(failed["failure"], failed["message"], strict=True):
+        causes[cause_of(*one)] += 1
+        first.setdefault(cause_of(*one), one)
+    rows = [
+        (first[cause][0], number, first[cause][1] or "no message")
+        for cause, number in causes.most_common()
+    ]
+    return pd.DataFrame(rows, columns=["failure", "runs", "for example"])
 
 
 MOST_PREDICTED = 6
@@ -49,10 +51,6 @@ BATCH_STATISTICS = (
     "on the batch per worker too, and predictions (~) for other splits are rough. "
     "--set search.factorise=false --fresh samples workers like the rest."
 )
-
-
-OF_THE_TRIAL = ("trial", "time_to_target_s")
-"""Columns of predictions that are no keys of a run spec."""
 
 
 def predictions(results: Study) -> pd.DataFrame:
@@ -67,7 +65,7 @@ def predictions(results: Study) -> pd.DataFrame:
         if row["trial"] not in results.specs:
             continue  # its run was lost
         seconds = float(row["time_to_target_s"])
-        split = {str(key): one for key, one in row.items() if key not in OF_THE_TRIAL}
+        split = {str(key): one for key, one in row.items() if key in RunSpec.model_fields}
         label = results.label(results.specs[row["trial"]].model_copy(update=split))
         if label not in run:
             rows.append((row["trial"], label, seconds, seconds * row["num_workers"]))

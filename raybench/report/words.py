@@ -10,6 +10,7 @@ from raybench.results.ranking import price_in_use, repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import counted as counted
+from raybench.stats.record import RunRecord
 from raybench.stats.standing import ENERGY, held_per_trained
 
 MOST_NAMED = 5
@@ -105,6 +106,12 @@ def as_billed(results: Study, trial: str) -> str:
     return "" if bill_of(results, 0.0, trial) is None else " as billed"
 
 
+def _printed_runs(results: Study, trial: str) -> list[RunRecord]:
+    """Return the runs that are printed of a trial: its new ones, else its own."""
+    one = repeated(results).get(trial)
+    return [results.runs[name] for name in ([trial] if one is None else one.printed_runs)]
+
+
 class Bill(NamedTuple):
     """What training costs in money."""
 
@@ -119,9 +126,7 @@ class Bill(NamedTuple):
 def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> Bill | None:
     """Return the bill of so many worker-seconds of training, by the ledgers of the runs that are
     printed of a trial (none: of all runs); None where the study names no price for them."""
-    one = None if trial is None else repeated(results).get(trial)
-    names = results.runs if trial is None else [trial] if one is None else one.printed_runs
-    runs = [results.runs[name] for name in names]
+    runs = list(results.runs.values()) if trial is None else _printed_runs(results, trial)
     price = results.study["study"].get("price")
     if isinstance(price, dict):  # None of a model that it does not name, and of several
         models = {model for run in runs for model in run.accelerators or ["CPU"]}
@@ -146,8 +151,7 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
 def energy_of(results: Study, seconds: float, trial: str) -> str:
     """Return `, 340 J`: what so many seconds of training draw, by the runs that are printed of a
     trial; "" where they do not know it."""
-    one = repeated(results).get(trial)
-    runs = [results.runs[name] for name in ([trial] if one is None else one.printed_runs)]
+    runs = _printed_runs(results, trial)
     watts = [run.energy_j / run.ledger["train"] for run in runs if run.energy_j is not None]
     return f", {digits(statistics.median(watts) * seconds)} J" if watts else ""
 

@@ -28,7 +28,8 @@ from raybench.data.shared import share, shared_key
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import Progress, lines_for
-from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport, try_scaling_page
+from raybench.report.page import try_page
+from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport
 from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage, study_file
@@ -333,7 +334,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)
-            written += try_scaling_page(report, storage.folder, partial(say, console))
+            say_so = partial(say, console)
+            written += try_page(report.results, storage.folder, say_so, report.parts())
         report.show(console, written=written, verbose=False)
     if interrupted:
         tail = "." if report.results.trials.empty else ": the same command continues."

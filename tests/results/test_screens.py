@@ -123,6 +123,10 @@ CASES = {
     ],
     "only the search reached it": [*COLD, *raced("0001", 2.0, [None, None])],
     "rate of all runs": [*COLD, *raced("0001", 4.0, [4.0, None], [4.5, None, 4.4])],
+    "misses of the race": [
+        *raced("0000", 4.0, [4.0, 4.0, None, None], [4.5] * 3),
+        run_line("0001", learning_rate=0.5),
+    ],
     "interpolated": (FAR_RUNS, FAR),
     "disturbed": [
         run_line("0000", 4.0, slow={"disturbed": 1.2, "train_cpu": 2.5}),

@@ -3,22 +3,10 @@ words, with their units."""
 
 import pandas as pd
 
-from raybench.report.figures.curves import curves_figure, race_figure, race_rows, repeats_figure
-from raybench.report.figures.outcomes import (
-    batch_rows,
-    batches_figure,
-    has_costs,
-    importance_figure,
-    outcome,
-    pareto_figure,
-    plateaus,
-    predicted_rows,
-    slices_figure,
-)
+from raybench.report.figures import curves, outcomes, timeline
 from raybench.report.figures.parts import MOST_ROWS, drawn, in_words
 from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
-from raybench.report.figures.timeline import ledger_figure, phases, spans, timeline_figure
 from raybench.report.tables import ledger_totals
 from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
 from raybench.results.ranking import confirmed, ranked, repeated
@@ -44,7 +32,7 @@ def curves_table(results: Study) -> pd.DataFrame:
 
 def race_table(results: Study) -> pd.DataFrame:
     """Return every run of the configurations that were trained again."""
-    rows = _with_configs(results, race_rows(results))
+    rows = _with_configs(results, curves.race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
     words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
     if results.is_timed:
@@ -70,13 +58,13 @@ def pareto_table(results: Study) -> pd.DataFrame:
 
 def batches_table(results: Study) -> pd.DataFrame:
     """Return the outcome at every batch size, measured and predicted."""
-    measured = batch_rows(results).assign(known="measured")
+    measured = outcomes.batch_rows(results).assign(known="measured")
     both = pd.concat(
-        [measured, predicted_rows(results).assign(known="~ predicted")], ignore_index=True
+        [measured, outcomes.predicted_rows(results).assign(known="~ predicted")], ignore_index=True
     )
     words = {"trial": "trial", "framework": "framework", "num_workers": "workers"}
     words |= {"optimizer": "optimizer", "batch": "global batch"}
-    what = outcome(results).words.replace(" [s]", "").replace("\\$", "$")
+    what = outcomes.outcome(results).words.replace(" [s]", "").replace("\\$", "$")
     words |= {"outcome": what, "known": "known by"}
     return in_words(both[both["outcome"].notna()], words)
 
@@ -93,13 +81,13 @@ def importance_table(results: Study) -> pd.DataFrame:
 def slices_table(results: Study) -> pd.DataFrame:
     """Return each key's best value and its plateau."""
     names = {"best": "best value", "from": "as good from", "to": "as good up to"}
-    return plateaus(results).rename(columns=names)
+    return outcomes.plateaus(results).rename(columns=names)
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
     """Return when each phase ran, how many runs it had, and how many of them ran at once."""
-    runs = spans(results).runs
-    found = phases(runs)
+    runs = timeline.spans(results).runs
+    found = timeline.phases(runs)
     most = []
     for role in found["role"]:
         own = runs[runs["role"] == role]
@@ -138,7 +126,7 @@ FIGURES: dict[str, FigureKind] = {
         "Learning curves",
         "Every run of the search; further left is sooner. The thin dark steps are the best that "
         "any run had reached by then: what a budget of so many seconds buys.",
-        curves_figure,
+        curves.curves_figure,
         curves_table,
         lambda results: bool((results.trials["phase"] == "search").any()),
     ),
@@ -146,30 +134,32 @@ FIGURES: dict[str, FigureKind] = {
         "The candidates, trained again",
         "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', a "
         "lucky seed may be all that is between it and the first.",
-        race_figure,
+        curves.race_figure,
         race_table,
         lambda results: bool(repeated(results)),
     ),
     "pareto": FigureKind(
         "Seconds against worker-seconds",
         "Down is faster, left is cheaper; what lies up and right of the steps is beaten in both.",
-        pareto_figure,
+        outcomes.pareto_figure,
         pareto_table,
-        has_costs,
+        lambda results: len(outcomes.metric_points(results)) > 0,
     ),
     "batches": FigureKind(
         "What the batch size does",
         "A line joins an optimizer's best at each batch size; where it turns up, larger batches "
         "cost time. Hollow and dashed (~) is predicted from other runs, never measured.",
-        batches_figure,
+        outcomes.batches_figure,
         batches_table,
-        lambda results: len(set(batch_rows(results).dropna(subset=["outcome"])["batch"])) > 1,
+        lambda results: (
+            len(set(outcomes.batch_rows(results).dropna(subset=["outcome"])["batch"])) > 1
+        ),
     ),
     "importance": FigureKind(
         "What mattered",
         "How much of the result hangs on each searched key, among the runs that were made. A thin "
         "line that reaches 0 says that the key may not matter.",
-        importance_figure,
+        outcomes.importance_figure,
         importance_table,
         lambda results: len(importance_of(results)) > 0,
     ),
@@ -177,29 +167,29 @@ FIGURES: dict[str, FigureKind] = {
         "Each setting by itself",
         "A point is a configuration. In the shaded range are those as good as the best: the wider "
         "it is, the less that setting needs to be tuned.",
-        slices_figure,
+        outcomes.slices_figure,
         slices_table,
-        lambda results: len(outcome(results).rows) > 2 and not slices_table(results).empty,
+        lambda results: len(outcomes.outcome(results).rows) > 2 and not slices_table(results).empty,
     ),
     "timeline": FigureKind(
         "The search over its wall-clock",
         "Above the best so far, below what ran beside what: a row is a worker group, a bar a run; "
         "hollow bars were stopped early.",
-        timeline_figure,
+        timeline.timeline_figure,
         timeline_table,
-        lambda results: len(spans(results).runs) > 1,
+        lambda results: len(timeline.spans(results).runs) > 1,
     ),
     "repeats": FigureKind(
         "Curves of the best, run again",
         "How alike the runs of one configuration are: they differ in nothing but the seed.",
-        repeats_figure,
+        curves.repeats_figure,
         repeats_table,
         lambda results: bool(repeated(results)),
     ),
     "ledger": FigureKind(
         "Where the seconds went",
         "Only train counts for the target; everything else is what a study costs beside it.",
-        ledger_figure,
+        timeline.ledger_figure,
         ledger_table,
         lambda results: bool(results.trials["wall_s"].notna().any()),
     ),

@@ -544,12 +544,8 @@ def pareto_figure(results: Study) -> Figure:
     return figure
 
 
-def has_costs(results: Study) -> bool:
-    """Return whether any run has what the figure draws."""
-    return len(_metric_points(results)) > 0
-
-
-def _metric_points(results: Study) -> pd.DataFrame:
+def metric_points(results: Study) -> pd.DataFrame:
+    """Return the ranked runs with x, the worker-seconds of training, and y, their best value."""
     metric, proof = results.metric, confirmed(results).set_index("trial")
     runs = ranked(results.trials)
     runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
@@ -563,7 +559,7 @@ def _metric_points(results: Study) -> pd.DataFrame:
 
 
 def _metric_figure(results: Study) -> Figure:
-    metric, runs = results.metric, _metric_points(results)
+    metric, runs = results.metric, metric_points(results)
     figure, axes = parts.new_figure(3.7)
     axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
     axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))

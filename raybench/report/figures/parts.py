@@ -168,13 +168,6 @@ def marker(number: int) -> str:
     return MARKERS[number % len(MARKERS)]
 
 
-def style_of(number: int) -> dict[str, Any]:
-    """Return how the first, second, ... line is drawn; each round of `COLOURS` is dashed
-    otherwise."""
-    style = {"color": colour(number), "marker": marker(number)}
-    return style | {"linestyle": LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]}
-
-
 def marker_of(num_workers: float) -> str:
     """Return the marker of a worker count; of NaN too."""
     return "h" if num_workers != num_workers else WORKER_MARKERS.get(int(num_workers), "h")

@@ -216,7 +216,10 @@ def accuracy_figure(results: Study) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    return parts.style_of(number) | {"linewidth": 1.2, "markersize": 4}
+    """Return how the first, second, ... line is drawn; each round of colours dashed anew."""
+    dashes = parts.LINE_STYLES[number // len(parts.COLOURS) % len(parts.LINE_STYLES)]
+    style = {"color": parts.colour(number), "marker": parts.marker(number), "linestyle": dashes}
+    return style | {"linewidth": 1.2, "markersize": 4}
 
 
 MODEL_FILE, PLAN_FILE = "model.csv", "plan.csv"

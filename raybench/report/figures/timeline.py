@@ -275,14 +275,12 @@ PHASE_STYLE = {
 """Colour and hatching of each phase, in the clock's order; adjacent ones differ in grey, too."""
 ORDER = ("reference", "search", "confirm", "scaling", "compare")
 """In which a study comes to its phases."""
-MOST_GROUPS = 12
-"""Bars that a figure has room for."""
 
 
 def ledger_figure(results: Study) -> Figure:
     """Where the seconds went: the ledger summed over the runs of each phase and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
-    groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))[:MOST_GROUPS]
+    groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
     axes.set_xlabel("seconds summed over runs [s]")
     names = [

@@ -19,23 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, Group
 from rich.text import Text
 
 from raybench.report.console import say
-from raybench.report.live.screen import (
-    STARTING,
-    View,
-    about,
-    metric_words,
-    sparkline,
-    study_screen,
-    view_for,
-)
+from raybench.report.live import screen
 from raybench.report.live.state import Cause, LiveRun, LiveState
 from raybench.report.words import target_words
+from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean
@@ -71,8 +64,8 @@ class EventLines:
             if (best := state.best) is not None:
                 known = {"trial": best.trial, "value": best.best_value}
                 known |= {"train_s": best.ledger["train"]}
-                line["best"] = _finite(known | {"time_to_target_s": best.time_to_target_s})
-            print(json.dumps(_finite(line), ensure_ascii=False), file=self._lines, flush=True)
+                line["best"] = known | {"time_to_target_s": best.time_to_target_s}
+            print(json.dumps(plain(line), ensure_ascii=False), file=self._lines, flush=True)
             return
         total = "?" if pace.num_runs is None else pace.num_runs
         words = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{total} {event}"]
@@ -130,14 +123,6 @@ class EventLines:
         self.write(at, "status", values)
 
 
-def _finite(values: Mapping[str, object]) -> dict[str, object]:
-    """Return what JSON can hold: neither NaN nor infinity."""
-    return {
-        key: None if isinstance(one, float) and not math.isfinite(one) else one
-        for key, one in values.items()
-    }
-
-
 def _value(value: object) -> str:
     """Return a value without spaces, or in quotes."""
     text = clean(f"{value:.5g}" if isinstance(value, float) else str(value))
@@ -145,7 +130,22 @@ def _value(value: object) -> str:
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
-class Progress:
+class _Shown:
+    """What has a screen while it is entered, on a console that can show one."""
+
+    _view: screen.View | None
+
+    def __enter__(self) -> Self:
+        if self._view is not None:
+            self._view.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._view is not None:
+            self._view.stop()
+
+
+class Progress(_Shown):
     """Follows the runs of a study; `with` it, so that the screen is there while they run.
 
     Events come from any thread.
@@ -180,20 +180,11 @@ class Progress:
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
         """Held while the state changes or is drawn, never while something is printed."""
-        self._view: View | None = None if lines else view_for(console, self._draw)
+        self._view = None if lines else screen.view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
         """What was last said of waiting, where there is no screen."""
-
-    def __enter__(self) -> "Progress":
-        if self._view is not None:
-            self._view.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._view is not None:
-            self._view.stop()
 
     def say(self, text: str) -> None:
         """Print a line above the screen."""
@@ -276,7 +267,7 @@ class Progress:
     def _draw(self, console: Console) -> Group:
         with self._changing:
             has_best = self._outcome is None
-            return study_screen(console, self.state, self._clock(), has_best=has_best)
+            return screen.study_screen(console, self.state, self._clock(), has_best=has_best)
 
 
 ROWS = 12
@@ -284,7 +275,7 @@ ROWS = 12
 CURVE = 30
 
 
-class TrainingScreen:
+class TrainingScreen(_Shown):
     """Shows one run; `with` it, so that it is on the screen while it trains.
 
     A line an evaluation on a terminal and in a pipe; in a notebook one display, changed in place.
@@ -298,18 +289,12 @@ class TrainingScreen:
         self._run = LiveRun("", asked_s=clock(), metric=self._metric)
         self._rows: list[str] = []
         self._waits = ""
-        self._view: View | None = view_for(console, self._draw)
+        self._view = screen.view_for(console, self._draw)
 
-    def __enter__(self) -> "TrainingScreen":
+    def __enter__(self) -> Self:
         if not self._console.is_jupyter:
             say(self._console, curve_head(self._metric))
-        if self._view is not None:
-            self._view.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._view is not None:
-            self._view.stop()
+        return super().__enter__()
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Show an evaluation."""
@@ -349,18 +334,18 @@ class TrainingScreen:
         run, target = self._run, self._spec.objective.target
         values = list(run.values)  # others come while it is drawn
         if run.evaluation is None:
-            doing = f"waits for {self._waits}" if self._waits else STARTING
+            doing = f"waits for {self._waits}" if self._waits else screen.STARTING
             return f"{doing}, {self._clock() - run.asked_s:.0f} s"
-        parts = [metric_words(self._metric, self._metric.best(values))]
+        parts = [screen.metric_words(self._metric, self._metric.best(values))]
         if target is not None:
             parts.append(f"target {target_words(self._metric, target)}")
         left_s = self.left_s()
         if left_s is not None:
-            parts.append(f"at most {about(left_s)} left")
+            parts.append(f"at most {screen.about(left_s)} left")
         words = "best " + ", ".join(parts)
         room, is_ascii = min(CURVE, console.width - len(words) - 2), console.options.ascii_only
         others = [] if target is None else [target]
-        curve = sparkline(values, room, others=others, is_ascii=is_ascii)
+        curve = screen.sparkline(values, room, others=others, is_ascii=is_ascii)
         return f"{curve}  {words}" if curve else words
 
 

@@ -286,8 +286,6 @@ PER_SECOND = 4
 NOTEBOOK_S = 1.0
 """A notebook's display changes no more often: each change is a message to the browser."""
 NOTEBOOK_SIZE = {"width": 100, "height": 30}
-Bundle = dict[str, str]
-"""What a notebook shows, by its MIME type."""
 Draw = Callable[[Console], RenderableType]
 """Returns what a console of this size shows now."""
 
@@ -315,7 +313,7 @@ class NotebookView:
 
     def __init__(self, draw: Draw, clock: Callable[[], float] = time.monotonic) -> None:
         self._draw, self._clock = draw, clock
-        self._display = ipython_display()
+        self._display = notebook_display()
         self._shown_s = -math.inf
 
     def changed(self) -> None:
@@ -330,13 +328,14 @@ class NotebookView:
     def start(self) -> None:
         """Show how it is now."""
         is_new, self._shown_s = self._shown_s == -math.inf, self._clock()
+        show = self._display.display if is_new else self._display.update
         out = io.StringIO()
         console = Console(file=out, force_jupyter=False, color_system=None, **NOTEBOOK_SIZE)  # type: ignore[arg-type]
         console.print(self._draw(console))
         text = "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
         style = "line-height:1.25;white-space:pre;overflow-x:auto"
         page = f'<pre style="{style}">{html.escape(text)}</pre>'
-        self._display({"text/html": page, "text/plain": text}, is_new)
+        show({"text/html": page, "text/plain": text}, raw=True)
 
 
 View = TerminalView | NotebookView
@@ -352,13 +351,6 @@ def view_for(console: Console, draw: Draw) -> View | None:
     return None
 
 
-def ipython_display() -> Callable[[Bundle, bool], None]:
-    """Return what shows a bundle in the notebook that runs this: for the first time, or in place of
-    what was shown before."""
-    display: Any = importlib.import_module("IPython.display")  # has no types
-    handle = display.DisplayHandle()
-
-    def show(bundle: Bundle, is_new: bool) -> None:
-        (handle.display if is_new else handle.update)(bundle, raw=True)
-
-    return show
+def notebook_display() -> Any:
+    """Return a DisplayHandle of the notebook that runs this."""
+    return importlib.import_module("IPython.display").DisplayHandle()

@@ -104,10 +104,6 @@ class Pace:
 
 WINDOW_S = 60.0
 """The last minute."""
-SEARCHED = ("trial", "placement_check")
-"""Roles of runs of which one may be the best so far; others are lucky, or judged otherwise."""
-OPEN_ENDED = ("reference",)
-"""Phases of which nobody knows how much follows."""
 
 
 class TimeLeft(NamedTuple):
@@ -239,7 +235,7 @@ class LiveState:
         self._trained.append((at - max(trained_s, 0.0), at, record.spec.num_workers))
         while self._trained[0][1] < at - WINDOW_S:
             self._trained.popleft()
-        if record.role in SEARCHED:
+        if record.phase == "search":
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
             self._aim(record.spec)
@@ -249,7 +245,7 @@ class LiveState:
             cause = self.causes.setdefault(key, first)
             cause.count += 1
             return cause
-        if record.role in SEARCHED:
+        if record.phase == "search":  # others are lucky, or judged otherwise
             self.num_reached += record.time_to_target_s is not None
             if self.best is None or record.score < self.best.score:
                 self.best = record
@@ -296,8 +292,8 @@ class LiveState:
         if self.is_over:
             return None
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
-        is_open = found is None or self.phase in OPEN_ENDED
-        work_s = None if is_open or found is None else found + self.after_s
+        is_known = self.phase != "reference"  # nobody knows how long the search after it takes
+        work_s = found + self.after_s if is_known and found is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):
             return TimeLeft(budget_s, is_budget=True)

@@ -7,17 +7,8 @@ import pytest
 from made_studies import RMSE, SPACE, made_study
 from matplotlib.figure import Figure
 
+from raybench.report.figures import outcomes
 from raybench.report.figures.curves import curves_figure, race_figure, race_rows
-from raybench.report.figures.outcomes import (
-    NEAR,
-    batch_rows,
-    batches_figure,
-    outcome,
-    plateau,
-    plateaus,
-    predicted_rows,
-    slices_figure,
-)
 from raybench.report.figures.timeline import best_so_far, phases, spans
 from raybench.report.study import StudyResults
 from raybench.results.verdict import judge
@@ -51,13 +42,13 @@ def test_the_envelope_is_what_any_run_had_reached_by_then(study, rmse) -> None:
 
 
 def test_predictions_are_hollow_and_dashed_and_never_of_a_split_that_ran(study) -> None:
-    predicted, measured = predicted_rows(study), batch_rows(study)
+    predicted, measured = outcomes.predicted_rows(study), outcomes.batch_rows(study)
     assert len(predicted)
     split = ["trial", "framework", "num_workers", "batch"]
     assert not set(map(tuple, predicted[split].to_numpy())) & set(
         map(tuple, measured[split].to_numpy())
     )
-    figure = batches_figure(study)
+    figure = outcomes.batches_figure(study)
     hollow = [
         (line.get_gid(), x, y)
         for axes in figure.axes
@@ -72,8 +63,8 @@ def test_predictions_are_hollow_and_dashed_and_never_of_a_split_that_ran(study) 
 
 
 def test_without_seconds_nothing_is_predicted(rmse) -> None:
-    assert predicted_rows(rmse).empty
-    assert batch_rows(rmse)["outcome"].notna().all()
+    assert outcomes.predicted_rows(rmse).empty
+    assert outcomes.batch_rows(rmse)["outcome"].notna().all()
 
 
 def test_no_two_runs_of_a_lane_ran_at_once_and_an_interruption_is_left_out(study) -> None:
@@ -112,11 +103,11 @@ def test_a_race_shows_every_run_and_who_is_tied(study) -> None:
 
 
 def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
-    found, near = outcome(study), plateau(study, outcome(study))
+    found, near = outcomes.outcome(study), outcomes.plateau(study, outcomes.outcome(study))
     values = found.known.set_index("trial")["outcome"]
     best = found.known.iloc[0]["trial"]
-    assert near == {*values.index[values <= NEAR * values[best]], *judge(study).ties}
-    table = plateaus(study).set_index("key")
+    assert near == {*values.index[values <= outcomes.NEAR * values[best]], *judge(study).ties}
+    table = outcomes.plateaus(study).set_index("key")
     assert set(table.index) == set(SPACE)
     rates = found.known[found.known["trial"].isin(near)]["learning_rate"]
     assert table.loc["learning_rate", "from"] == rates.min()
@@ -126,7 +117,7 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
 
 def test_an_axis_is_a_log_where_the_search_was(study) -> None:
     rows = study.configurations.set_index("trial")
-    panels = {axes.get_title("left"): axes for axes in slices_figure(study).axes}
+    panels = {axes.get_title("left"): axes for axes in outcomes.slices_figure(study).axes}
     assert panels["learning_rate"].get_xscale() == "log"
     assert panels["weight_decay"].get_xscale() == "linear", (
         "searched as it is, though it spans much"

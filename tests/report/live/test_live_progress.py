@@ -156,22 +156,25 @@ class Page:
         self.shown: list[str] = []
         self.num_new = 0
 
-    def __call__(self, bundle: dict[str, str], is_new: bool) -> None:
+    def display(self, bundle: dict[str, str], *, raw: bool) -> None:
+        self.num_new += 1
+        self.update(bundle, raw=raw)
+
+    def update(self, bundle: dict[str, str], *, raw: bool) -> None:
         assert "<pre" not in bundle["text/plain"]
+        assert raw
         self.shown.append(bundle["text/html"])
-        self.num_new += is_new
 
 
-def notebook(monkeypatch: Patch, page: Page) -> tuple[Console, io.StringIO]:
-    out = io.StringIO()
-    monkeypatch.setattr(screen, "ipython_display", lambda: page)
-    return Console(file=out, width=100, force_jupyter=True), out
+def notebook(monkeypatch: Patch, clock: Clock) -> tuple[Page, Console, io.StringIO]:
+    page, out = Page(), io.StringIO()
+    monkeypatch.setattr(screen, "notebook_display", lambda: page)
+    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
+    return page, Console(file=out, width=100, force_jupyter=True), out
 
 
 def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
-    page = Page()
-    console, out = notebook(monkeypatch, page)
-    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
+    page, console, out = notebook(monkeypatch, clock)
     with Progress(console, num_trials=500, clock=clock) as progress:
         for number in range(400):
             clock.now += NOTEBOOK_S / 40
@@ -185,9 +188,7 @@ def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
 
 
 def test_a_training_in_a_notebook_is_one_display(clock: Clock, monkeypatch: Patch) -> None:
-    page = Page()
-    console, out = notebook(monkeypatch, page)
-    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
+    page, console, out = notebook(monkeypatch, clock)
     with TrainingScreen(console, spec(), clock) as screen:
         for index in range(50):
             clock.now += NOTEBOOK_S / 10

@@ -11,21 +11,11 @@ from pages import HOSTILE, Seen, made_study
 
 from raybench.commands import report as command
 from raybench.report import page as pages_of
-from raybench.report.page import document, page_text, try_page
+from raybench.report.page import document, page_text, tables, try_page
 from raybench.report.page.comparison import differing, winner_sentence
 from raybench.report.page.document import answer_of, glossary
-from raybench.report.page.tables import (
-    POINTS,
-    columns_of,
-    details_of,
-    order_of,
-    own,
-    settings_of,
-    table_of,
-)
 from raybench.results.lock import OWNER_FILE
 from raybench.spec.documents import apply_settings, validate
-from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
@@ -115,7 +105,7 @@ def test_a_trial_s_settings_make_the_same_run_again():
         RunSpec(objective=Objective(kind="best_at_budget", max_train_seconds=3.0), ema_decay=0.9),
     ]
     defaults = {key: RunSpec().document()[key] for key in ("dataset", "objective")}
-    for spec, settings in zip(specs, settings_of(specs), strict=True):
+    for spec, settings in zip(specs, tables.settings_of(specs), strict=True):
         given = [f"{key}={value}" for key, value in settings]
         asked = shlex.split(shlex.join(given))
         if any(one.startswith("dataset=") for one in asked):
@@ -125,12 +115,12 @@ def test_a_trial_s_settings_make_the_same_run_again():
 
 def test_the_rows_are_the_trials_best_first(tmp_path):
     results = made_study(tmp_path)
-    order = order_of(results)
+    order = tables.order_of(results)
     names = [results.trials["trial"].iloc[place] for place in order]
     assert sorted(order) == list(range(len(results.trials)))
     assert names[0] == "0000"
     assert names[-1] == "broken"
-    columns = {one.title: one.cells for one in columns_of(results)}
+    columns = {one.title: one.cells for one in tables.columns_of(results)}
     assert columns["state"][names.index("broken")] is not None
     assert "failed: error" in columns["state"]
 
@@ -139,9 +129,9 @@ def test_a_long_curve_is_thinned_and_keeps_its_best(tmp_path):
     values = [0.5] * 500
     values[333] = 0.89
     results = results_folder(tmp_path, [*curve("0000", values), run_line("0000")])
-    details = details_of(results, [0])
+    details = tables.details_of(results, [0])
     seconds, kept = details["curves"][0]
-    assert len(kept) <= POINTS
+    assert len(kept) <= tables.POINTS
     assert max(kept) == 0.89
     assert (seconds[0], seconds[-1]) == (1.0, 500.0)
     assert details["phases"][: len(PHASES)] == PHASES
@@ -170,23 +160,6 @@ def test_a_single_run_explains_itself(tmp_path):
     assert "64 samples a step" in dict(found.facts)["Configuration"]
 
 
-def test_the_answer_has_the_misses_of_the_race_too(tmp_path):
-    missed = {"role": "race", "stop": "max_train_seconds"}
-    race = [run_line(f"0000-race{n}", role="race", time_to_target_s=4.0) for n in range(2)]
-    race += [run_line(f"0000-race{n}", **missed) for n in (2, 3)]
-    alone = [run_line(f"0000-confirm{n}", 4.5, role="confirm") for n in range(3)]
-    found = answer_of(results_folder(tmp_path, [run_line("0000", 4.0), *race, *alone]), "s1")
-    assert "in 5 of 7 runs, and of its runs alone after 4.50 s" in found.lead[0]
-
-
-def test_the_headline_counts_what_was_stopped_early_and_a_disturbed_run_is_borne_in_mind(tmp_path):
-    lines = [run_line("0000", 2.0), run_line("0001", learning_rate=0.5)]
-    lines.append(run_line("0002", 3.0, learning_rate=0.2, slow={"disturbed": 1.2}))
-    found = answer_of(results_folder(tmp_path, lines), "s1")
-    assert "of 3 configurations tried (1 was stopped early and not compared)" in found.title
-    assert found.mind[0].startswith("Disturbed by other processes: 1 of 3 runs")
-
-
 @pytest.mark.parametrize(
     ("owner", "words"),
     [
@@ -197,9 +170,10 @@ def test_the_headline_counts_what_was_stopped_early_and_a_disturbed_run_is_borne
     ],
 )
 def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
-    results = results_folder(tmp_path, [run_line("0000", 2.0)])
+    results = results_folder(tmp_path, [run_line("0000", 2.0, slow={"disturbed": 1.2})])
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
     said = " ".join(answer_of(results, "s1").mind)
+    assert "Disturbed by other processes: 1 of 1 run" in said, "what is borne in mind elsewhere too"
     assert words in said if words else "running" not in said
 
 
@@ -256,17 +230,12 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
 
 
 def test_a_text_is_escaped_and_keeps_its_direction_to_itself():
-    assert own("<&\"'\x1b[2J") == "&lt;&amp;&#34;&#39;"
-    assert own("ש") == "<bdi>ש</bdi>"
-    assert own(own("<")) == "&lt;"
+    assert tables.own("<&\"'\x1b[2J") == "&lt;&amp;&#34;&#39;"
+    assert tables.own("ש") == "<bdi>ש</bdi>"
+    assert tables.own(tables.own("<")) == "&lt;"
 
 
 def test_a_table_says_what_it_leaves_out(tmp_path):
-    table = table_of(made_study(tmp_path).trials, "Runs", most=3, rest="trials.csv")
+    table = tables.table_of(made_study(tmp_path).trials, "Runs", most=3, rest="trials.csv")
     assert table.caption == "Runs: the first 3 of 8 rows; trials.csv holds all"
     assert len(table.rows) == 3
-
-
-def test_a_file_that_cannot_be_written(tmp_path):
-    with pytest.raises(UserError, match="there is no folder"):
-        document.write_comparison([], tmp_path / "none" / "x.html")
