@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from raybench.scaling import plan as plans
+from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.plan import (
     Beside,
     Offer,
@@ -264,8 +265,8 @@ def test_the_chance_is_that_of_simulated_jobs() -> None:
     log_need = sides[0] * np.where(
         sides[0] < 0, np.log(need["samples"] / need["low"]), np.log(need["high"] / need["samples"])
     )
-    log_step = sides[1] * np.log(1.25) + sides[2] * plans.NINE_OF_TEN * samples.spread
-    drawn = 100 + need["samples"] / 128 * np.exp((log_need + log_step) / plans.NINE_OF_TEN)
+    log_step = sides[1] * np.log(1.25) + sides[2] * NINE_OF_TEN * samples.spread
+    drawn = 100 + need["samples"] / 128 * np.exp((log_need + log_step) / NINE_OF_TEN)
     bills = 36 * np.ceil(drawn / 60) * 60 / 3600
     for share in (0.7, 0.95, 1.05, 1.4):
         limit, budget = share * row["seconds"], share * row["cost"]
