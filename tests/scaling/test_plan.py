@@ -214,11 +214,6 @@ def test_measured_runs_may_leave_out_what_a_plan_has_one_of() -> None:
     assert with_measured(one, plain)["measured_s"].dropna().tolist() == [5.0]
 
 
-def test_every_kind_of_worker_needs_a_price() -> None:
-    with pytest.raises(UserError, match="no price for 'fast'"):
-        table({"slow": 1.0})
-
-
 MACHINE = {"accelerator": "A100", "workers": 4, "price": 36.0, "startup_s": 100.0}
 
 
@@ -342,7 +337,9 @@ def test_the_next_number_of_workers_is_on_the_same_terms() -> None:
     assert with_more(found, found[found["num_workers"] == 8].iloc[0].to_dict()) is None
 
 
-def test_prices_of_machines_that_nobody_measured_are_refused() -> None:
+def test_prices_are_of_what_was_measured_all_of_it() -> None:
+    with pytest.raises(UserError, match="no price for 'fast'"):
+        offers_of(["slow", "fast"], {"slow": 1.0})
     with pytest.raises(UserError, match="prices: are of A100, and measured was CPU"):
         offers_of(["CPU"], {"p4": MachinePrice(**MACHINE)})
     (cpu,) = offers_of(["CPU"], {"c7": MachinePrice(workers=2, price=1.0)})
