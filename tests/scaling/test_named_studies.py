@@ -7,7 +7,15 @@ import pytest
 from made_up_study import Machine, cells_on, compared, usual
 
 from raybench.models.find import load_workload_dataset, require_framework
-from raybench.scaling.published import NOT_MEASURED, STUDIES, Claim, Measured, judged
+from raybench.scaling.published import (
+    NOT_MEASURED,
+    STUDIES,
+    Claim,
+    Measured,
+    grouped,
+    judged,
+    measured,
+)
 from raybench.spec.documents import validate
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, set_in_scaling, study_cells
@@ -132,3 +140,14 @@ def test_workloads_of_the_studies_train_in_their_framework() -> None:
             workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
             require_framework(workload, spec.framework)
             assert tuple(dataset.input_shape) == tuple(workload.input_shape)
+
+
+def test_pairs_differ_in_nothing_else() -> None:
+    study = STUDIES["synthetic_throughput"].study(True)
+    cells = measured(study, cells_on(Machine(usual), study))
+    for group in grouped([(one, 1.0) for one in cells], ["num_workers"]):
+        (one, _), (other, _) = (group[workers] for workers in (1, 2))
+        is_strong = one.scaling == "strong"
+        batch = "global_batch_size" if is_strong else "batch_size_per_worker"
+        for key in ("scaling", "exchange_gradients", batch):
+            assert one.key(key) == other.key(key)
