@@ -52,7 +52,6 @@ from raybench.scaling.shares import (
     slow_sentences,
     step_seconds,
     steps_for,
-    whole_rounds,
 )
 from raybench.scaling.speed_axes import AXES, Found, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.documents import to_yaml
@@ -133,7 +132,7 @@ class ProbeRuns:
     @property
     def num_rounds(self) -> int:
         """Rounds that all probes have finished."""
-        return whole_rounds(self.times)
+        return min(map(len, self.times.values()))
 
     @property
     def is_enough(self) -> bool:
@@ -185,19 +184,17 @@ class ProbeRuns:
         sent = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
         below = sent if verdict.num_bytes else ""
         print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
-        if verdict.gains:
-            gains = [
-                {
-                    "change": gain.change,
-                    "times the samples/s": f"{gain.times:.2f}",
-                    "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}"
-                    if gain.low < gain.high
-                    else "-",
-                    "workers": f"x {gain.workers:g}",
-                    "is": "the most" if gain.is_limit else "likely",
-                }
-                for gain in verdict.gains
-            ]
+        gains = [
+            {
+                "change": one.change,
+                "times the samples/s": f"{one.times:.2f}",
+                "9 of 10 in": f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
+                "workers": f"x {one.workers:g}",
+                "is": "the most" if one.is_limit else "likely",
+            }
+            for one in verdict.gains
+        ]
+        if gains:
             below = "a larger batch or fewer exchanges may need another learning rate"
             print_frame(console, pd.DataFrame(gains), "What it would bring, predicted", below=below)
         say(console, verdict.sentence)
