@@ -31,8 +31,5 @@ PEERS: dict[str, Predict] = {
 
 
 def known_medians(runs: Convergence) -> tuple[np.ndarray, np.ndarray]:
-    known = [size for size in runs.batch_sizes if size.samples is not None]
-    return (
-        np.array([size.batch_size for size in known], dtype=float),
-        np.array([size.samples for size in known], dtype=float),
-    )
+    known = runs.medians
+    return np.array([size.batch_size for size in known], dtype=float), np.array([*known.values()])

@@ -164,7 +164,8 @@ def sentences(
     known: "Sequence[BestRate]", found: "BestRate", optimizer: str, batch: int, optimizers: set[str]
 ) -> list[str]:
     """Say what the best rates are, what follows from them, and whether they lie on one line."""
-    from raybench.scaling.over_sizes import QUANTILE, predict
+    from raybench.scaling.measurements import NINE_OF_TEN
+    from raybench.scaling.over_sizes import predict
 
     def words(one: "BestRate") -> str:
         low, high = one.interval
@@ -182,7 +183,7 @@ def sentences(
         before = predict(smaller, largest.size)
         apart = abs(math.log(before.rate / largest.rate))
         low, high = before.interval
-        does = apart <= QUANTILE * math.hypot(before.spread, largest.spread)
+        does = apart <= NINE_OF_TEN * math.hypot(before.spread, largest.spread)
         said.append(
             f"From the smaller ones the largest of these was to be at {before.rate:.3g} ({low:.2g} "
             f"to {high:.2g}): " + ("so it is." if does else "it is not, so do not count on this.")

@@ -68,6 +68,15 @@ class Compared:
     datasets: dict[str, Dataset]
     """By the folder they are shared in."""
     warnings: list[str]
+    smallest: float
+    """The least difference that matters, as a share."""
+    errors: float
+    """What this comparison may spend of the errors of a session of many."""
+
+    @property
+    def documents(self) -> dict[str, Any]:
+        """The run specs as files have them."""
+        return {name: spec.document() for name, spec in self.specs.items()}
 
 
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
@@ -76,31 +85,33 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     check_address(options.address)
     check_time_budget(options.time_budget)
     place = check_place(options.out or "results/compare")
-    smallest = read_share(options.smallest)
     compared = check_sides(options)
-    session_file = Path(options.session) if options.session else None
-    errors = ERRORS if session_file is None else errors_left(session_file)
     for sentence in compared.warnings:
         say(console, sentence)
     if options.dry_run:
         _print_plan(console, compared, options.runs, place)
-        plan = {"specs": _documents(compared), "most_pairs": options.runs, "results": place}
+        plan = {"specs": compared.documents, "most_pairs": options.runs, "results": place}
         return Ended(DONE, answer=compared.warnings, details={"plan": plan})
-    with open_storage(place, warn=partial(say, console)) as storage:
-        folder = storage.folder
-        with Store(folder, storage.check) as store:
-            _refuse_other(place, folder, compared, smallest)
-            interrupt.defer()
-            pairs = _run(options, compared, store, console, interrupt, smallest, errors)
-            store.check()
+    with (
+        open_storage(place, warn=partial(say, console)) as storage,
+        Store(storage.folder, storage.check) as store,
+    ):
+        _refuse_other(place, storage.folder, compared)
+        interrupt.defer()
+        pairs = _run(options, compared, store, console, interrupt)
+        store.check()
     for line in answer_lines(pairs):
         say(console, line)
     say(console, f"results: {place}")
     if interrupt.is_set:
         say(console, "interrupted: the same command continues.")
         return Ended(INTERRUPTED, place)
-    if session_file is not None:
-        _spend(session_file, pairs, errors)
+    if options.session:
+        outcomes = {name: one.outcome for name, one in pairs.comparisons.items()}
+        file = Path(options.session)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as opened:
+            opened.write(json.dumps({"errors": compared.errors, **outcomes}) + "\n")
     return Ended(exit_code(pairs), place)
 
 
@@ -119,36 +130,34 @@ def check_sides(options: CompareOptions) -> Compared:
     """Read and check all configurations: one objective, equal rows to validate on."""
     if len(options.sides) < 2:
         raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
-    specs: dict[str, RunSpec] = {}
+    smallest = read_share(options.smallest)
+    specs, sources = dict[str, RunSpec](), dict[str, str]()
     settings = [*options.trained(), *options.settings]
     datasets, warnings, labels = dict[str, Dataset](), list[str](), dict[str, np.ndarray]()
-    sources = [
-        str(side) if isinstance(side, str | Path) else f"side {chr(ord('A') + number)}"
-        for number, side in enumerate(options.sides)
-    ]
-    for number, (side, source) in enumerate(zip(options.sides, sources, strict=True)):
-        spec, found = read_side(side, source, settings), list[str]()
+    for number, side in enumerate(options.sides):
+        name = chr(ord("A") + number)
+        sources[name] = str(side) if isinstance(side, str | Path) else f"side {name}"
+        spec, found = read_side(side, sources[name], settings), list[str]()
         if chosen_address(options.address) is None:
             spec, found = for_this_machine(spec)
         objective, dataset = check_task(spec, [spec.framework])
         found += check_models(spec, [spec.framework], several=in_groups([spec])).warnings
         warnings += [one for one in found if one not in warnings]
-        name = chr(ord("A") + number)
         specs[name] = spec.model_copy(update={"objective": objective})
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
         labels[name] = np.asarray(dataset.validation.labels)
     first = specs["A"]
-    for (name, spec), source in zip(list(specs.items())[1:], sources[1:], strict=True):
+    for name, spec in specs.items():
         for key in ("kind", "metric", "target", "hold"):
             ours, theirs = getattr(first.objective, key), getattr(spec.objective, key)
             if ours != theirs:
                 raise UserError(
-                    f"{source}: its objective.{key} is {theirs}, that of {sources[0]} is "
+                    f"{sources[name]}: its objective.{key} is {theirs}, that of {sources['A']} is "
                     f"{ours}; set one for both: --set objective.{key}=..."
                 )
         if not np.array_equal(labels["A"], labels[name]):
             raise UserError(
-                f"{source}: its validation rows are not those of {sources[0]}; compare on "
+                f"{sources[name]}: its validation rows are not those of {sources['A']}; compare on "
                 "the same data."
             )
     longest = max(spec.objective.max_train_seconds for spec in specs.values())
@@ -164,10 +173,11 @@ def check_sides(options: CompareOptions) -> Compared:
         if len({json.dumps(one.get(key)) for one in flats}) > 1
     ]
     sides = tuple(
-        Side(name, source, describe(spec, label_keys(dict.fromkeys(keys))))
-        for (name, spec), source in zip(specs.items(), sources, strict=True)
+        Side(name, sources[name], describe(spec, label_keys(dict.fromkeys(keys))))
+        for name, spec in specs.items()
     )
-    return Compared(sides, specs, datasets, warnings)
+    errors = errors_left(Path(options.session)) if options.session else ERRORS
+    return Compared(sides, specs, datasets, warnings, smallest, errors)
 
 
 def read_side(
@@ -236,8 +246,7 @@ def _git(side: str, *words: str) -> str:
 def _print_plan(console: Console, compared: Compared, pairs: int, place: str) -> None:
     for side in compared.sides:
         say(console, f"{side.name}  {side.label}  ({side.source})")
-    objective = next(iter(compared.specs.values())).objective
-    seconds = 2 * pairs * objective.max_train_seconds
+    seconds = 2 * pairs * compared.specs["A"].objective.max_train_seconds
     say(
         console,
         f"up to {pairs} pairs of runs with common seeds, one at a time, at most "
@@ -246,19 +255,15 @@ def _print_plan(console: Console, compared: Compared, pairs: int, place: str) ->
     say(console, f"results: {place}")
 
 
-def _refuse_other(place: str, folder: Path, compared: Compared, smallest: float) -> None:
+def _refuse_other(place: str, folder: Path, compared: Compared) -> None:
     file = folder / STUDY_FILE
     if not file.is_file():
         return
     before = read_mapping(file).get("compare")
     if not isinstance(before, dict):
         raise UserError(f"{place}: holds another study; name another place with --out.")
-    if before["specs"] != _documents(compared) or before["smallest"] != smallest:
+    if before["specs"] != compared.documents or before["smallest"] != compared.smallest:
         raise UserError(f"{place}: holds another comparison; name another place with --out.")
-
-
-def _documents(compared: Compared) -> dict[str, Any]:
-    return {name: spec.document() for name, spec in compared.specs.items()}
 
 
 def _run(
@@ -267,12 +272,9 @@ def _run(
     store: Store,
     console: Console,
     interrupt: Interrupt,
-    smallest: float,
-    errors: float,
 ) -> Pairs:
     """Run pairs until all sides are decided, `--runs` of each are there, or time is up."""
     objective = compared.specs["A"].objective
-    sides = [{"name": s.name, "source": s.source, "label": s.label} for s in compared.sides]
 
     def so_far() -> Pairs:
         records = read_records(store.folder)
@@ -281,8 +283,8 @@ def _run(
             objective,
             records.runs,
             records.curves,
-            smallest=smallest,
-            errors=errors,
+            smallest=compared.smallest,
+            errors=compared.errors,
         )
 
     with live_session(options.address, interrupt, console, options.hosts) as session:
@@ -295,10 +297,10 @@ def _run(
             {
                 "study": {"objective": objective.model_dump(mode="json")},
                 "compare": {
-                    "specs": _documents(compared),
-                    "sides": sides,
-                    "smallest": smallest,
-                    "errors": errors,
+                    "specs": compared.documents,
+                    "sides": [vars(side) for side in compared.sides],
+                    "smallest": compared.smallest,
+                    "errors": compared.errors,
                 },
                 "notes": session.notes,
                 **with_session(earlier, cluster=session.capacity.document()),
@@ -308,16 +310,15 @@ def _run(
             if dataset.name not in STORED:
                 share(dataset, session.scratch / DATA / key)
         deadline = Deadline(options.time_budget, interrupt=interrupt)
-        progress = Progress(
-            console, num_trials=options.runs * len(sides), lines=lines_for(options.progress)
-        )
+        number_of_runs = options.runs * len(compared.sides)
+        progress = Progress(console, num_trials=number_of_runs, lines=lines_for(options.progress))
         pairs = so_far()
         with (
             progress,
             watching(session, progress, deadline, options.wait),
             SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved,
         ):
-            progress.begin("compare", options.runs * len(sides))
+            progress.begin("compare", number_of_runs)
             single_run = SingleRun(session, store, deadline, progress, saved)
             for number in range(options.runs):
                 if pairs.is_decided or deadline.over:
@@ -350,10 +351,3 @@ def errors_left(file: Path) -> float:
     """
     done = len(file.read_text().splitlines()) if file.is_file() else 0
     return ERRORS / ((done + 1) * (done + 2))
-
-
-def _spend(file: Path, pairs: Pairs, errors: float) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    line = {"errors": errors, **{name: one.outcome for name, one in pairs.comparisons.items()}}
-    with file.open("a") as opened:
-        opened.write(json.dumps(line) + "\n")

@@ -52,7 +52,6 @@ from raybench.scaling.shares import (
     slow_sentences,
     step_seconds,
     steps_for,
-    whole_rounds,
 )
 from raybench.scaling.speed_axes import AXES, Found, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.documents import to_yaml
@@ -66,12 +65,7 @@ class ProbeTrainer:
     """Trains probes one at a time, on workers that stay."""
 
     def __init__(self, pool: object, store: Store, waits: Waits, deadline: Deadline) -> None:
-        self._pool, self._store, self._waits, self._deadline = pool, store, waits, deadline
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing may be trained any more."""
-        return self._deadline.over
+        self._pool, self._store, self._waits, self.deadline = pool, store, waits, deadline
 
     def train(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
@@ -92,11 +86,11 @@ class ProbeTrainer:
             role="scaling",
             source=source,
             on_evaluation=on_evaluation,
-            stopped_by=self._deadline.reason,
+            stopped_by=self.deadline.reason,
             on_error=lambda *error: keep_error(self._store, *error),
         )
         self._store.append(record.line())
-        self._deadline.raise_fault(of=record)
+        self.deadline.raise_fault(of=record)
         if record.failure is not None and not may_fail:
             raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
         return curve, record
@@ -138,7 +132,7 @@ class ProbeRuns:
     @property
     def num_rounds(self) -> int:
         """Rounds that all probes have finished."""
-        return whole_rounds(self.times)
+        return min(map(len, self.times.values()))
 
     @property
     def is_enough(self) -> bool:
@@ -150,7 +144,7 @@ class ProbeRuns:
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
-            if self._trainer.is_over or (number >= options.repeats and self._shares.is_sure):
+            if self._trainer.deadline.over or (number >= options.repeats and self._shares.is_sure):
                 break
             self.round(number)
             if self.is_enough:
@@ -168,41 +162,39 @@ class ProbeRuns:
         """Print the probes' times, the shares, what changes would bring, and the sentence."""
         verdict = self.verdict()
         console.print()
-        times = [
-            {
+        times = []
+        for probe, name in self.probes.names.items():
+            step = Estimate.of(np.array(self.times[probe]))
+            row = {
                 "probe": name.replace("_", " "),
                 "exchange": "every step" if probe.exchanges else "never",
                 "data": self.spec.dataset.name if probe.reads else "synthetic",
                 "batch per worker": probe.batch_size_per_worker,
-                "step": milliseconds(float(np.median(self.times[probe]))),
-                "19 of 20 in": _range(self.times[probe]),
-                "samples/s": self._samples(probe) / float(np.median(self.times[probe])),
+                "step": milliseconds(step.value),
+                "19 of 20 in": f"{milliseconds(max(step.low, 0.0))} to {milliseconds(step.high)}",
+                "samples/s": self._samples(probe) / step.value,
             }
-            for probe, name in self.probes.names.items()
-        ]
+            times.append(row)
         below = f"{self.num_rounds} rounds in turns; median over rounds"
         print_frame(console, pd.DataFrame(times), "Seconds of a step", below=below)
         shares = [
             {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
             for part, share in verdict.shares.items()
         ]
-        below = ""
-        if verdict.num_bytes:
-            below = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
+        sent = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
+        below = sent if verdict.num_bytes else ""
         print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
-        if verdict.gains:
-            gains = [
-                {
-                    "change": gain.change,
-                    "times the samples/s": f"{gain.times:.2f}",
-                    "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}"
-                    if gain.low < gain.high
-                    else "-",
-                    "workers": f"x {gain.workers:g}",
-                    "is": "the most" if gain.is_limit else "likely",
-                }
-                for gain in verdict.gains
-            ]
+        gains = [
+            {
+                "change": one.change,
+                "times the samples/s": f"{one.times:.2f}",
+                "9 of 10 in": f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
+                "workers": f"x {one.workers:g}",
+                "is": "the most" if one.is_limit else "likely",
+            }
+            for one in verdict.gains
+        ]
+        if gains:
             below = "a larger batch or fewer exchanges may need another learning rate"
             print_frame(console, pd.DataFrame(gains), "What it would bring, predicted", below=below)
         say(console, verdict.sentence)
@@ -210,7 +202,7 @@ class ProbeRuns:
     def pilot(self, seconds: float) -> None:
         """Find out how many steps of each probe take about so many seconds; not measured."""
         for probe, name in self.probes.names.items():
-            if self._trainer.is_over:
+            if self._trainer.deadline.over:
                 return
             curve = self._train(probe, f"{name}-pilot", PILOT_STEPS, PILOT_INTERVALS)
             if len(curve) == PILOT_INTERVALS:
@@ -219,11 +211,11 @@ class ProbeRuns:
     def round(self, number: int) -> None:
         """Train every probe once, in the order of this round."""
         for probe in next(self._orders):
-            if self._trainer.is_over:
+            if self._trainer.deadline.over:
                 return
             name = self.probes.names[probe]
             curve = self._train(probe, f"{name}-{number}", self._steps[probe])
-            if not self._trainer.is_over:
+            if not self._trainer.deadline.over:
                 self.times[probe].append(self._step_s(curve, probe))
                 of_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
                 if of_batch and not probe.exchanges:
@@ -309,7 +301,7 @@ class SpeedRuns:
             self._steps = max(STEPS, steps_for(options.seconds, step_s))
         for axis in AXES:
             ways = ways_of(axis, self.spec, self._leeway)
-            if self._trainer.is_over:
+            if self._trainer.deadline.over:
                 return
             if isinstance(ways, str):
                 self._leave_out(console, axis, ways)
@@ -368,7 +360,7 @@ class SpeedRuns:
             if len(turn) == 1:
                 break
             for way in self._rng.permutation(turn).tolist():
-                if self._trainer.is_over:
+                if self._trainer.deadline.over:
                     return found
                 step_s, record = self._probe(
                     ways[way], f"{axis}-{way}-{number}", way, may_fail=way != found.was
@@ -379,7 +371,7 @@ class SpeedRuns:
                     del found.step_s[way]
                 elif step_s is not None:
                     times[way] = step_s
-            if self._trainer.is_over:
+            if self._trainer.deadline.over:
                 break
             for way, seconds in times.items():
                 found.step_s[way].append(seconds)
@@ -397,11 +389,6 @@ class SpeedRuns:
     def _leave_out(self, console: Console, what: str, why: str) -> None:
         self.left_out[what] = why
         say(console, f"{what}: left out, {why}")
-
-
-def _range(times: list[float]) -> str:
-    found = Estimate.of(np.array(times))
-    return f"{milliseconds(max(found.low, 0.0))} to {milliseconds(found.high)}"
 
 
 MARK = "diagnosis"
@@ -475,11 +462,14 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
         )
     if options.fastest:
         return
-    one_array = not isinstance(dataset.train.inputs, dict)
-    if dataset.task != "classification" or not one_array or dataset.train.dtype.kind == "i":
-        what = dataset.task.replace("_", " ") if one_array else "inputs by name"
-        if one_array and dataset.task == "classification":
-            what = "tokens"
+    what = ""
+    if isinstance(dataset.train.inputs, dict):
+        what = "inputs by name"
+    elif dataset.task != "classification":
+        what = dataset.task.replace("_", " ")
+    elif dataset.train.dtype.kind == "i":
+        what = "tokens"
+    if what:
         raise UserError(
             f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which there are "
             f"of images and vectors with classes, not of {what}; measure its speed with "
@@ -494,15 +484,11 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
             ways = ways_of(axis, spec, leeway)
             say(console, f"{axis}: {ways if isinstance(ways, str) else ', '.join(ways)}")
         return
-    names = Probes.of(spec).names
-    for probe, name in names.items():
-        data = probe_spec(spec, probe, dataset, steps=1).dataset
+    for probe, name in Probes.of(spec).names.items():
+        data = spec.dataset.name if probe.reads else "synthetic"
         exchange = "gradients exchanged" if probe.exchanges else "no exchange"
-        say(
-            console,
-            f"{name}: {exchange}, dataset {data.name}, batch {probe.batch_size_per_worker} a "
-            "worker",
-        )
+        batch = f"batch {probe.batch_size_per_worker} a worker"
+        say(console, f"{name}: {exchange}, dataset {data}, {batch}")
 
 
 def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> tuple[Leeway, list[str]]:

@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -90,45 +91,41 @@ def check_task(
                 f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
             )
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    objective, task, own, baseline_value = spec.objective, dataset.task, workload.metric, None
     if isinstance(workload, OwnLoop):
         if is_command(spec.workload):
             words_of(spec.workload, values_of_command(spec, spec.learning_rate))
-        return _reported(spec.objective, is_target_ours=is_target_ours), dataset
-    for framework in frameworks:
-        require_framework(workload, framework)
-        refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
-    own = spec.dataset.name == "workload"
-    source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
-    with users_code(f"{source}: reading its samples failed"):
-        check_dataset(dataset, source)
-    check_augment(dataset, spec.augment)
-    objective = spec.objective
-    metric = find_metric(objective.metric, task=dataset.task, own=workload.metric)
+        metric = own = _reported(objective)
+        task = METRICS[metric.name].tasks[0] if metric.name in METRICS else "classification"
+    else:
+        for framework in frameworks:
+            require_framework(workload, framework)
+            refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
+        source = f"dataset {spec.dataset.name}"
+        if spec.dataset.name == "workload":
+            source = f"load_dataset of workload {spec.workload}"
+        with users_code(f"{source}: reading its samples failed"):
+            check_dataset(dataset, source)
+        check_augment(dataset, spec.augment)
+        metric = find_metric(objective.metric, task=task, own=own)
+        hooks = HOOKS_OF.get(metric.per_sample, ())
+        if all(getattr(workload, hook) is None for hook in hooks):
+            baseline_value = label_baseline(metric, dataset)
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    hooks = HOOKS_OF.get(metric.per_sample, ())
-    is_own = any(getattr(workload, hook) is not None for hook in hooks)
-    baseline_value = None if is_own else label_baseline(metric, dataset)
-    return resolved(
-        objective, task=dataset.task, own=workload.metric, baseline_value=baseline_value
-    ), dataset
+    return resolved(objective, task=task, own=own, baseline_value=baseline_value), dataset
 
 
-def _reported(objective: Objective, *, is_target_ours: bool) -> Objective:
-    """Return the objective of a training loop of the user's own, which measures it itself."""
+def _reported(objective: Objective) -> Metric:
+    """Return the metric of a training loop of the user's own, which measures it itself."""
     name = OTHER_METRIC_NAMES.get(objective.metric or "", objective.metric or ACCURACY.name)
     if name not in METRICS and objective.direction is None:
         raise UserError(
             f"objective.metric: {name} is not known here; say which way is better: "
             "objective.direction: max, or min."
         )
-    metric = named_metric(name, objective.direction or "max", is_share=bool(objective.is_share))
-    _check_columns(metric)
-    if is_target_ours and metric != ACCURACY:
-        objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    task = METRICS[name].tasks[0] if name in METRICS else "classification"
-    return resolved(objective, task=task, own=metric, baseline_value=None)
+    return named_metric(name, objective.direction or "max", is_share=bool(objective.is_share))
 
 
 def _check_columns(metric: Metric) -> None:
@@ -311,20 +308,13 @@ Kind = tuple[str, int]
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return every worker group a study can ask for (bounds only, where a range is searched)."""
-    found = [
-        (
-            str(one["strategy"]),
-            Placement(one["framework"], one["num_workers"], 0, *(one[key] for key in RESOURCES)),
-        )
-        for one in combinations(space, study.fixed, GROUP_KEYS)
-    ]
-    is_one = is_command(study.workload)
-    return list(
-        dict.fromkeys(
-            one.in_one_process if strategy == "single_process" or is_one else one
-            for strategy, one in found
-        )
-    )
+    found: dict[Placement, None] = {}
+    for one in combinations(space, study.fixed, GROUP_KEYS):
+        resources = [one[key] for key in RESOURCES]
+        group = Placement(one["framework"], one["num_workers"], 0, *resources)
+        is_one = one["strategy"] == "single_process" or is_command(study.workload)
+        found[group.in_one_process if is_one else group] = None
+    return list(found)
 
 
 STARTING = 1 / 3
@@ -340,8 +330,7 @@ def kinds_in_time(
     would take more than a third of the `left_s` seconds.
     """
     num_others = len(set(every) - set(started))
-    is_in_time = num_others * start_s <= STARTING * left_s
-    return None if is_in_time else set(started)
+    return None if num_others * start_s <= STARTING * left_s else set(started)
 
 
 def with_gpus(
@@ -478,9 +467,9 @@ def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Pla
     """
     chosen: list[Placement] = []
     every = groups(study, space)
+    kinds = Counter(group.framework for group in every)
     for group in every:
-        is_certain = sum(other.framework == group.framework for other in every) == 1
-        if is_certain and capacity.fits_together([*chosen, group]):
+        if kinds[group.framework] == 1 and capacity.fits_together([*chosen, group]):
             chosen.append(group)
     return chosen
 
@@ -540,14 +529,14 @@ def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]
         for combination in itertools.product(*(every[key] for key in starts))
     ]
     wanted += [before | {key: one} for key in settings for one in every[key] for before in wanted]
-    seen = {(key, str(value_of(spec, key))) for key in (*starts, *settings)}
+    seen = {(key, str(value_of(spec, key))) for key in every}
+    before = {key: getattr(spec, key) for key in OPEN}
     found = []
     for given in wanted:
         values = first_values(study, space, given)
-        pairs = {(key, str(values[key])) for key in (*starts, *settings)}
+        own = {key: values[key] for key in every}
+        pairs = {(key, str(value)) for key, value in own.items()}
         if not pairs <= seen:
             seen |= pairs
-            own = {key: values[key] for key in (*starts, *settings)}
-            before = {key: getattr(spec, key) for key in OPEN}
             found.append(spec.model_copy(update=nested(before | own)))
     return found

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,7 +60,7 @@ from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
-from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.metric import Metric
 from raybench.spec.objective import naming
 from raybench.spec.run import Placement, describe, label_keys
 from raybench.spec.scaling_study import (
@@ -155,20 +156,17 @@ def print_study(
         )
     if len(cells) > MOST_CELLS:
         say(console, f"and {len(cells) - MOST_CELLS} more")
-    for dataset in datasets.values():
-        if dataset is NO_DATA:
-            continue
+    known = [one for one in datasets.values() if one is not NO_DATA]
+    for dataset in known:
         say(
             console,
             f"dataset {dataset.name}: {dataset.num_train_samples:,} training, "
             f"{len(dataset.validation):,} validation samples",
         )
-    runs = len(cells) * study.repeats
-    samples = study.repeats * sum(
-        cell.spec.epochs * next(iter(datasets.values())).num_train_samples for cell in cells
-    )
-    is_known = samples and len(datasets) == 1
-    length = f", about {samples:,.0f} samples in all" if is_known else ""
+    runs, length = len(cells) * study.repeats, ""
+    if known and len(datasets) == 1:
+        epochs = study.repeats * sum(cell.spec.epochs for cell in cells)
+        length = f", about {epochs * known[0].num_train_samples:,.0f} samples in all"
     groups = len({cell.spec.placement.group for cell in cells})
     say(
         console,
@@ -205,36 +203,27 @@ def chosen_study(options: ScaleOptions) -> Chosen:
     """Return the study of a command line, `--set` and the other flags applied."""
     settings = [] if options.seed is None else [f"seed={options.seed}"]
     settings += [*options.trained(below="base."), *options.settings]
-    asked = options.study
-    if asked is None:
-        content = with_whole_paths(
-            set_in_scaling(DEFAULT | (QUICK if options.quick else {}), settings)
-        )
-        source = "the default study"
-        return Chosen(build_scaling_study(content, source, name=DEFAULT_NAME), source)
-    is_name = isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists()
-    if not is_name:
-        if options.quick:
+    asked, name = options.study, DEFAULT_NAME
+    if isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists():
+        if asked not in STUDIES:
             raise UserError(
-                "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
-                "--set epochs=2."
+                f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
             )
-        content, source = content_of(asked, DEFAULT_NAME)
-        content = with_whole_paths(set_in_scaling(content, settings))
-        return Chosen(build_scaling_study(content, source, name=_name_of(Path(source))), source)
-    assert isinstance(asked, str)
-    if asked not in STUDIES:
+        content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
+        return Chosen(validate(ScalingStudy, content, asked), asked, is_named=True)
+    if asked is None:
+        content, source = DEFAULT | (QUICK if options.quick else {}), "the default study"
+    elif options.quick:
         raise UserError(
-            f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
+            "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
+            "--set epochs=2."
         )
-    content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
-    return Chosen(validate(ScalingStudy, content, asked), asked, is_named=True)
-
-
-def _name_of(path: Path) -> str:
-    """Return a study's name from its file's, with what no name may have as dashes."""
-    kept = [one if (one.isalnum() and one.isascii()) or one in "_-" else "-" for one in path.stem]
-    return "".join(kept)[:60] or DEFAULT_NAME
+    else:
+        content, source = content_of(asked, DEFAULT_NAME)
+        # What no name may have is a dash.
+        name = re.sub("[^A-Za-z0-9_-]", "-", Path(source).stem)[:60] or DEFAULT_NAME
+    content = with_whole_paths(set_in_scaling(content, settings))
+    return Chosen(build_scaling_study(content, source, name=name), source)
 
 
 @dataclass(frozen=True)
@@ -255,19 +244,16 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
         spec = cell.spec
         key = json.dumps([spec.workload, spec.dataset.model_dump(mode="json"), spec.data])
         tasks.setdefault(key, []).append(cell)
-    checked, metrics = Checked({}, [], ACCURACY), dict[str, Metric]()
+    datasets, warnings, metrics = dict[str, Dataset](), list[str](), dict[str, Metric]()
     for alike in tasks.values():
         spec = alike[0].spec
-        frameworks = sorted({cell.spec.framework for cell in alike})
+        frameworks = sorted({str(cell.spec.framework) for cell in alike})
         several = in_groups([cell.spec for cell in alike])
-        objective, dataset = check_task(spec, list(frameworks))
+        objective, dataset = check_task(spec, frameworks)
         metrics[objective.judged_by.name] = objective.judged_by
-        checked.datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
-        checked.warnings.extend(
-            one
-            for one in check_models(spec, list(frameworks), several=several).warnings
-            if one not in checked.warnings
-        )
+        datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
+        found = check_models(spec, frameworks, several=several).warnings
+        warnings += [one for one in found if one not in warnings]
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]
     if len(named) > 1:
@@ -275,13 +261,7 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
             "The cells of a scaling study are judged by one metric, here by "
             f"{' and '.join(named)}; set base.objective.metric to one that all of them have."
         )
-    return replace(checked, metric=metrics[named[0]])
-
-
-def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
-    """Return the study with the metric of its runs named, as results are read by it."""
-    objective = study.base.objective.model_copy(update=naming(metric))
-    return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
+    return Checked(datasets, warnings, metrics[named[0]])
 
 
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
@@ -309,7 +289,9 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     words += checked.warnings
     for sentence in words:
         say(console, sentence)
-    study = with_metric(study, checked.metric)
+    # Results are read by the metric of the runs.
+    objective = study.base.objective.model_copy(update=naming(checked.metric))
+    study = with_base(study, objective=objective)
     if is_local:
         check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
     if options.dry_run:
@@ -351,8 +333,12 @@ def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStu
         return study, []
     most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
     found, words = spec_on_gpus(most, capacity, "base.gpus_per_worker")
-    base = study.base.model_copy(update={"gpus_per_worker": found.gpus_per_worker})
-    return (study.model_copy(update={"base": base}) if words else study), words
+    return with_base(study, gpus_per_worker=found.gpus_per_worker) if words else study, words
+
+
+def with_base(study: ScalingStudy, **changes: Any) -> ScalingStudy:
+    """Return the study with other values of what all its cells have."""
+    return study.model_copy(update={"base": study.base.model_copy(update=changes)})
 
 
 def with_room(
@@ -431,10 +417,9 @@ def _run(
         left_out = chosen.left_out(console)
         unsaid = left_out and (lambda sentence: None)  # it is said below
         wanted = with_room(chosen.study, session.capacity, chosen.source, unsaid)
-        named = GPUS in (wanted.axes.keys() | wanted.base.model_fields_set)
         placements = [cell.spec.placement for cell in study_cells(wanted)]
+        named = wanted.cells is not None or GPUS in {*wanted.axes, *wanted.base.model_fields_set}
         asking = f"--set base.{GPUS}=1"
-        named = named or wanted.cells is not None
         check_cluster(session, console, placements, are_gpus_named=named, asking=asking)
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}

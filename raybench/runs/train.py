@@ -81,12 +81,9 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
         folder = storage.folder
         refuse_other(place, folder, "run")
         with Store(folder, storage.check, storage.forget) as store:
-            finished = finished_run(folder, TRIAL, spec)
-            if finished is not None:
-                say(
-                    console,
-                    f"{place}: this run is finished; to train it again name another folder.",
-                )
+            if (finished := finished_run(folder, TRIAL, spec)) is not None:
+                sentence = "this run is finished; to train it again name another folder."
+                say(console, f"{place}: {sentence}")
                 _print_outcome(console, finished, storage)
                 return Ended(DONE, place)
             interrupt.defer()
@@ -243,12 +240,11 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
     target, metric = record.spec.objective.target, record.spec.objective.judged_by
     if record.failure:
         lines.append(f"failed: {record.failure} ({record.message})")
-    elif target is not None and record.time_to_target_s is not None:
-        asked = target_words(metric, target)
-        lines.append(f"target {asked} after {record.time_to_target_s:.2f} s of training")
     elif target is not None:
-        asked = target_words(metric, target)
-        lines.append(f"target {asked} not reached (ended by {record.stop})")
+        how = f"not reached (ended by {record.stop})"
+        if record.time_to_target_s is not None:
+            how = f"after {record.time_to_target_s:.2f} s of training"
+        lines.append(f"target {target_words(metric, target)} {how}")
     if record.test_value is not None:
         lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")
     if is_own_loop(record.spec.workload):

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import minimize, nnls
 
 from raybench.scaling.fit import LawFit
-from raybench.scaling.measurements import Cell, Floats, Layout, Observed
+from raybench.scaling.measurements import NINE_OF_TEN, Cell, Floats, Layout, Observed
 from raybench.scaling.throughput import PRIORS, Priors
 
 Rows = Sequence[tuple[Cell, float]]
@@ -112,8 +112,6 @@ FARTHEST = 0.3
 CUTS = 2
 """Largest numbers of workers that are left out, one and then both."""
 
-NINE_OF_TEN = 1.645
-"""Standard deviations of a normal distribution on each side of nine tenths of it."""
 DOUBT = 0.06
 """Added to an interval's half, in squares, for each doubling of the workers beyond any measured,
 and for each of the batch: what no law of these knows of."""
@@ -231,12 +229,9 @@ class ThroughputModel:
         if self.record.errors.size and come_in.any():
             away = np.clip(others(self.own, cells) - middle, -FARTHEST, FARTHEST) * come_in
             away = np.vstack([np.zeros(len(cells)), away])
-            unseen = (seen.nodes.max() == 1) & (at.nodes > 1)
-            shares = np.where(
-                unseen,
-                self.record.shares(TRUSTED_UNSEEN)[:, None],
-                self.record.shares(TRUSTED)[:, None],
-            )
+            is_unseen = (seen.nodes.max() == 1) & (at.nodes > 1)
+            unseen, usual = map(self.record.shares, (TRUSTED_UNSEEN, TRUSTED))
+            shares = np.where(is_unseen, unseen[:, None], usual[:, None])
             moved = np.sum(shares * away, axis=0)
             unlike = np.sum(shares * (away - moved) ** 2, axis=0)
         more = NINE_OF_TEN**2 * unlike + DOUBT**2 * (workers**2 + batch**2)
@@ -247,7 +242,7 @@ class ThroughputModel:
 
     def efficiency(self, cells: Sequence[Cell]) -> list[float]:
         """Return each cell's throughput a worker over that of one worker with the same batch."""
-        alone = self.predict([cell.one_worker for cell in cells])
+        alone = self.predict([replace(cell, num_workers=1, num_nodes=1) for cell in cells])
         together = self.predict(cells)
         return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
 
@@ -291,24 +286,23 @@ def next_cells(
     tried = sorted(cell for cell in there if cell is not None)
     if not tried:
         return []
-    own, (now, *rest) = model.own, model.predict([asked, *tried])
+    own, each = model.own, model.predict([asked, *tried])
     centre, doubt = own.outcomes([asked, *tried])
     known = np.cov(centre.T) + doubt
     noise = own.levels.own**2 + own.observed.noise
-    half, first = math.log(now.high_s / now.low_s) / 2, known[0, 0] + noise
+    half, first = math.log(each[0].high_s / each[0].low_s) / 2, known[0, 0] + noise
+    costs = {i: STEPS * each[i].step_s * each[i].cell.num_workers for i in range(1, len(each))}
     found: list[NextCell] = []
-    left = list(range(1, 1 + len(tried)))
-    while left and len(found) < NEXT:
-        narrowed = {i: known[0, 0] - known[0, i] ** 2 / (known[i, i] + noise) for i in left}
+    while costs and len(found) < NEXT:
+        narrowed = {i: known[0, 0] - known[0, i] ** 2 / (known[i, i] + noise) for i in costs}
         least = min(narrowed.values())
-        equal = [i for i in left if narrowed[i] + noise <= ALIKE**2 * (least + noise)]
-        cost = {i: STEPS * rest[i - 1].step_s * tried[i - 1].num_workers for i in left}
-        best = min(equal, key=lambda i: cost[i])
+        equal = [i for i in costs if narrowed[i] + noise <= ALIKE**2 * (least + noise)]
+        best = min(equal, key=lambda i: costs[i])
         share = math.sqrt(max(narrowed[best], 0.0) + noise) / math.sqrt(first)
-        found.append(NextCell(tried[best - 1], cost[best], math.expm1(half * min(share, 1.0))))
+        spread = math.expm1(half * min(share, 1.0))
+        found.append(NextCell(each[best].cell, costs.pop(best), spread))
         gain = known[:, best] / (known[best, best] + noise)
         known = known - np.outer(gain, known[best])
-        left.remove(best)
     return found
 
 
@@ -326,5 +320,4 @@ def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
     own = asked.batch_size_per_worker
     measured = {cell.batch_size_per_worker for cell in seen} - {own}
     near = sorted(measured, key=lambda batch: (abs(math.log(batch / own)), batch))[:BATCHES]
-    batches = {own, *near}
-    return {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in batches}
+    return {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in (own, *near)}

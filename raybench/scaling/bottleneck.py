@@ -71,10 +71,8 @@ class Outlook:
             workers, nodes = (spec.num_workers, num_nodes) if probe.exchanges else (1, 1)
             cell = Cell(workers, nodes, probe.batch_size_per_worker, spec.accumulate)
             rows += [(cell, seconds) for seconds in times[probe]]
-        whole, worked = (
-            float(np.median(times[one])) for one in (probes.as_it_is, probes.in_memory)
-        )
-        slower = max(whole, worked)
+        worked = float(np.median(times[probes.in_memory]))
+        slower = max(float(np.median(times[probes.as_it_is])), worked)
         feed = slower - worked
         if is_ahead(spec):
             feed = (slower**FEED_OVERLAP - worked**FEED_OVERLAP) ** (1 / FEED_OVERLAP)
@@ -89,9 +87,8 @@ class Outlook:
     def larger_batch(self) -> Gain:
         """Return what a larger batch would bring, memory permitting."""
         batch = MORE * self.spec.batch_size_per_worker
-        return self._moved(
-            f"batch_size_per_worker: {batch}", replace(self.cell, batch_size_per_worker=batch)
-        )
+        cell = replace(self.cell, batch_size_per_worker=batch)
+        return self._moved(f"batch_size_per_worker: {batch}", cell)
 
     def fewer_exchanges(self) -> Gain:
         """Return what an exchange after more passes would bring, for the same memory."""
@@ -132,11 +129,11 @@ class Outlook:
         if spec.augment and not spec.gpus_per_worker and spec.cpus_per_worker <= self.readers:
             # A worker without a GPU is pinned to its cores: each thread needs one beside training.
             change += f", cpus_per_worker: {self.readers + 1}"
-        return self._to(change, float(_hidden(self.worked_s, self.feed_s * share)), is_limit=True)
+        return self._at_most(change, float(_hidden(self.worked_s, self.feed_s * share)))
 
     def quicker_data(self) -> Gain:
         """Return what data that never keep anybody waiting would bring."""
-        return self._to("data in memory", self.worked_s, is_limit=True)
+        return self._at_most("data in memory", self.worked_s)
 
     def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
         """Return the seconds of a step that takes `worked_s` in memory, for so many times the
@@ -144,9 +141,9 @@ class Outlook:
         feed = self.feed_s * samples
         return _hidden(worked_s, feed) if is_ahead(self.spec) else np.asarray(worked_s) + feed
 
-    def _to(self, change: str, seconds: float, *, is_limit: bool) -> Gain:
+    def _at_most(self, change: str, seconds: float) -> Gain:
         times = float(self._whole(self.worked_s)) / seconds
-        return Gain(change, times, times, times, is_limit=is_limit)
+        return Gain(change, times, times, times, is_limit=True)
 
     def _moved(self, change: str, cell: Cell) -> Gain:
         """Return what training on another cell would bring."""

@@ -83,10 +83,6 @@ def _words(key: str, value: Any) -> str:
     return shown if key in NAMED_ALONE else f"{key} {shown}"
 
 
-SPEEDUPS = (
-    *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
-    *("speedup_same_batch", "efficiency_same_batch", "baseline"),
-)
 CELL_COLUMNS = (
     *("cell", "scaling", "series", "curve", "framework", "strategy", "workload", "dataset"),
     *("num_parameters", "num_workers", "num_nodes", "topology", "accelerators"),
@@ -95,10 +91,12 @@ CELL_COLUMNS = (
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
     *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
     *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps"),
-    *("is_warm", "stop", *SPEEDUPS),
+    *("is_warm", "stop"),
+    *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
+    *("speedup_same_batch", "efficiency_same_batch", "baseline"),
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
-    *("bytes_exchanged_per_step",),
-    *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
+    *("bytes_exchanged_per_step", "gpu_utilization", "evenness"),
+    *("accuracy", "best_accuracy", "time_to_target_s"),
     *("reached", "tried", "train_s", "epoch_samples", "outliers"),
 )
 MEDIANS = (
@@ -106,6 +104,7 @@ MEDIANS = (
     *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
     *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
 )
+GREATEST = ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step")
 OF_SPEC = (
     *("framework", "strategy", "workload", "num_workers", "batch_size_per_worker"),
     *("global_batch_size", "accumulate", "exchange_gradients"),
@@ -215,10 +214,7 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, accelerators: str) ->
 def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     """Return what the repeats of a cell say together."""
     well = group[group["failure"].isna()]
-    over = dict.fromkeys(columns, "median") | {"evenness": "min"}
-    over |= dict.fromkeys(
-        ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step"), "max"
-    )
+    over = dict.fromkeys(columns, "median") | dict.fromkeys(GREATEST, "max") | {"evenness": "min"}
     tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
     times = tried["time_to_target_s"].astype(float)
     failures = group["failure"].dropna()

@@ -219,8 +219,10 @@ class FittedGroup:
         workers = sorted({cell.num_workers for cell in cells})
         nodes = max(cell.num_nodes for cell in cells)
         on = f"up to {nodes} nodes" if nodes > 1 else "one node"
+        shown = workers if len(workers) <= 8 else [*workers[:3], "...", workers[-1]]
+        numbers = ", ".join(map(str, shown))
         lines = [
-            f"{self.num_rows} rows, {len(cells)} cells: {_numbers(workers)} workers, {on}.",
+            f"{self.num_rows} rows, {len(cells)} cells: {numbers} workers, {on}.",
             _quality(self.left_out, len(cells)),
         ]
         unseen, more = "", ""
@@ -295,8 +297,3 @@ def _quality(left_out: list[LeftOut], num_cells: int) -> str:
         f"({cell.num_workers} workers, batch {cell.batch_size_per_worker} a worker); "
         f"{inside:.0%} of the measured steps in their 90 % interval."
     )
-
-
-def _numbers(values: list[int]) -> str:
-    shown = values if len(values) <= 8 else [*values[:3], "...", values[-1]]
-    return ", ".join(map(str, shown))

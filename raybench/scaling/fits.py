@@ -91,13 +91,12 @@ def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
             nodes = max(int(row["num_nodes"]), 1)
             cell = Cell(spec.num_workers, nodes, spec.batch_size_per_worker, spec.accumulate)
             groups[series, str(row["accelerators"])].append((cell, float(row["step_median_s"])))
-    fitting = {key: rows for key, rows in groups.items() if are_few_enough or _can_be_fitted(rows)}
-    return Measurements(", ".join(one.place for one in studies), fitting)
-
-
-def _can_be_fitted(rows: list[tuple[Cell, float]]) -> bool:
-    cells = {cell for cell, _ in rows}
-    return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
+    for key, rows in list(groups.items()):
+        cells = {cell for cell, _ in rows}
+        is_enough = len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
+        if not (is_enough or are_few_enough):
+            del groups[key]
+    return Measurements(", ".join(one.place for one in studies), groups)
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
@@ -310,12 +309,12 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
     """
     table = read(runs.rename(columns={"global_batch_size": "batch_size"}))
     ran = {size.batch_size for size in table.batch_sizes}
-    known = [size for size in table.batch_sizes if size.samples is not None]
     critical = statistics.median(noise) if noise else 0.0
-    if len(known) != 1 or not critical > 0:
+    if len(table.medians) != 1 or not critical > 0:
         curve = fit(table)
         return curve, curve.sentence(), sorted(ran)
-    batch, samples = known[0].batch_size, float(known[0].samples or 0)
+    ((size, samples),) = table.medians.items()
+    batch = size.batch_size
     curve = from_noise_scale(batch, samples, critical, missed=tuple(ran - {batch}))
     sentence = (
         f"Of one batch size, {batch}, is known what it needs to the target; what others need "

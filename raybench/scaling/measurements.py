@@ -15,6 +15,8 @@ from raybench.spec.errors import UserError
 from raybench.spec.text import clean
 
 Floats = npt.NDArray[np.float64]
+NINE_OF_TEN = 1.645
+"""Standard deviations of a normal distribution on each side of nine tenths of it."""
 
 
 @dataclass(frozen=True, order=True)
@@ -32,11 +34,6 @@ class Cell:
     def samples(self) -> int:
         """Samples of an optimizer step, over all workers."""
         return self.num_workers * self.batch_size_per_worker * self.accumulate
-
-    @property
-    def one_worker(self) -> "Cell":
-        """The cell of one worker that sees as many samples in a pass."""
-        return Cell(1, 1, self.batch_size_per_worker, self.accumulate)
 
 
 @dataclass(frozen=True)

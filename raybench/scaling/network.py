@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from raybench.scaling.averaged import NINE_OF_TEN
+from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.throughput import PRIORS, Priors
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean

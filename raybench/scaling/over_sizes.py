@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from raybench.scaling.measurements import Floats
+from raybench.scaling.measurements import NINE_OF_TEN, Floats
 
 SLOPE, SLOPE_SD = -0.25, 0.2
 """Of the rate's logarithm over that of the parameters, before anything is known."""
@@ -31,8 +31,6 @@ LEAST_TRIALS = 8
 LEAST_NOISE = 0.05
 """Variance of a run beside that of all trials: few trials may lie on a smooth curve by luck."""
 GRID, DRAWS = 64, 500
-QUANTILE = 1.645
-"""Standard deviations at either end of a 90 % interval."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class BestRate:
     @property
     def interval(self) -> tuple[float, float]:
         """The ends of the 90 % interval."""
-        times = math.exp(QUANTILE * self.spread)
+        times = math.exp(NINE_OF_TEN * self.spread)
         return self.rate / times, self.rate * times
 
     def quantiles(self, number: int) -> list[float]:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from raybench.scaling.measurements import Floats
+from raybench.scaling.measurements import NINE_OF_TEN, Floats
 from raybench.scaling.runs import median_time
 from raybench.scaling.samples_to_target import SamplesToTarget, middles
 from raybench.spec.errors import UserError
@@ -36,8 +36,6 @@ WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
 NO_GPU = "CPU"
 """Kind of worker where there are no GPUs."""
-NINE_OF_TEN = 1.645
-"""Standard deviations of a normal distribution on each side of nine tenths of it."""
 MONEY, WORKER_SECONDS = "money", "worker-seconds"
 """What bills are in: without prices a worker costs one a second."""
 HOUR = 3600.0

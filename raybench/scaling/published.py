@@ -26,7 +26,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,8 @@ class Measured:
 
 Point = tuple[Measured, float]
 """A cell and what is compared of it."""
+Judged = tuple[str, bool | None] | None
+"""What was measured, in words, and whether the claim holds; None where nothing was."""
 
 
 def _over(one: float, other: float) -> float:
@@ -188,29 +190,26 @@ def points_of(cells: Iterable[Measured], said: Mapping[str, Any]) -> list[Point]
 def judged(said: Mapping[str, Any], cells: Sequence[Measured]) -> Claim:
     """Return a claim of a study's file beside what was measured."""
     points = points_of(cells, said)
-    for name, judge in (("against", _against), ("best", _best), ("most", _most)):
-        if name in said:
-            ours, holds = judge(said, cells, points) or (NOT_MEASURED, None)
-            return Claim(said["claim"], said["published"], ours, holds)
+    judges = {"against": _against, "best": _best, "most": _most}
+    judge = next((judges[name] for name in judges if name in said), _by_pairs)
+    ours, holds = judge(said, cells, points) or (NOT_MEASURED, None)
+    return Claim(said["claim"], said["published"], ours, holds)
+
+
+def _by_pairs(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+    """Let AGREE of the known values say whether it holds; not told where they say neither."""
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
     if at is not None:
         last = max((one.key(said["over"][0]) for one, _ in points), default=at)
         points = [(one, value) for one, value in points if one.key(said["over"][0]) == last]
-        unit = unit.format(last=last)
-    found_claim = claim(
-        said["claim"],
-        said["published"],
-        [value for _, value in points],
-        lambda value: within(value, said["holds"]),
-        unit=unit,
-        scale=said.get("scale", 1),
-    )
-    return found_claim if last == at else replace(found_claim, holds=None)
-
-
-Judged = tuple[str, bool] | None
-"""What was measured, in words, and whether the claim holds; None where nothing was."""
+    known = finite(value for _, value in points)
+    if not known:
+        return None
+    agreeing = sum(within(value, said["holds"]) for value in known) / len(known)
+    is_told = last == at and (agreeing >= AGREE or agreeing <= 1 - AGREE)
+    ours = shown(known, unit=unit.format(last=last), scale=said.get("scale", 1))
+    return ours, agreeing >= AGREE if is_told else None
 
 
 def _against(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
@@ -259,33 +258,12 @@ def _most(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point
     return ", ".join(texts), bool(np.median(values[large]) > np.median(values[small]))
 
 
-def claim(
-    words: str,
-    published: str,
-    values: Sequence[float],
-    holds: Callable[[float], bool],
-    *,
-    unit: str = "times",
-    scale: float = 1.0,
-) -> Claim:
-    """Return a claim that holds where AGREE of some values say so; unknown ones are left out.
-
-    Where that many say neither yes nor no, it is not told.
-    """
-    known = finite(values)
-    if not known:
-        return Claim(words, published, NOT_MEASURED, None)
-    agreeing = sum(map(holds, known)) / len(known)
-    verdict = agreeing >= AGREE if agreeing >= AGREE or agreeing <= 1 - AGREE else None
-    return Claim(words, published, shown(known, unit=unit, scale=scale), verdict)
-
-
 def finite(values: Iterable[float]) -> list[float]:
     """Return the values that are known: a cell without a figure of a kind has NaN in its place."""
     return [value for value in values if math.isfinite(value)]
 
 
-def shown(values: Sequence[float], *, unit: str = "times", scale: float = 1.0) -> str:
+def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
     """Return a median and the range, for people."""
     low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     text = f"{middle:.3g} {unit}"
@@ -323,8 +301,9 @@ class NamedStudy:
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the cells of a block; one worker has nothing to exchange, so no cell without it."""
     axes = [
-        [each if key == "together" else {key: each} for each in _several(value)]
+        [each if key == "together" else {key: each} for each in choices]
         for key, value in block.items()
+        for choices in [value if isinstance(value, list) else [value]]
     ]
     for combination in itertools.product(*axes):
         changes = {key: value for part in combination for key, value in part.items()}
@@ -333,10 +312,6 @@ def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if workers > 1 or changes.get("exchange_gradients", True):
             changes["batch_size_per_worker"] = batch // workers if scaling == "strong" else batch
             yield {"scaling": scaling, "changes": changes}
-
-
-def _several(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 STUDIES = {

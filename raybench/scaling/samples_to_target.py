@@ -53,6 +53,11 @@ class Convergence:
     spread: float
     """Standard deviation of the logarithm of one run's samples; 0 where no size was repeated."""
 
+    @property
+    def medians(self) -> dict[BatchSize, float]:
+        """The batch sizes that have one, and their median samples to target."""
+        return {one: one.samples for one in self.batch_sizes if one.samples is not None}
+
 
 def read(table: pd.DataFrame) -> Convergence:
     """Take the runs of each batch size together; UserError where none of them has a median.
@@ -305,14 +310,14 @@ COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low
 def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
     """Fit the curve to runs, a table as `read` has it; two batch sizes need a median."""
     runs = table if isinstance(table, Convergence) else read(table)
-    known = [size for size in runs.batch_sizes if size.samples is not None]
+    known = runs.medians
     if len(known) < 2:
         raise UserError(
             "samples to target: two batch sizes or more at which most runs reach the target are "
             f"needed, not {len(known)}; train at another batch size"
         )
     batch = np.array([size.batch_size for size in known], dtype=float)
-    logs = np.log([float(size.samples or 0) for size in known])
+    logs = np.log([*known.values()])
     noise = np.array([_noise(runs, size) for size in known])
     sets, prior = grid(batch.min(), batch.max())
     away = logs - sets.log_rise(batch)
@@ -347,7 +352,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
     log_least = np.concatenate(leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
     left = Left(batch, solved, away[chosen] - log_least[:, None], level)
     missed = tuple(size.batch_size for size in runs.batch_sizes if size.samples is None)
-    tried = (known[0].batch_size, known[-1].batch_size)
+    tried = (int(batch[0]), int(batch[-1]))
     curves = Curves(*(values[chosen] for values in vars(sets).values()))
     return SamplesToTarget(log_least, curves, left, runs.spread, tried, missed)
 
@@ -374,23 +379,21 @@ def from_noise_scale(
     return SamplesToTarget(log_least, curves, None, 0.0, (batch_size, batch_size), missed)
 
 
-def leave_one_out(table: pd.DataFrame | Convergence) -> pd.DataFrame:
+def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
     """Predict each batch size from the others: how far off the curve is where nothing was run.
 
     Columns: batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
     (90 %, of a median of so many runs), error (relative). Batch sizes without a median are left
     out, and so is everything where two others do not remain.
     """
-    runs = table if isinstance(table, Convergence) else read(table)
-    known = [size for size in runs.batch_sizes if size.samples is not None]
+    runs = read(table)
     rows = []
-    for size in known if len(known) > 2 else []:
+    for size, samples in runs.medians.items() if len(runs.medians) > 2 else ():
         others = tuple(one for one in runs.batch_sizes if one is not size)
         curve = fit(Convergence(others, runs.spread))
         found = curve.predict([size.batch_size], size.num_runs).iloc[0].to_dict()
         predicted = found.pop("samples")
-        error = predicted / float(size.samples or 0) - 1
-        rows.append(found | vars(size) | {"predicted": predicted, "error": error})
+        rows.append(found | vars(size) | {"predicted": predicted, "error": predicted / samples - 1})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

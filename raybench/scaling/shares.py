@@ -163,11 +163,6 @@ def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
         yield [distinct[i] for i in rng.permutation(len(distinct))]
 
 
-def whole_rounds(times: Mapping[Probe, Sequence[float]]) -> int:
-    """Return how many rounds all probes have finished."""
-    return min(map(len, times.values()), default=0)
-
-
 Part = Literal["compute", "communication", "input", "overhead"]
 PARTS: tuple[Part, ...] = ("compute", "communication", "input", "overhead")
 CONFIDENCE = 0.95
@@ -228,7 +223,7 @@ class Shares:
         the mean of what it costs beside the other and alone (Shapley 1953), so that nothing counts
         twice. Noise may make a part negative in a round; cut off, it would be no noise but a bias.
         """
-        number = whole_rounds(times)
+        number = min(map(len, times.values()))
         at = {
             name: np.array(times[probe][:number], dtype=float)
             for name, probe in vars(probes).items()

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
 from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
 
-MOST_PASSES, MOST_WORKERS = 16, 1024
-"""To which a step is cut, in powers of two."""
+PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
+"""Into which a step is cut."""
 BATCH_NORM = "batch normalisation takes the samples of a pass, so that is another curve"
 Changes = Iterable[dict[str, Any]]
 """Of a run spec's keys."""
@@ -52,10 +52,9 @@ def _workers(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if spec.learning_rate_scaling != "none":
         return "learning_rate_scaling makes the rate depend on them"
     samples, accumulate = spec.global_batch_size, spec.accumulate
-    numbers = [2**power for power in range(int(math.log2(MOST_WORKERS)) + 1)]
     return [
         {"num_workers": number, "batch_size_per_worker": samples // (number * accumulate)}
-        for number in numbers
+        for number in WORKERS
         if samples % (number * accumulate) == 0
     ]
 
@@ -64,10 +63,9 @@ def _micro_batches(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if leeway.batch_statistics:
         return BATCH_NORM
     samples = spec.batch_size_per_worker * spec.accumulate
-    numbers = [2**power for power in range(int(math.log2(MOST_PASSES)) + 1)]
     return [
         {"batch_size_per_worker": samples // passes, "accumulate": passes}
-        for passes in numbers
+        for passes in PASSES
         if samples % passes == 0
     ]
 

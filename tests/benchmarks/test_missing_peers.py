@@ -80,31 +80,28 @@ def test_what_has_nothing_to_be_compared_with_is_printed_without() -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_nothing_but_missing_contestants_ends_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["Syne Tune ASHA"], "nothing is left to measure"),
+        (["random", "--add", "nowhere/earlier.json"], "--add: no file nowhere/earlier.json"),
+    ],
+)
+def test_what_cannot_be_measured_ends_with_a_sentence_before_computing(
+    asked: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     search_table = module("search_table")
-    arguments = ["search_table.py", "--contestants", "Syne Tune ASHA", "--out", str(tmp_path)]
+    arguments = ["search_table.py", "--contestants", *asked, "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as ended:
         search_table.main()
     assert ended.value.code == 2
-    assert "nothing is left to measure" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("bare")
-def test_a_file_to_add_that_is_not_there_is_said_before_computing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search_table = module("search_table")
-    file = tmp_path / "earlier.json"
-    arguments = ["search_table.py", "--contestants", "random", "--add", str(file)]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        search_table.main()
-    assert ended.value.code == 2
-    assert f"--add: no file {file}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("bare")

@@ -1,6 +1,5 @@
 """`--predict FILE.csv` of a study: read before it runs, matched with its series after it."""
 
-import math
 import sys
 
 import pytest
@@ -12,20 +11,14 @@ from raybench.results.store import StudyFiles
 from raybench.scaling.fit_command import check_predict
 from raybench.scaling.fits import fit_study, not_measured
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
-from tests.runs.made_up import run_of, study_of, write
-
-
-def step(spec: RunSpec, repeat: int) -> float:
-    wire = 0.02 if spec.num_workers > 1 else 0.0
-    return math.hypot(0.004 + spec.batch_size_per_worker / 2000, wire) * (1.0, 1.02)[repeat % 2]
+from tests.runs.made_up import law, run_of, study_of, write
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> StudyResults:
     study = study_of(num_workers=[1, 2, 4], batch_sizes=[32, 64])
     folder = tmp_path_factory.mktemp("study") / "made_up"
-    return load(write(folder, study, *run_of(study, step)))
+    return load(write(folder, study, *run_of(study, law)))
 
 
 PAIRS = """model,gpu_type,num_workers,num_nodes,batch_size_per_worker

@@ -185,7 +185,9 @@ def test_efficiency_is_against_one_worker_of_the_same_batch() -> None:
     model = fit(measured(cells_of(SMALL), noise=0.01))
     cells = [Cell(1, 1, 64), Cell(4, 2, 64), Cell(8, 2, 32)]
     for cell, found in zip(cells, model.efficiency(cells), strict=True):
-        assert found == pytest.approx(true_step(cell.one_worker) / true_step(cell), rel=0.1)
+        assert found == pytest.approx(
+            true_step(Cell(1, 1, cell.batch_size_per_worker)) / true_step(cell), rel=0.1
+        )
     samples = model.predict([Cell(4, 2, 64, 3)])[0]
     assert samples.samples_per_s == pytest.approx(4 * 64 * 3 / samples.step_s)
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from raybench.scaling import plan as plans
+from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.plan import (
     Beside,
     Offer,
@@ -213,11 +214,6 @@ def test_measured_runs_may_leave_out_what_a_plan_has_one_of() -> None:
     assert with_measured(one, plain)["measured_s"].dropna().tolist() == [5.0]
 
 
-def test_every_kind_of_worker_needs_a_price() -> None:
-    with pytest.raises(UserError, match="no price for 'fast'"):
-        table({"slow": 1.0})
-
-
 MACHINE = {"accelerator": "A100", "workers": 4, "price": 36.0, "startup_s": 100.0}
 
 
@@ -264,8 +260,8 @@ def test_the_chance_is_that_of_simulated_jobs() -> None:
     log_need = sides[0] * np.where(
         sides[0] < 0, np.log(need["samples"] / need["low"]), np.log(need["high"] / need["samples"])
     )
-    log_step = sides[1] * np.log(1.25) + sides[2] * plans.NINE_OF_TEN * samples.spread
-    drawn = 100 + need["samples"] / 128 * np.exp((log_need + log_step) / plans.NINE_OF_TEN)
+    log_step = sides[1] * np.log(1.25) + sides[2] * NINE_OF_TEN * samples.spread
+    drawn = 100 + need["samples"] / 128 * np.exp((log_need + log_step) / NINE_OF_TEN)
     bills = 36 * np.ceil(drawn / 60) * 60 / 3600
     for share in (0.7, 0.95, 1.05, 1.4):
         limit, budget = share * row["seconds"], share * row["cost"]
@@ -341,7 +337,9 @@ def test_the_next_number_of_workers_is_on_the_same_terms() -> None:
     assert with_more(found, found[found["num_workers"] == 8].iloc[0].to_dict()) is None
 
 
-def test_prices_of_machines_that_nobody_measured_are_refused() -> None:
+def test_prices_are_of_what_was_measured_all_of_it() -> None:
+    with pytest.raises(UserError, match="no price for 'fast'"):
+        offers_of(["slow", "fast"], {"slow": 1.0})
     with pytest.raises(UserError, match="prices: are of A100, and measured was CPU"):
         offers_of(["CPU"], {"p4": MachinePrice(**MACHINE)})
     (cpu,) = offers_of(["CPU"], {"c7": MachinePrice(workers=2, price=1.0)})

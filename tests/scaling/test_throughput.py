@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.scaling.measurements import Cell, Layout
-from raybench.scaling.throughput import NUM_PARAMETERS, PRIORS, Law, Scale, parameters
+from raybench.scaling.throughput import NUM_PARAMETERS, PRIORS, Law, Scale
 
 SCALE = Scale(batch=64.0, seconds=0.1)
 
@@ -24,13 +24,6 @@ def seconds(*cells: Cell, **values: float) -> np.ndarray:
 
 BARE = {"log_feed": -20.0, "straggling": 0.0}
 """Nothing but compute and exchange."""
-
-
-def test_parameters_come_back_from_their_units() -> None:
-    at = parameters(units(growth=0.3, log_feed=-2.0))
-    assert at["growth"] == pytest.approx(0.3)
-    assert at["log_feed"] == pytest.approx(-2.0)
-    assert at["straggling"] == pytest.approx(PRIORS["straggling"][0])
 
 
 def test_compute_is_affine_where_sharpness_is_least() -> None:
