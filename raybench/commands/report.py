@@ -15,7 +15,8 @@ from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.as_code import Kind, code_of
 from raybench.report.console import make_console, say
 from raybench.report.export import export, write_plots
-from raybench.report.page import try_page, write_comparison
+from raybench.report.page import try_page
+from raybench.report.page.document import write_comparison
 from raybench.report.show import show
 from raybench.results.place import is_url
 from raybench.results.storage import publish

@@ -15,7 +15,8 @@ from raybench.report.console import Sentences
 from raybench.report.figures import scaling_plots
 from raybench.report.figures.parts import in_words
 from raybench.report.figures.svg import svg
-from raybench.report.page import Part, Picture, write_extras
+from raybench.report.page.comparison import Picture
+from raybench.report.page.document import Part, write_extras
 from raybench.report.page.tables import table_of
 from raybench.report.tables import texts
 from raybench.report.words import duration

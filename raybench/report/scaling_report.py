@@ -15,7 +15,7 @@ from raybench.report.answer import said
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
 from raybench.report.figures import scaling_plots
-from raybench.report.page import Part
+from raybench.report.page.document import Part
 from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts

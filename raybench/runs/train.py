@@ -19,6 +19,7 @@ from raybench.models.model_data import ModelData
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.live.progress import Progress, TrainingScreen, lines_for
+from raybench.report.page import try_page
 from raybench.report.words import target_words
 from raybench.results.place import check_place, shown
 from raybench.results.records import read_records
@@ -92,8 +93,6 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
             store.check()
             results = replace(load(folder), place=place)
             export(results, store)
-            from raybench.report.page import try_page  # late: matplotlib takes half a second
-
             pages = try_page(results, folder, partial(say, console))
         _print_outcome(console, record, storage)
         for page in pages:

@@ -21,6 +21,7 @@ from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.live.progress import lines_for
+from raybench.report.page import try_page
 from raybench.report.show import show
 from raybench.report.words import target_words
 from raybench.results.place import (
@@ -310,8 +311,6 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
             store.check()
             results = replace(load(storage.folder), place=place)
             export(results, store)
-            from raybench.report.page import try_page  # late: matplotlib takes half a second
-
             try_page(results, storage.folder, partial(say, console))
         show(console, results, verbose=options.verbose)
     if interrupted:

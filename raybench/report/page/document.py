@@ -8,7 +8,6 @@ import hashlib
 import os
 import platform
 import re
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,8 +22,7 @@ from markupsafe import Markup, escape
 from raybench.report.answer import in_words, said
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
-from raybench.report.how_sure import PAGE_FILE as PAGE_FILE
-from raybench.report.how_sure import Step, next_steps
+from raybench.report.how_sure import PAGE_FILE, Step, next_steps
 from raybench.report.page.comparison import Comparison, Picture, compared
 from raybench.report.page.tables import TrialTable, own, table_of, trial_link, trials_of
 from raybench.report.remarks import effort_words, sensitivity_lines
@@ -40,7 +38,7 @@ from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import UserError
-from raybench.spec.text import clean, clean_lines, shorten
+from raybench.spec.text import clean, clean_lines
 
 HERE = Path(__file__).parent
 
@@ -316,31 +314,10 @@ def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | No
     return page.render(**found, comparison=comparison, data=data)
 
 
-LONGEST = 300
-"""Characters of an error that a sentence shows."""
-
-
 def write_page(results: Study, folder: Path, extras: Sequence[Part] = ()) -> Path:
     """Write a study's page into its folder, whole or not at all; return its file."""
     StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras))
     return folder / PAGE_FILE
-
-
-def try_page(
-    results: Study, folder: Path, say: Callable[[str], None], extras: Sequence[Part] = ()
-) -> list[Path]:
-    """Write the page at the end of a study; return its file, in a list.
-
-    The study's numbers must not be lost with the page: whatever is wrong with it is said, its
-    traceback kept in `errors/`, and there is no file.
-    """
-    try:
-        return [write_page(results, folder, extras)]
-    except Exception as error:  # noqa: BLE001 (any fault of the page; it is said and kept)
-        what = shorten(clean(f"{type(error).__name__}: {error}"), LONGEST)
-        kept = StudyFiles(folder).write_error(PAGE_FILE, traceback.format_exc())
-        say(f"{PAGE_FILE} could not be written ({what}); all else is there (traceback: {kept}).")
-        return []
 
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:

@@ -4,7 +4,8 @@ import pytest
 from pages import HOSTILE, made_study
 
 from raybench.report.figures.kinds import FIGURES
-from raybench.report.page import document, page_text
+from raybench.report.page import document
+from raybench.report.page.document import page_text
 
 DRAWN = ("curves", "race", "slices")
 """Figures of that page, all of which have names in them; the others cost seconds."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pages import HOSTILE
 
-from raybench.report.page import page_text, write_page
+from raybench.report.page.document import page_text, write_page
 from raybench.report.study import load
 from tests.made_results import curve, results_folder, run_line
 

@@ -5,15 +5,16 @@ import hashlib
 import json
 import os
 import shlex
+import sys
 
 import pytest
 from pages import HOSTILE, Seen, made_study
 
 from raybench.commands import report as command
-from raybench.report import page as pages_of
-from raybench.report.page import document, page_text, tables, try_page
+from raybench.report.how_sure import PAGE_FILE
+from raybench.report.page import document, tables, try_page
 from raybench.report.page.comparison import differing, winner_sentence
-from raybench.report.page.document import answer_of, glossary
+from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.results.lock import OWNER_FILE
 from raybench.spec.documents import apply_settings, validate
 from raybench.spec.objective import Objective
@@ -188,7 +189,10 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
     assert try_page(results, tmp_path, said.append) == []
     assert said[0].startswith("report.html could not be written (ValueError: no room);")
     assert "broken" in (tmp_path / "errors" / "report.html.txt").read_text()
-    assert not (tmp_path / pages_of.PAGE_FILE).exists()
+    assert not (tmp_path / PAGE_FILE).exists()
+    monkeypatch.setitem(sys.modules, "raybench.report.page.document", None)  # as a wrong MPLBACKEND
+    assert try_page(results, tmp_path, said.append) == []
+    assert said[1].startswith("report.html could not be written (ModuleNotFoundError: ")
 
 
 def test_studies_side_by_side(tmp_path, monkeypatch):
