@@ -97,8 +97,10 @@ class Search:
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
         self._learn_recorded(runs or {}, curves or {})
         for record in (runs or {}).values():
-            if record.failure is not None and record.role == "trial":
-                infeasible.add(record.failure, record.spec)
+            if record.role == "trial":
+                self._feedback.note_best(record)
+                if record.failure is not None:
+                    infeasible.add(record.failure, record.spec)
         restore(self._journal, runs or {}, study, self._sampled, self._feedback)
         self._proposer = Proposer(
             study, self._sampled, self._journal, infeasible, self._feedback, self.placer, policy

@@ -175,6 +175,8 @@ class Placer:
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
         """By batch size per worker too, for another one is compiled anew."""
         self._typical_s = dict(TYPICAL_COMPILE_S)
+        self._trained_s = 0.0
+        """Of all trials."""
         self._every = factors.all_placements
         self._counts = {one.num_workers for one in self._every}
         self._uncompiled = {one.framework for one in self._every if one.compile == "none"}
@@ -185,6 +187,7 @@ class Placer:
         if samples <= before[0]:
             return
         self._seen[trial] = samples, train_s
+        self._trained_s += train_s - before[1]
         self._probing.pop(trial, None)
         self._ratios.clear()
         self._model.observe(
@@ -328,7 +331,7 @@ class Placer:
         due = [one for one in (*self._probing.values(), option) if one.compile != "none"]
         compiled_s = sum(self._first_compile_s.values())
         compiled_s += sum(self._typical_s[one.compile] for one in due)
-        return compiled_s <= COMPILE_SHARE * sum(train_s for _, train_s in self._seen.values())
+        return compiled_s <= COMPILE_SHARE * self._trained_s
 
     def _batches(self, lane: Lane) -> set[int]:
         """Return the batch sizes per worker at which a lane was or is being measured."""

@@ -187,11 +187,22 @@ class Feedback:
         self._is_pareto = len(journal.directions) > 1
         self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
         self._courses: dict[int, dict[int, float]] = {}
+        self.best: tuple[float, RunSpec] | None = None
+        """The least score of a trial that ran to its end, and what it was."""
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
         """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
         self._waiting.append((trial, record))
+        self.note_best(record)
         self.report_known(is_early=is_early)
+
+    def note_best(self, record: RunRecord) -> None:
+        """Take a trial's end, for `best`, of an earlier session too."""
+        answer = self.answer(record)
+        if answer.state != TrialState.COMPLETE or record.failure is not None or not answer.values:
+            return
+        if self.best is None or answer.values[0] < self.best[0]:
+            self.best = answer.values[0], record.spec
 
     def report_known(self, *, is_early: bool) -> None:
         """Tell the ends whose score is known by now."""

@@ -33,7 +33,6 @@ from raybench.search.sampling.optuna_study import (
     proposed_trials,
     real_trials,
 )
-from raybench.spec.documents import validate
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Range, Space, at_run, end_of, num_configurations
 from raybench.spec.study import StudySpec
@@ -235,16 +234,12 @@ class Proposer:
 
     def _enqueue_beyond(self) -> None:
         """Name the best trial with a rate beyond its range, where it lies at an end of that."""
-        dimension, trials = self._space["learning_rate"], real_trials(self._journal)
-        scores = self._feedback.scores(trials)
-        if not scores:
+        if self._feedback.best is None:
             return
-        best = min(trials, key=lambda one: scores.get(one.number, math.inf))
-        spec = validate(RunSpec, best.user_attrs["spec"], "trial")
-        end = end_of(dimension, "learning_rate", spec)
+        dimension, (_, spec) = self._space["learning_rate"], self._feedback.best
+        end, simple = end_of(dimension, "learning_rate", spec), at_run(dimension, spec)
         if end is None:
             return
-        simple = at_run(dimension, spec)
         assert isinstance(simple, Range)
         rate, factor = (simple.high, WIDER) if end == "upper" else (simple.low, 1 / WIDER)
         for _ in range(MOST_TIMES):
