@@ -3,8 +3,9 @@
 import io
 import re
 import textwrap
+import threading
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, Self, TextIO
 
 import pandas as pd
 from rich.cells import cell_len
@@ -18,6 +19,29 @@ MIN_TEXT = 30
 """Columns that a text which may take several lines gets, before other columns are left out."""
 
 
+class WholeLines(Console):
+    """A console on which one thread at a time prints.
+
+    Rich draws a screen and writes it in two steps. A line that another thread prints between them
+    is written where the screen was before, and stands beside its last line.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.turn = threading.RLock()
+
+    def __enter__(self) -> Self:
+        self.turn.acquire()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            self.turn.release()
+
+
 def make_console(file: TextIO) -> Console:
     """Return a console on `file` that reads no text as markup.
 
@@ -25,7 +49,7 @@ def make_console(file: TextIO) -> Console:
     """
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
-    return Console(file=file, markup=False, emoji=False, highlight=False)
+    return WholeLines(file=file, markup=False, emoji=False, highlight=False)
 
 
 def say(console: Console, text: str) -> None:

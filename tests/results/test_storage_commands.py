@@ -3,17 +3,17 @@
 import contextlib
 import io
 import re
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import raybench
 from raybench.commands import cli, report
 from raybench.commands.cli import train, tune
-from raybench.report.console import say
+from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import Progress
 from raybench.results import lock
 from raybench.results.bucket import Bucket
@@ -199,19 +199,24 @@ def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
 
 def test_what_other_threads_say_stands_whole_above_the_screen():
     file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=60, height=10)
+    console = WholeLines(file=file, force_terminal=True, width=60, height=10)
     sentence = f"s3://bucket/study: cannot be reached ({'x' * 100}); it is tried again."
 
     def warn(number):
         for one in range(100):
             say(console, f"{number} {one} {sentence}")
 
-    with Progress(console, num_trials=3) as progress, ThreadPoolExecutor(4) as pool:
-        done = [pool.submit(warn, number) for number in range(4)]
-        for _ in range(50):
-            progress.say("a line of the search")
-        for one in done:
-            one.result()
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with Progress(console, num_trials=3) as progress, ThreadPoolExecutor(4) as pool:
+            done = [pool.submit(warn, number) for number in range(4)]
+            for _ in range(50):
+                progress.say("a line of the search")
+            for one in done:
+                one.result()
+    finally:
+        sys.setswitchinterval(switch_s)
     lines = [re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) for line in file.getvalue().splitlines()]
     wanted = {f"{number} {one} {sentence}" for number in range(4) for one in range(100)}
     assert wanted <= {line.rpartition("\r")[2].strip() for line in lines}

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from raybench.report.console import WholeLines
 from raybench.report.live.state import LiveRun, LiveState
 from raybench.report.words import target_words
 from raybench.spec.metric import Metric
@@ -290,11 +291,11 @@ Draw = Callable[[Console], RenderableType]
 """Returns what a console of this size shows now."""
 
 
-class TerminalView:
+class TerminalView(Live):
     """One screen on a terminal, drawn again a few times a second in a thread of its own."""
 
     def __init__(self, console: Console, draw: Draw) -> None:
-        self._live = Live(
+        super().__init__(
             get_renderable=lambda: draw(console),
             console=console,
             refresh_per_second=PER_SECOND,
@@ -302,7 +303,10 @@ class TerminalView:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self.start, self.stop = self._live.start, self._live.stop
+        if isinstance(console, WholeLines):
+            # Drawing takes this lock and the console's, printing the console's and this one: one
+            # lock, or each waits for the other.
+            self._lock = console.turn
 
     def changed(self) -> None:
         """Do nothing: it is drawn again soon."""
