@@ -34,7 +34,8 @@ from raybench.spec.objective import Objective, search_score
 RESULTS = Path(__file__).parents[1] / "results" / "widths.md"
 TABLE = Path(__file__).parents[1] / "tables" / "widths.json"
 WIDTHS = (32, 96, 288, 864)
-RATES = {"adam": tuple(1e-4 * 2**n for n in range(10))}
+RATES = {name: tuple(1e-4 * 2**n for n in range(10)) for name in ("adam", "adam muP")}
+"""By optimizer and parametrisation: muP's base is the narrowest, where both are one."""
 BATCHES, SEEDS = (32, 128), (0, 1)
 EVERY, EPOCHS = 1500, 8
 Cell = tuple[int, str, float, int, int]
@@ -56,7 +57,8 @@ def record(cell: Cell) -> dict[str, Any]:
         model={"width": width},
         dataset=DatasetSpec(name="mnist", limit=6000, validation_size=5000),
         objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
-        optimizer=optimizer,
+        mup_base={"width": WIDTHS[0]} if "muP" in optimizer else {},
+        optimizer=optimizer.partition(" ")[0],
         learning_rate=rate,
         batch_size_per_worker=batch,
         eval_every_samples=EVERY,

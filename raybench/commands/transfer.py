@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raybench.commands import cli
 from raybench.spec.errors import Ended, UserError
@@ -24,7 +24,7 @@ WIDE = 30.0
 def parser() -> cli.Parser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench transfer", description=__doc__)
-    result.add_argument("studies", metavar="DIR", nargs="+", help="a search of a smaller model")
+    result.add_argument("studies", metavar="DIR", nargs="*", help="a search of a smaller model")
     result.add_argument("--to", type=Path, required=True, metavar="FILE", help="the large one's")
     result.add_argument("--trials", type=int, default=6, help="of the large one (default 6)")
     result.add_argument(
@@ -32,6 +32,11 @@ def parser() -> cli.Parser:
         type=float,
         metavar="PARAMETERS",
         help="of the large one; by default counted, where its model is given by layers",
+    )
+    result.add_argument(
+        "--check",
+        action="store_true",
+        help="only say whether the large model obeys muP (its key mup_base); exit code 1 if not",
     )
     result.add_argument("--out", type=Path, metavar="FILE", help="(default: FILE-transferred.yaml)")
     return result
@@ -55,8 +60,18 @@ def transfer(options: argparse.Namespace) -> Ended:
     out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
     content = load_content(options.to, [])
     study, space = build_study(content, str(options.to))
+    check = None
+    if options.check or study.fixed.get("mup_base"):
+        check = check_widths(study, space, str(options.to))
+    if options.check and check is not None:
+        print(check.sentence)
+        return Ended(cli.DONE if check.holds else cli.FAILED, answer=[check.sentence])
+    if not options.studies:
+        raise UserError("DIR: name the searches of smaller models, as results/small.")
     batch = global_batch(study, space, str(options.to))
     small = [load(place) for place in options.studies]
+    for one in small:
+        require_alike(one, study)
     optimizers = [best_optimizer(one) for one in small]
     sizes = [size_of(one) for one in small]
     optimizer = optimizers[sizes.index(max(sizes))]
@@ -67,8 +82,10 @@ def transfer(options: argparse.Namespace) -> Ended:
     if len(set(sizes)) < len(sizes):
         raise UserError("Two of these studies have models of one size; name one study a size.")
     size = options.size or size_to(study)
-    found = predict(known, size)
-    words = sentences(known, found, optimizer, batch, set(optimizers))
+    is_mup = check is not None and check.holds
+    found = predict(known, size, is_mup=is_mup)
+    words = sentences(known, found, optimizer, batch, set(optimizers), is_mup=is_mup)
+    words += [] if check is None else [check.sentence]
     low, high = found.interval
     if high > WIDE * low:
         words.append("That is too wide to be advice: search all rates, or add a study of a size.")
@@ -89,6 +106,52 @@ def transfer(options: argparse.Namespace) -> Ended:
 
 SET = ("optimizer", "learning_rate")
 """Keys of the large one's space that are said anew."""
+
+
+class Check(NamedTuple):
+    """Whether muP holds of a model, and that in a sentence."""
+
+    holds: bool
+    sentence: str
+
+
+def check_widths(study: "StudySpec", space: "Space", source: str) -> Check:
+    """Train a file's model for some steps at several widths, from that of its `mup_base` on."""
+    from raybench.runs.preflight import first_values
+    from raybench.training.mup import MOST_GROWTH, NUM_STEPS, growths
+
+    spec = study.run_spec(first_values(study, space))
+    if not spec.mup_base:
+        raise UserError(
+            f"{source}: has no mup_base, so it is of the standard parametrisation; set "
+            "fixed.mup_base to what of fixed.model makes it narrow, as {width: 64}."
+        )
+    found = growths(spec)
+    powers = [(one.initial, "first values", one.name) for one in found]
+    powers += [(one.update, "updates", one.name) for one in found]
+    power, what, name = max(powers, key=lambda one: abs(one[0]))
+    over = f"over widths from that of the base on and {NUM_STEPS} steps of {spec.optimizer}"
+    if abs(power) <= MOST_GROWTH:
+        return Check(True, f"muP holds {over}: no layer grows with the width (power {power:.2f}).")
+    return Check(
+        False,
+        f"muP does not hold {over}: the {what} of {name} go with power {power:.2f} of the width, "
+        "so do not count on a small model's rate; mend how that layer begins, or leave mup_base "
+        "out.",
+    )
+
+
+def require_alike(small: "Study", large: "StudySpec") -> None:
+    """Raise UserError where a small study's models are of another parametrisation than the large
+    one's; a model of the base's own width is of both."""
+    base = large.fixed.get("mup_base") or {}
+    for spec in small.specs.values():
+        is_base = bool(base) and all(spec.model.get(key) == one for key, one in base.items())
+        if spec.mup_base != base and not is_base:
+            raise UserError(
+                f"{small.place}: has mup_base {spec.mup_base or 'unset'} and the large model "
+                f"{base or 'unset'}, so their rates do not compare; search it with the same."
+            )
 
 
 def global_batch(study: "StudySpec", space: "Space", source: str) -> int:
@@ -142,6 +205,7 @@ def best_rate_of(study: "Study", size: int, optimizer: str, batch: int) -> "Best
     import numpy as np
 
     from raybench.scaling.over_sizes import LEAST_TRIALS, best_rate
+    from raybench.search.sampling.default_rates import batch_power
 
     trials = study.trials[study.trials["phase"] == "search"]
     trials = trials[trials["optimizer"] == optimizer]
@@ -151,7 +215,8 @@ def best_rate_of(study: "Study", size: int, optimizer: str, batch: int) -> "Best
     rates, batches = (
         trials[key].to_numpy(dtype=float) for key in ("learning_rate", "global_batch_size")
     )
-    found = best_rate(size, rates, batches, costs, batch=batch)
+    power = batch_power(optimizer)
+    found = best_rate(size, rates, batches, costs, batch=batch, power=power)
     if found is None:
         raise UserError(
             f"{study.place}: fewer than {LEAST_TRIALS} trials of {optimizer} have run; "
@@ -161,7 +226,13 @@ def best_rate_of(study: "Study", size: int, optimizer: str, batch: int) -> "Best
 
 
 def sentences(
-    known: "Sequence[BestRate]", found: "BestRate", optimizer: str, batch: int, optimizers: set[str]
+    known: "Sequence[BestRate]",
+    found: "BestRate",
+    optimizer: str,
+    batch: int,
+    optimizers: set[str],
+    *,
+    is_mup: bool = False,
 ) -> list[str]:
     """Say what the best rates are, what follows from them, and whether they lie on one line."""
     from raybench.scaling.measurements import NINE_OF_TEN
@@ -180,7 +251,7 @@ def sentences(
         said.append(f"The sizes have different winners ({names}): {optimizer} need not be best.")
     if len(known) > 1:
         *smaller, largest = known
-        before = predict(smaller, largest.size)
+        before = predict(smaller, largest.size, is_mup=is_mup)
         apart = abs(math.log(before.rate / largest.rate))
         low, high = before.interval
         does = apart <= NINE_OF_TEN * math.hypot(before.spread, largest.spread)

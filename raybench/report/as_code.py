@@ -33,7 +33,7 @@ ELSEWHERE = {
     "muon": "torch.optim.Muon and keras.optimizers.Muon take similar ones",
 }
 NOT_HERE: tuple[str, ...] = ("precision", "label_smoothing", "augment", "weights", "frozen_epochs")
-NOT_HERE += ("sync_batch_norm", "gradient_compression", "strategy", "compile")
+NOT_HERE += ("mup_base", "sync_batch_norm", "gradient_compression", "strategy", "compile")
 """Keys that the code names and does not have."""
 
 

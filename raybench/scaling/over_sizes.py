@@ -22,7 +22,9 @@ from raybench.scaling.measurements import NINE_OF_TEN, Floats
 
 SLOPE, SLOPE_SD = -0.25, 0.2
 """Of the rate's logarithm over that of the parameters, before anything is known."""
-MISFIT = 0.2
+MUP_SLOPE, MUP_SLOPE_SD = 0.0, 0.05
+"""The same where models are parametrised so that it stays (`training.mup`)."""
+MISFIT = 0.3
 """How far from the line the best rate of a size lies (of its logarithm, one standard deviation)."""
 POOR = 0.75
 """Share of the trials that count as they are; the others count as the last of them, whether they
@@ -58,13 +60,20 @@ class BestRate:
 
 
 def best_rate(
-    size: float, rates: Floats, batches: Floats, costs: Floats, *, batch: float
+    size: float,
+    rates: Floats,
+    batches: Floats,
+    costs: Floats,
+    *,
+    batch: float,
+    power: float = 0.5,
 ) -> BestRate | None:
     """Return the best rate of one size at a global batch, by its trials; None where too few of them
     have a cost.
 
     `costs`: less is better, on a scale on which differences compare (logarithms of samples to a
-    target); NaN of those that came to nothing.
+    target); NaN of those that came to nothing. `power`: of the batch by which the rate goes before
+    anything is known (1/2 of Adam's kind: Malladi et al. 2022, arXiv 2205.10287).
     """
     known = np.isfinite(costs)
     if known.sum() < LEAST_TRIALS or len(np.unique(rates[known])) < LEAST_TRIALS // 2:
@@ -72,7 +81,8 @@ def best_rate(
     ranked = np.sort(np.where(known, costs, np.inf))
     worst = ranked[min(int(POOR * len(costs)), int(known.sum()) - 1)]
     clipped = np.where(known, np.minimum(costs, worst), worst)
-    places = np.column_stack([np.log(rates), np.log(batches)])
+    over = np.log(batches / batch)
+    places = np.column_stack([np.log(rates) - power * over, over])
     kernel = ConstantKernel(1.0, (0.1, 10.0)) * RBF([1.0, 2.0], (0.3, 10.0))
     process = GaussianProcessRegressor(
         kernel + WhiteKernel(0.1, (LEAST_NOISE, 1.0)),
@@ -83,10 +93,10 @@ def best_rate(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # its bounds are priors here
         process.fit(places, clipped)
-    grid = np.linspace(places[:, 0].min(), places[:, 0].max(), GRID)
-    mean, covariance = process.predict(
-        np.column_stack([grid, np.full(GRID, math.log(batch))]), return_cov=True
-    )
+    # No further than rates were tried; at a batch beyond those tried, moved by the rule.
+    beyond = power * math.log(batch / np.clip(batch, batches.min(), batches.max()))
+    grid = np.linspace(np.log(rates.min()), np.log(rates.max()), GRID) + beyond
+    mean, covariance = process.predict(np.column_stack([grid, np.zeros(GRID)]), return_cov=True)
     # The mean's own, without the noise of another run.
     covariance -= process.kernel_.k2.noise_level * float(np.std(clipped)) ** 2 * np.eye(GRID)
     draws = np.random.default_rng(0).multivariate_normal(mean, covariance, DRAWS, method="svd")
@@ -94,7 +104,7 @@ def best_rate(
     return BestRate(size, float(np.exp(least.mean())), float(least.std()))
 
 
-def predict(known: Sequence[BestRate], size: float) -> BestRate:
+def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> BestRate:
     """Return the best rate to expect at a size, from those of others.
 
     A straight line over logarithms, its height free (Bayesian linear regression with known errors).
@@ -102,7 +112,8 @@ def predict(known: Sequence[BestRate], size: float) -> BestRate:
     x = np.array([[1.0, math.log(one.size / size)] for one in known])
     y = np.array([math.log(one.rate) for one in known])
     weights = np.array([1 / (one.spread**2 + MISFIT**2) for one in known])
-    precision = np.diag([0.0, 1 / SLOPE_SD**2])
+    slope, slope_sd = (MUP_SLOPE, MUP_SLOPE_SD) if is_mup else (SLOPE, SLOPE_SD)
+    precision = np.diag([0.0, 1 / slope_sd**2])
     covariance = np.linalg.inv(x.T @ (weights[:, None] * x) + precision)
-    height, _ = covariance @ (x.T @ (weights * y) + precision @ [0.0, SLOPE])
+    height, _ = covariance @ (x.T @ (weights * y) + precision @ [0.0, slope])
     return BestRate(size, math.exp(height), math.sqrt(covariance[0, 0] + MISFIT**2))

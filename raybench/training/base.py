@@ -180,6 +180,7 @@ class Trainer(Protocol):
         value: float = self._loss_scale.value
         return value >= LEAST_SCALE
 
+    _spec: Any
     _loss_scale: Any
     _model: Any
     _optimizer: Any
@@ -195,6 +196,12 @@ class Trainer(Protocol):
         """Take weights that `save` returned."""
         self.module.load_weights(self._model, weights)
         self._averaging.forget(self._optimizer)
+
+    def matrices(self) -> dict[str, NDArray[Any]]:
+        """Return the weights that are matrices (`mup.Form`) by name, each as (outputs, inputs)."""
+        part = find_part(self._spec.framework, "optim")
+        found: dict[str, NDArray[Any]] = part.matrices(self._model)
+        return found
 
     def state(self) -> bytes:
         """Return all that training goes on from: model, optimizer, random states of all ranks.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -15,12 +15,14 @@ from keras import ops
 from raybench.models.base import users_code
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
+from raybench.training.mup import Factors, Form
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
+    Matrix,
     construct,
     newton_schulz,
     own_settings,
@@ -267,6 +269,33 @@ class ScheduleFreeAdamW(Optimizer):
         """Return the largest rate and the sum of its squares, that of this step included."""
         largest = tf.maximum(self.largest_rate.value, rate)
         return largest, self.rates_squared.value + tf.square(largest)
+
+
+def forms(model: keras.Model) -> list[Form]:
+    """Return the forms of a model's trainable weights."""
+    variables = model.trainable_variables
+    matrices = hidden_matrices(model, variables)
+    for head in [one for one in variables if len(one.shape) > 1][-1:]:
+        matrices[id(head)] = math.prod(head.shape[:-1]), head.shape[-1]
+    return [
+        Form(*matrices[id(one)]) if id(one) in matrices else Form(1, math.prod(one.shape), False)
+        for one in variables
+    ]
+
+
+def matrices(model: keras.Model) -> dict[str, Matrix]:
+    """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
+    return {
+        one.path: one.numpy().reshape(form.inputs, form.outputs).T.copy()
+        for one, form in zip(model.trainable_variables, forms(model), strict=True)
+        if form.is_matrix
+    }
+
+
+def scale_weights(model: keras.Model, scaled: Sequence[Factors]) -> None:
+    """Multiply the initial weights of a model by their factors."""
+    for one, its in zip(model.trainable_variables, scaled, strict=True):
+        one.assign(one * its.initial)
 
 
 Shape = tuple[int, int]

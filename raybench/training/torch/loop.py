@@ -21,6 +21,7 @@ from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
+from raybench.training.mup import Factors, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.torch import model as torch_model
@@ -36,7 +37,7 @@ from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
-from raybench.training.torch.optim import build_optimizer
+from raybench.training.torch.optim import build_optimizer, forms, scale_rates, scale_weights
 from raybench.training.torch.state import (
     Averaging,
     Freezing,
@@ -129,6 +130,11 @@ class Trainer(base.Trainer):
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
+        self._factors: list[Factors] = []
+        if spec.mup_base:
+            small = torch_model.build_model(base_workload(spec, dataset), spec.seed)
+            self._factors = factors(spec.optimizer, forms(self._model), forms(small))
+            scale_weights(self._model, self._factors)
         self.batch_statistics = (
             torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
         )
@@ -179,7 +185,7 @@ class Trainer(base.Trainer):
         for step in steps:
             self._freeze(step.is_frozen)
             for group in self._optimizer.param_groups:
-                group["lr"] = step.learning_rate
+                group["lr"] = step.learning_rate * group.get("rate_factor", 1.0)
             self._optimizer.zero_grad(set_to_none=True)
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
@@ -308,4 +314,8 @@ class Trainer(base.Trainer):
     def _build_optimizer(self) -> torch.optim.Optimizer:
         """Of all parameters, those that are frozen too: they have no gradient and stay."""
         with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
-            return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))
+            settings = settings_of(self._spec)
+            found = build_optimizer(self._spec.optimizer, self._model, **settings)
+            if self._factors:
+                scale_rates(found, self._model, self._factors)
+            return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,12 +17,14 @@ from raybench.models.base import users_code
 from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
+from raybench.training.mup import Factors, Form
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
+    Matrix,
     construct,
     newton_schulz,
     own_settings,
@@ -322,7 +324,7 @@ def build_optimizer(
     `raybench.training.tensorflow.optim.build_optimizer`. The rate is changed between steps through
     `param_group["lr"]`.
     """
-    params: list[Any] = [one for one in model.parameters() if one.requires_grad]
+    params: list[Any] = trainable(model)
     if is_librarys(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, params, **given)
@@ -378,6 +380,53 @@ def _sgd(
         nesterov=bool(own["nesterov"] and momentum),  # without momentum torch refuses it
         fused=_fused(params),
     )
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights that are trained, in the model's order."""
+    return [one for one in model.parameters() if one.requires_grad]
+
+
+def forms(model: nn.Module) -> list[Form]:
+    """Return the forms of a model's trainable weights."""
+    params = trainable(model)
+    matrices = hidden_matrices(model) | set([one for one in params if one.ndim > 1][-1:])
+    return [
+        Form(one[0].numel(), one.shape[0]) if one in matrices else Form(1, one.numel(), False)
+        for one in params
+    ]
+
+
+def matrices(model: nn.Module) -> dict[str, Matrix]:
+    """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    return {
+        name: one.detach().flatten(1).cpu().numpy().copy()
+        for (name, one), form in zip(named, forms(model), strict=True)
+        if form.is_matrix
+    }
+
+
+@torch.no_grad()
+def scale_weights(model: nn.Module, scaled: Sequence[Factors]) -> None:
+    """Multiply the initial weights of a model by their factors."""
+    for one, its in zip(trainable(model), scaled, strict=True):
+        one.mul_(its.initial)
+
+
+def scale_rates(
+    optimizer: torch.optim.Optimizer, model: nn.Module, scaled: Sequence[Factors]
+) -> None:
+    """Give a model's weights their rates, by `rate_factor` of the groups; decay stays."""
+    pairs = zip(trainable(model), scaled, strict=True)
+    rates = {one: its.rate for one, its in pairs}
+    groups = []
+    for group in optimizer.param_groups:
+        for factor in sorted({rates[one] for one in group["params"]}):
+            own = [one for one in group["params"] if rates[one] == factor]
+            its_decay = group["weight_decay"] / factor
+            groups.append(group | {"params": own, "rate_factor": factor, "weight_decay": its_decay})
+    optimizer.param_groups[:] = groups
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

@@ -1,0 +1,148 @@
+"""muP: initial weights and rates by width, so that what is best narrow is best wide.
+
+Of Yang et al. 2022 (arXiv:2203.03466), table 3, beside a base model, where both parametrisations
+are the same. A weight of the wide model has `inputs` times as many inputs and `outputs` times as
+many outputs; what is no matrix (biases, norms, embeddings) has outputs alone.
+
+| weight | initial values | rate of Adam's kind | rate of SGD |
+|---|---|---|---|
+| head: the last matrix | inputs^(-1/2) | 1 / inputs | outputs / inputs |
+| other matrices | 1 | 1 / inputs | outputs / inputs |
+| the others | 1 | 1 | outputs |
+
+Weight decay keeps its product with the rate. What a model does between its weights is its own:
+attention whose heads become wider is to divide its products by their width, not by its root.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raybench.data.dataset import Dataset
+from raybench.models.base import DataShape, Workload
+from raybench.models.find import find_workload, load_workload_dataset
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training.base import find_backend
+from raybench.training.run import run
+
+
+@dataclass(frozen=True)
+class Form:
+    """What of a weight's shape counts: a matrix as inputs and outputs; the others have 1 input."""
+
+    inputs: int
+    outputs: int
+    is_matrix: bool = True
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What is multiplied by it, beside the standard parametrisation."""
+
+    initial: float
+    rate: float
+
+
+def factors(optimizer: str, forms: Sequence[Form], base: Sequence[Form]) -> list[Factors]:
+    """Return those of each trainable weight of a model, by the same weights of its base model.
+
+    UserError where these are not the same but for their sizes.
+    """
+    if [one.is_matrix for one in forms] != [one.is_matrix for one in base]:
+        raise UserError(
+            "mup_base: the model with these settings has other weights, not the same of another "
+            "width; name settings of the width alone."
+        )
+    last = max((at for at, one in enumerate(forms) if one.is_matrix), default=None)
+    found = []
+    for at, (one, small) in enumerate(zip(forms, base, strict=True)):
+        inputs, outputs = one.inputs / small.inputs, one.outputs / small.outputs
+        rate = (outputs if optimizer == "sgd" else 1.0) / inputs
+        found.append(Factors(1 / math.sqrt(inputs) if at == last else 1.0, rate))
+    return found
+
+
+def base_workload(spec: RunSpec, dataset: Dataset) -> Workload:
+    """Return the workload of the base model."""
+    return find_workload(spec.workload, DataShape.of(dataset), spec.model | spec.mup_base)
+
+
+TIMES = (1, 2, 4, 8)
+"""Widths of the check, beside the base model's."""
+NUM_STEPS = 10
+"""RAdam's first five are not those of Adam's kind."""
+NUM_SEEDS = 2
+MOST_GROWTH = 0.4
+"""Power of the width; of the standard parametrisation the wrong ones are 1/2 and 1."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """With which powers of the width a matrix grows, as its outputs feel it: 0 under muP."""
+
+    name: str
+    initial: float
+    update: float
+    """Of what the first steps add to it."""
+
+
+def growths(spec: RunSpec) -> list[Growth]:
+    """Train models of several widths for some steps, in this process; return how each matrix grows.
+
+    What the steps add is measured by its spectral norm times (inputs / outputs)^(1/2), which muP
+    keeps the same at any width (Yang, Simon, Bernstein 2023, arXiv:2310.17813): the coordinate
+    check of Yang et al. 2022, of weights in place of activations. The first values by their root
+    mean square times inputs^(1/2), of the head times inputs. UserError for a model that is no wider
+    than its base.
+    """
+    sizes: dict[float, list[dict[str, tuple[float, float]]]] = {}
+    own: dict[str, Any] = dict(spec.model)
+    base: dict[str, Any] = {key: one for key, one in spec.mup_base.items() if key in own}
+    for times in TIMES:
+        model = own | {key: min(one * times, own[key]) for key, one in base.items()}
+        wide = max((model[key] / one for key, one in base.items()), default=1.0)
+        if wide not in sizes:
+            seeds = [{"model": model, "seed": spec.seed + number} for number in range(NUM_SEEDS)]
+            sizes[wide] = [_sizes(spec.model_copy(update=one)) for one in seeds]
+    if len(sizes) < 2:
+        raise UserError("mup_base: the model is no wider than its base; set model.KEY wider.")
+    logs = np.log2(list(sizes))
+
+    def power(name: str, part: int) -> float:
+        values = [[max(one[name][part], TINY) for one in seeds] for seeds in sizes.values()]
+        return float(np.polyfit(logs, np.log2(values).mean(axis=1), 1)[0])
+
+    return [Growth(name, power(name, 0), power(name, 1)) for name in sizes[1.0][0]]
+
+
+TINY = 1e-12
+
+
+def _sizes(spec: RunSpec) -> dict[str, tuple[float, float]]:
+    """Return the sizes of a model's matrices at first and of what NUM_STEPS steps add to them."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    steps = {"num_workers": 1, "checkpoint_every_s": 0.0, "strategy": "distributed"}
+    steps |= {"epochs": NUM_STEPS * spec.global_batch_size / dataset.num_train_samples}
+    spec = spec.model_copy(update=steps)
+    backend = find_backend(spec.framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=os.cpu_count() or 1)
+    trainer = backend.Trainer(spec, workload, dataset, world)
+    before = trainer.matrices()
+    for _ in run(spec, dataset, trainer, world, Ledger("setup")):
+        pass
+    after = trainer.matrices()
+    trainer.close()
+
+    found = {}
+    for name, one in before.items():
+        outputs, inputs = one.shape
+        first = math.sqrt(np.mean(one**2)) * inputs ** (1.0 if name == list(before)[-1] else 0.5)
+        added = np.linalg.norm(after[name] - one, 2) * math.sqrt(inputs / outputs)
+        found[name] = first, float(added)
+    return found
