@@ -1,7 +1,8 @@
 """Claim: a rate that was tuned on small networks is carried to a large one by `raybench transfer`.
 
 One network (two hidden layers, MNIST, 6,000 training images) at four widths, each really trained
-on a grid of rates, batches and seeds (`record`, one torch worker without Ray). Then (`compare`)
+on a grid of rates, batches and seeds (`record`, one torch worker without Ray), in the standard
+parametrisation and in muP. Then (`compare`)
 small studies are drawn: 12 random cells at each of the three smaller widths, one seed each. What
 `raybench.scaling.over_sizes` predicts from them is run at the largest: its centre alone, and 6
 cells inside its interval; beside the best rate of the largest small study copied, and searches
@@ -10,7 +11,7 @@ from nothing of 6, 20 and 60 random cells. Regret is over the least median of sa
     RAYBENCH_DATA=DIR python benchmarks/search/widths.py record [--jobs 2]
     python benchmarks/search/widths.py compare [--studies 200]
 
-Recording takes half an hour on two cores and goes on where it was stopped; writes
+Recording takes an hour on two cores and goes on where it was stopped; writes
 tables/widths.json. `compare` takes a minute; writes results/widths.md; prints losses like wins;
 exit 1 below a bar: 6 trials within 5 % of the least in 8 of 10 draws, the interval holds 9 of 10.
 """
@@ -191,7 +192,8 @@ def compare(num_studies: int) -> tuple[list[str], bool]:
             rng = np.random.default_rng(seed)
             large = Large(by_width[WIDTHS[-1]], rng)
             small = [study_of(sizes[one], by_width[one], rng) for one in WIDTHS[:-1]]
-            found = predict([one for one, _ in small], sizes[WIDTHS[-1]])
+            known = [one for one, _ in small]
+            found = predict(known, sizes[WIDTHS[-1]], is_mup="muP" in optimizer)
             random = [list(np.exp(rng.uniform(*large.range, n))) for n in (6, 20, 60)]
             ways = {
                 ("predicted", 1): [found.rate],

@@ -22,7 +22,11 @@ dataset: {name: digits}
 objective: {kind: best_at_budget, max_train_seconds: 1}
 search: {sampler: grid, early_stopping: false, factorise: false}
 confirm: {race: 2, fresh: 1}
-space: {framework: [torch, tensorflow], placement_strategy: [pack, spread]}
+space:
+  framework: [torch, tensorflow]
+  placement_strategy:
+    - {when: {framework: torch}, values: [pack, spread]}
+    - {when: {framework: tensorflow}, values: [spread]}
 fixed: {num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 512}
 """
 TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", "epochs=2")
@@ -51,8 +55,8 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
     trials = [run for run in runs.values() if run.role == "trial"]
     assert {run.failure for run in trials} == {None}, screen
     on = {(run.spec.framework, run.spec.placement_strategy): run for run in trials}
+    assert on["torch", "pack"].workers_per_node == [2]
     for framework in ("torch", "tensorflow"):
-        assert on[framework, "pack"].workers_per_node == [2]
         assert on[framework, "spread"].workers_per_node == [1, 1]
         assert sorted(on[framework, "spread"].hosts) == ["host1", "host2"]
     raced = [run for run in runs.values() if run.role == "race"]
