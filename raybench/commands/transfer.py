@@ -118,7 +118,7 @@ class Check(NamedTuple):
 def check_widths(study: "StudySpec", space: "Space", source: str) -> Check:
     """Train a file's model for some steps at several widths, from that of its `mup_base` on."""
     from raybench.runs.preflight import first_values
-    from raybench.training.mup import MOST_GROWTH, NUM_STEPS, growths
+    from raybench.training.mup import MOST_GROWTH, NUM_STEPS, OUTPUTS, growths
 
     spec = study.run_spec(first_values(study, space))
     if not spec.mup_base:
@@ -127,17 +127,16 @@ def check_widths(study: "StudySpec", space: "Space", source: str) -> Check:
             "fixed.mup_base to what of fixed.model makes it narrow, as {width: 64}."
         )
     found = growths(spec)
-    powers = [(one.initial, "first values", one.name) for one in found]
-    powers += [(one.update, "updates", one.name) for one in found]
-    power, what, name = max(powers, key=lambda one: abs(one[0]))
+    most = max(found, key=lambda one: abs(one.power))
     over = f"over widths from that of the base on and {NUM_STEPS} steps of {spec.optimizer}"
-    if abs(power) <= MOST_GROWTH:
-        return Check(True, f"muP holds {over}: no layer grows with the width (power {power:.2f}).")
+    if abs(most.power) <= MOST_GROWTH:
+        said = f"muP holds {over}: no layer's updates grow with the width"
+        return Check(True, f"{said} (power {most.power:.2f}).")
+    what = most.name if most.name == OUTPUTS else f"the updates of {most.name}"
     return Check(
         False,
-        f"muP does not hold {over}: the {what} of {name} go with power {power:.2f} of the width, "
-        "so do not count on a small model's rate; mend how that layer begins, or leave mup_base "
-        "out.",
+        f"muP does not hold {over}: {what} change with power {most.power:.2f} of the width, so do "
+        "not count on a small model's rate; mend how the model scales them, or leave mup_base out.",
     )
 
 

@@ -203,6 +203,11 @@ class Trainer(Protocol):
         found: dict[str, NDArray[Any]] = part.matrices(self._model)
         return found
 
+    def predict(self, inputs: Any) -> NDArray[Any]:
+        """Return the model's outputs for arrays as a dataset has them."""
+        found: NDArray[Any] = self.module.predict(self._model, inputs)
+        return found
+
     def state(self) -> bytes:
         """Return all that training goes on from: model, optimizer, random states of all ranks.
 

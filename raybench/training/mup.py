@@ -6,12 +6,13 @@ many outputs; what is no matrix (biases, norms, embeddings) has outputs alone.
 
 | weight | initial values | rate of Adam's kind | rate of SGD |
 |---|---|---|---|
-| head: the last matrix | inputs^(-1/2) | 1 / inputs | outputs / inputs |
-| other matrices | 1 | 1 / inputs | outputs / inputs |
+| head: the last matrix | 1 / inputs | 1 / inputs | outputs / inputs |
+| other matrices | inputs^(-1/2) | 1 / inputs | outputs / inputs |
 | the others | 1 | 1 | outputs |
 
-Weight decay keeps its product with the rate. What a model does between its weights is its own:
-attention whose heads become wider is to divide its products by their width, not by its root.
+All are times what the base model has; of initial values their root mean square, however the model
+draws them. Weight decay keeps its product with the rate. What a model does between its weights is
+its own: attention whose heads become wider is to divide its products by their width, not its root.
 """
 
 import math
@@ -38,12 +39,14 @@ class Form:
 
     inputs: int
     outputs: int
+    rms: float
+    """Of its initial values, the root of their mean square."""
     is_matrix: bool = True
 
 
 @dataclass(frozen=True)
 class Factors:
-    """What is multiplied by it, beside the standard parametrisation."""
+    """What is multiplied by it."""
 
     initial: float
     rate: float
@@ -64,7 +67,8 @@ def factors(optimizer: str, forms: Sequence[Form], base: Sequence[Form]) -> list
     for at, (one, small) in enumerate(zip(forms, base, strict=True)):
         inputs, outputs = one.inputs / small.inputs, one.outputs / small.outputs
         rate = (outputs if optimizer == "sgd" else 1.0) / inputs
-        found.append(Factors(1 / math.sqrt(inputs) if at == last else 1.0, rate))
+        wanted = small.rms / (inputs if at == last else math.sqrt(inputs))
+        found.append(Factors(wanted / one.rms if one.rms and wanted else 1.0, rate))
     return found
 
 
@@ -78,30 +82,33 @@ TIMES = (1, 2, 4, 8)
 NUM_STEPS = 10
 """RAdam's first five are not those of Adam's kind."""
 NUM_SEEDS = 2
+ROWS = 64
+"""Validation samples whose outputs are looked at."""
 MOST_GROWTH = 0.4
-"""Power of the width; of the standard parametrisation the wrong ones are 1/2 and 1."""
+"""Power of the width; of the standard parametrisation with Adam those of hidden layers are 1."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """With which powers of the width a matrix grows, as its outputs feel it: 0 under muP."""
+    """With which power of the width something grows in the first steps: 0 under muP."""
 
     name: str
-    initial: float
-    update: float
-    """Of what the first steps add to it."""
+    power: float
+
+
+OUTPUTS = "the outputs"
 
 
 def growths(spec: RunSpec) -> list[Growth]:
-    """Train models of several widths for some steps, in this process; return how each matrix grows.
+    """Train models of several widths for some steps, in this process; return how what is added to
+    each matrix grows, and how the outputs change.
 
-    What the steps add is measured by its spectral norm times (inputs / outputs)^(1/2), which muP
-    keeps the same at any width (Yang, Simon, Bernstein 2023, arXiv:2310.17813): the coordinate
-    check of Yang et al. 2022, of weights in place of activations. The first values by their root
-    mean square times inputs^(1/2), of the head times inputs. UserError for a model that is no wider
-    than its base.
+    A matrix by its spectral norm times (inputs / outputs)^(1/2), which muP keeps the same at any
+    width (Yang, Simon, Bernstein 2023, arXiv:2310.17813): the coordinate check of Yang et al. 2022,
+    of weights and outputs in place of all activations. UserError for a model that is no wider than
+    its base.
     """
-    sizes: dict[float, list[dict[str, tuple[float, float]]]] = {}
+    sizes: dict[float, list[dict[str, float]]] = {}
     own: dict[str, Any] = dict(spec.model)
     base: dict[str, Any] = {key: one for key, one in spec.mup_base.items() if key in own}
     for times in TIMES:
@@ -109,23 +116,22 @@ def growths(spec: RunSpec) -> list[Growth]:
         wide = max((model[key] / one for key, one in base.items()), default=1.0)
         if wide not in sizes:
             seeds = [{"model": model, "seed": spec.seed + number} for number in range(NUM_SEEDS)]
-            sizes[wide] = [_sizes(spec.model_copy(update=one)) for one in seeds]
+            sizes[wide] = [_changes(spec.model_copy(update=one)) for one in seeds]
     if len(sizes) < 2:
         raise UserError("mup_base: the model is no wider than its base; set model.KEY wider.")
-    logs = np.log2(list(sizes))
-
-    def power(name: str, part: int) -> float:
-        values = [[max(one[name][part], TINY) for one in seeds] for seeds in sizes.values()]
-        return float(np.polyfit(logs, np.log2(values).mean(axis=1), 1)[0])
-
-    return [Growth(name, power(name, 0), power(name, 1)) for name in sizes[1.0][0]]
+    found = []
+    for name in sizes[1.0][0]:
+        values = [[max(one[name], TINY) for one in seeds] for seeds in sizes.values()]
+        power = np.polyfit(np.log2(list(sizes)), np.log2(values).mean(axis=1), 1)[0]
+        found.append(Growth(name, float(power)))
+    return found
 
 
 TINY = 1e-12
 
 
-def _sizes(spec: RunSpec) -> dict[str, tuple[float, float]]:
-    """Return the sizes of a model's matrices at first and of what NUM_STEPS steps add to them."""
+def _changes(spec: RunSpec) -> dict[str, float]:
+    """Return how much NUM_STEPS steps change a model's matrices and outputs."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     steps = {"num_workers": 1, "checkpoint_every_s": 0.0, "strategy": "distributed"}
     steps |= {"epochs": NUM_STEPS * spec.global_batch_size / dataset.num_train_samples}
@@ -133,16 +139,14 @@ def _sizes(spec: RunSpec) -> dict[str, tuple[float, float]]:
     backend = find_backend(spec.framework)
     world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=os.cpu_count() or 1)
     trainer = backend.Trainer(spec, workload, dataset, world)
-    before = trainer.matrices()
+    inputs = dataset.validation.read(np.arange(min(ROWS, len(dataset.validation))))
+    before, first = trainer.matrices(), trainer.predict(inputs)
     for _ in run(spec, dataset, trainer, world, Ledger("setup")):
         pass
-    after = trainer.matrices()
+    after, last = trainer.matrices(), trainer.predict(inputs)
     trainer.close()
-
-    found = {}
+    found = {OUTPUTS: math.sqrt(np.mean((last - first) ** 2))}
     for name, one in before.items():
-        outputs, inputs = one.shape
-        first = math.sqrt(np.mean(one**2)) * inputs ** (1.0 if name == list(before)[-1] else 0.5)
-        added = np.linalg.norm(after[name] - one, 2) * math.sqrt(inputs / outputs)
-        found[name] = first, float(added)
+        change = float(np.linalg.norm(after[name] - one, 2))
+        found[name] = change * math.sqrt(one.shape[1] / one.shape[0])
     return found

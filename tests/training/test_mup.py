@@ -28,10 +28,13 @@ class Wide(LayerWorkload):
         self.layers = (Flatten(), *hidden, Dense(10))
 
 
-class Fixed(Workload):
-    """Its hidden layer begins with one deviation at any width."""
+class Loud(Workload):
+    """Its outputs are multiplied by its width; its hidden layer begins with one deviation at any.
 
-    name, input_shape, num_classes = "fixed", (28, 28, 1), 10
+    The second is mended by muP, the first is not.
+    """
+
+    name, input_shape, num_classes = "loud", (28, 28, 1), 10
 
     def __init__(self, width: int = 16) -> None:
         self._width = width
@@ -42,32 +45,39 @@ class Fixed(Workload):
 
         first, hidden = nn.Linear(784, self._width), nn.Linear(self._width, self._width)
         nn.init.normal_(hidden.weight, std=0.02)
-        relu = nn.ReLU()
-        return nn.Sequential(nn.Flatten(), first, relu, hidden, relu, nn.Linear(self._width, 10))
+        head, relu = nn.Linear(self._width, 10), nn.ReLU()
+        head.register_forward_hook(lambda module, inputs, outputs: outputs * self._width)
+        return nn.Sequential(nn.Flatten(), first, relu, hidden, relu, head)
 
 
 WIDE = f"{__name__}:Wide"
 
 
 def spec_of(framework: str = "torch", **changes: object) -> RunSpec:
-    content = {"workload": WIDE, "model": {"width": 128}, "mup_base": {"width": 32}}
+    content = {"workload": WIDE, "model": {"width": 256}, "mup_base": {"width": 64}}
     content |= {"dataset": SMALL, "objective": FOR_EVER, "framework": framework}
     return RunSpec(**(content | {"learning_rate": 1e-3} | changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("radam", 1e-3), ("sgd", 0.1)])
+@pytest.mark.parametrize(
+    ("framework", "optimizer", "rate"), [("torch", "sgd", 0.1), ("tensorflow", "radam", 1e-3)]
+)
 def test_nothing_grows_with_the_width(framework: str, optimizer: str, rate: float) -> None:
+    pytest.importorskip(framework)
     found = growths(spec_of(framework, optimizer=optimizer, learning_rate=rate, weight_decay=0.01))
-    assert len(found) == 3
-    assert max(abs(power) for one in found for power in (one.initial, one.update)) < MOST_GROWTH
+    assert len(found) == 1 + 3, "the outputs and three matrices"
+    assert max(abs(one.power) for one in found) < MOST_GROWTH
 
 
 def test_rates_and_decay_are_those_of_the_table() -> None:
     """One step of SGD from gradients of 1, in both frameworks."""
     torch = pytest.importorskip("torch")
     tf = pytest.importorskip("tensorflow")
-    scaled = factors("sgd", [Form(8, 8), Form(1, 8, False)], [Form(2, 4), Form(1, 4, False)])
-    assert scaled == [Factors(0.5, 0.5), Factors(1.0, 2.0)]
+    wide = [Form(8, 8, 0.5), Form(1, 8, 0.0, False), Form(8, 2, 3.0)]
+    base = [Form(2, 4, 1.0), Form(1, 4, 0.0, False), Form(2, 2, 3.0)]
+    *scaled, head = factors("sgd", wide, base)
+    assert scaled == [Factors(1.0, 0.5), Factors(1.0, 2.0)]
+    assert (head, factors("adam", wide, base)[0].rate) == (Factors(0.25, 0.25), 0.25)
     rules = {"learning_rate": 0.1, "weight_decay": 0.5, "momentum": 0.0}
     model = torch.nn.Linear(8, 8)
     torch.nn.init.ones_(model.weight)
@@ -99,14 +109,16 @@ def test_embeddings_and_norms_are_no_matrices(framework: str) -> None:
 
     model = find_part(framework, "model").build_model(Text(), 0)
     found = find_part(framework, "optim").forms(model)
-    others = [Form(1, size, False) for size in (36, 4, 4, 6, 3)]
-    assert found == [*others[:3], Form(4, 6), others[3], Form(6, 3), others[4]]
+    shapes = [(1, 36), (1, 4), (1, 4), (4, 6), (1, 6), (6, 3), (1, 3)]
+    assert [(one.inputs, one.outputs) for one in found] == shapes
+    assert [at for at, one in enumerate(found) if one.is_matrix] == [3, 5]
+    assert [one.rms for one in found[1:3]] == [1.0, 0.0], "of a norm: weights of 1, biases of 0"
 
 
 def test_a_base_of_other_layers_or_settings_is_refused() -> None:
     pytest.importorskip("torch")
     with pytest.raises(UserError, match="has other weights"):
-        growths(spec_of(mup_base={"width": 32, "depth": 1}))
+        growths(spec_of(mup_base={"width": 64, "depth": 1}))
     with pytest.raises(UserError, match=r"no such setting; did you mean 'width'"):
         growths(spec_of(mup_base={"with": 16}))
     with pytest.raises(ValueError, match="how rates go with the width; set optimizer to one of"):
@@ -117,7 +129,7 @@ def test_a_base_of_other_layers_or_settings_is_refused() -> None:
     ("workload", "code", "says"),
     [
         (WIDE, cli.DONE, "muP holds"),
-        (f"{__name__}:Fixed", cli.FAILED, "muP does not hold"),
+        (f"{__name__}:Loud", cli.FAILED, "the outputs change with power 1.0"),
     ],
 )
 def test_the_command_says_whether_it_holds(
@@ -127,7 +139,7 @@ def test_the_command_says_whether_it_holds(
     (file := tmp_path / "large.yaml").write_text(
         f"workload: {workload}\ndataset: {{name: digits, image_size: 28, limit: 300}}\n"
         "objective: {kind: time_to_target, target: 0.9}\nspace: {learning_rate: [0.001]}\n"
-        "fixed: {model: {width: 128}, mup_base: {width: 32}, batch_size_per_worker: 32}\n"
+        "fixed: {model: {width: 256}, mup_base: {width: 64}, batch_size_per_worker: 32}\n"
     )
     assert transfer.main(["--to", str(file), "--check"]) == code
     assert says in capsys.readouterr().out

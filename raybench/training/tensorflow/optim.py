@@ -277,10 +277,12 @@ def forms(model: keras.Model) -> list[Form]:
     matrices = hidden_matrices(model, variables)
     for head in [one for one in variables if len(one.shape) > 1][-1:]:
         matrices[id(head)] = math.prod(head.shape[:-1]), head.shape[-1]
-    return [
-        Form(*matrices[id(one)]) if id(one) in matrices else Form(1, math.prod(one.shape), False)
-        for one in variables
-    ]
+    found = []
+    for one in variables:
+        rms = float(tf.sqrt(tf.reduce_mean(tf.square(one.value))))
+        inputs, outputs = matrices.get(id(one), (1, math.prod(one.shape)))
+        found.append(Form(inputs, outputs, rms, id(one) in matrices))
+    return found
 
 
 def matrices(model: keras.Model) -> dict[str, Matrix]:

@@ -391,10 +391,13 @@ def forms(model: nn.Module) -> list[Form]:
     """Return the forms of a model's trainable weights."""
     params = trainable(model)
     matrices = hidden_matrices(model) | set([one for one in params if one.ndim > 1][-1:])
-    return [
-        Form(one[0].numel(), one.shape[0]) if one in matrices else Form(1, one.numel(), False)
-        for one in params
-    ]
+    found = []
+    for one in params:
+        rms = float(one.detach().square().mean().sqrt())
+        is_matrix = one in matrices
+        inputs, outputs = (one[0].numel(), one.shape[0]) if is_matrix else (1, one.numel())
+        found.append(Form(inputs, outputs, rms, is_matrix))
+    return found
 
 
 def matrices(model: nn.Module) -> dict[str, Matrix]:
