@@ -120,22 +120,29 @@ def growths(spec: RunSpec) -> list[Growth]:
     if len(sizes) < 2:
         raise UserError("mup_base: the model is no wider than its base; set model.KEY wider.")
     found = []
-    for name in sizes[1.0][0]:
-        values = [[max(one[name], TINY) for one in seeds] for seeds in sizes.values()]
+    for at, name in enumerate(sizes[1.0][0]):
+        # By position: Keras numbers its layers anew.
+        values = [[max(list(one.values())[at], TINY) for one in seeds] for seeds in sizes.values()]
         power = np.polyfit(np.log2(list(sizes)), np.log2(values).mean(axis=1), 1)[0]
         found.append(Growth(name, float(power)))
     return found
 
 
 TINY = 1e-12
+ALONE: dict[str, Any] = {"num_workers": 1, "strategy": "distributed", "gpus_per_worker": 0}
+ALONE |= {"sync_batch_norm": False, "precision": "fp32", "compile": "none"}
+ALONE |= {"eval_every_samples": None, "checkpoint_every_s": 0.0}
+"""What a run on the cores of this process has in place of its own."""
+FOR_EVER_S = 1e9
 
 
 def _changes(spec: RunSpec) -> dict[str, float]:
     """Return how much NUM_STEPS steps change a model's matrices and outputs."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
-    steps = {"num_workers": 1, "checkpoint_every_s": 0.0, "strategy": "distributed"}
-    steps |= {"epochs": NUM_STEPS * spec.global_batch_size / dataset.num_train_samples}
-    spec = spec.model_copy(update=steps)
+    spec = spec.model_copy(update=ALONE)
+    epochs = NUM_STEPS * spec.global_batch_size / dataset.num_train_samples
+    objective = spec.objective.model_copy(update={"max_train_seconds": FOR_EVER_S})
+    spec = spec.model_copy(update={"epochs": epochs, "objective": objective})
     backend = find_backend(spec.framework)
     world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=os.cpu_count() or 1)
     trainer = backend.Trainer(spec, workload, dataset, world)
