@@ -9,7 +9,7 @@ from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
 from raybench.report.tables import ledger_totals
 from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
-from raybench.results.ranking import confirmed, ranked, repeated
+from raybench.results.ranking import ranked, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target
 
@@ -56,19 +56,6 @@ def pareto_table(results: Study) -> pd.DataFrame:
     return in_words(rows, words | {"runs": "runs", "is_front": "on the Pareto front"})
 
 
-def batches_table(results: Study) -> pd.DataFrame:
-    """Return the outcome at every batch size, measured and predicted."""
-    measured = outcomes.batch_rows(results).assign(known="measured")
-    both = pd.concat(
-        [measured, outcomes.predicted_rows(results).assign(known="~ predicted")], ignore_index=True
-    )
-    words = {"trial": "trial", "framework": "framework", "num_workers": "workers"}
-    words |= {"optimizer": "optimizer", "batch": "global batch"}
-    what = outcomes.outcome(results).words.replace(" [s]", "").replace("\\$", "$")
-    words |= {"outcome": what, "known": "known by"}
-    return in_words(both[both["outcome"].notna()], words)
-
-
 def importance_table(results: Study) -> pd.DataFrame:
     """Return how much of the result each key explains."""
     table = importance_of(results)
@@ -98,20 +85,6 @@ def timeline_table(results: Study) -> pd.DataFrame:
     found = found.assign(role=found["role"].replace({"trial": "search"}), most=most)
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
     return in_words(found, words | {"most": "most at once"})
-
-
-def repeats_table(results: Study) -> pd.DataFrame:
-    """Return what the confirmed configurations are printed with."""
-    table, metric = confirmed(results), results.metric
-    words = TRIAL | {"new_runs": "new runs"}
-    if results.is_timed:
-        words |= {"new_hits": "reached the target", "printed_s": "seconds"}
-        return in_words(table, words | {"low_s": "fastest [s]", "high_s": "slowest [s]"})
-    for end, what in (("median", "median"), ("low", "least"), ("high", "most")):
-        column = f"{end}_{metric.name}"
-        table = table.assign(**{column: drawn(metric, table[column])})
-        words[column] = f"{what} {metric.axis_words}"
-    return in_words(table, words)
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
@@ -145,16 +118,6 @@ FIGURES: dict[str, FigureKind] = {
         pareto_table,
         lambda results: len(outcomes.metric_points(results)) > 0,
     ),
-    "batches": FigureKind(
-        "What the batch size does",
-        "A line joins an optimizer's best at each batch size; where it turns up, larger batches "
-        "cost time. Hollow and dashed (~) is predicted from other runs, never measured.",
-        outcomes.batches_figure,
-        batches_table,
-        lambda results: (
-            len(set(outcomes.batch_rows(results).dropna(subset=["outcome"])["batch"])) > 1
-        ),
-    ),
     "importance": FigureKind(
         "What mattered",
         "How much of the result hangs on each searched key, among the runs that were made. A thin "
@@ -178,13 +141,6 @@ FIGURES: dict[str, FigureKind] = {
         timeline.timeline_figure,
         timeline_table,
         lambda results: len(timeline.spans(results).runs) > 1,
-    ),
-    "repeats": FigureKind(
-        "Curves of the best, run again",
-        "How alike the runs of one configuration are: they differ in nothing but the seed.",
-        curves.repeats_figure,
-        repeats_table,
-        lambda results: bool(repeated(results)),
     ),
     "ledger": FigureKind(
         "Where the seconds went",

@@ -41,32 +41,6 @@ def test_the_envelope_is_what_any_run_had_reached_by_then(study, rmse) -> None:
             assert value == pytest.approx(factor * best(reached))
 
 
-def test_predictions_are_hollow_and_dashed_and_never_of_a_split_that_ran(study) -> None:
-    predicted, measured = outcomes.predicted_rows(study), outcomes.batch_rows(study)
-    assert len(predicted)
-    split = ["trial", "framework", "num_workers", "batch"]
-    assert not set(map(tuple, predicted[split].to_numpy())) & set(
-        map(tuple, measured[split].to_numpy())
-    )
-    figure = outcomes.batches_figure(study)
-    hollow = [
-        (line.get_gid(), x, y)
-        for axes in figure.axes
-        for line in axes.lines
-        if line.get_linestyle() == "--" and line.get_gid()
-        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    ]
-    drawn = {(row.trial, row.batch, row.outcome) for row in predicted.itertuples()}
-    assert set(hollow) <= drawn
-    assert hollow
-    assert "~ predicted, never run" in [one.get_text() for one in figure.legends[0].get_texts()]
-
-
-def test_without_seconds_nothing_is_predicted(rmse) -> None:
-    assert outcomes.predicted_rows(rmse).empty
-    assert outcomes.batch_rows(rmse)["outcome"].notna().all()
-
-
 def test_no_two_runs_of_a_lane_ran_at_once_and_an_interruption_is_left_out(study) -> None:
     found = spans(study)
     assert set(found.runs["trial"]) == set(study.trials["trial"])

@@ -19,7 +19,7 @@ import raybench
 from raybench.commands import report
 from raybench.report.export import write_plots
 from raybench.report.figures import parts
-from raybench.report.figures.curves import curves_figure, repeats_figure
+from raybench.report.figures.curves import curves_figure
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.figures.outcomes import pareto_figure
 from raybench.report.figures.timeline import ledger_figure
@@ -80,15 +80,6 @@ def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -
     assert "0016  torch 2x64 adam 0.0109\nsearch 1.67 s, new seeds 1.25 s (median of 3)" in words(
         figure
     )
-
-
-def test_repeats_show_the_search_run_and_its_confirm_runs(results: StudyResults) -> None:
-    figure = repeats_figure(results)
-    assert [axes.get_title("left")[:4] for axes in figure.axes] == ["0016", "0018", "0014"]
-    for axes in figure.axes:
-        trial = axes.get_title("left")[:4]
-        names = {line.get_gid() for line in axes.lines} & set(results.trials["trial"])
-        assert names == {trial, *(f"{trial}-confirm{repeat}" for repeat in range(3))}
 
 
 @pytest.mark.parametrize(
