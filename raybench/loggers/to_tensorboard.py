@@ -16,8 +16,6 @@ from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
-from tensorboardX.proto.api_pb2 import Status
-from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboardX.summary import hparams, text
 
@@ -79,7 +77,6 @@ class _TensorBoard(Sink):
             file.scalar(tag, value, 0, wall_s=wall_s)
         lines = "".join(f"- {key}: {_plain(value)}\n" for key, value in words.items())
         file.add(text("end", lines), wall_s=wall_s)
-        file.add(_session_end(is_well="failure" not in words), wall_s=wall_s)
         file.close()
 
     def cut_off(self, run: Run) -> None:
@@ -148,16 +145,6 @@ def folder_name(run: str) -> str:
     if safe == run and run != WINNERS:
         return run
     return f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
-
-
-def _session_end(*, is_well: bool) -> Summary:
-    """Return the end of a run in TensorBoard's table of configurations."""
-    end = hparams({}, {})[2]
-    data = end.value[0].metadata.plugin_data
-    content = HParamsPluginData.FromString(data.content)
-    content.session_end_info.status = Status.Value(f"STATUS_{'SUCCESS' if is_well else 'FAILURE'}")
-    data.content = content.SerializeToString()
-    return end
 
 
 def _plain(text: str) -> str:

@@ -72,19 +72,11 @@ def slices_table(results: Study) -> pd.DataFrame:
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
-    """Return when each phase ran, how many runs it had, and how many of them ran at once."""
-    runs = timeline.spans(results).runs
-    found = timeline.phases(runs)
-    most = []
-    for role in found["role"]:
-        own = runs[runs["role"] == role]
-        moments = pd.concat([own["begin"], own["end"]])
-        changes = pd.DataFrame({"at": moments, "change": [1] * len(own) + [-1] * len(own)})
-        in_use = changes.sort_values(["at", "change"])["change"].cumsum()
-        most.append(int(min(in_use.max(), own["lane"].nunique())))
-    found = found.assign(role=found["role"].replace({"trial": "search"}), most=most)
+    """Return when each phase ran, and how many runs it had."""
+    found = timeline.phases(timeline.spans(results).runs)
+    found = found.assign(role=found["role"].replace({"trial": "search"}))
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
-    return in_words(found, words | {"most": "most at once"})
+    return in_words(found, words)
 
 
 def ledger_table(results: Study) -> pd.DataFrame:

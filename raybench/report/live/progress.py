@@ -115,7 +115,6 @@ class EventLines:
             "running": len(state.training),
             "not_yet": len(state.runs) - len(state.training),
             "workers": None if state.num_training is None else f"{state.num_training}/{num_all}",
-            "busy": state.busy_share(at),
             "failed": sum(cause.count for cause in list(state.causes.values())) or None,
             "best": None if state.best is None else state.best.trial,
             "left_s": self._left(at),

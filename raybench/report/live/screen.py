@@ -111,13 +111,11 @@ def _best_words(state: LiveState) -> str:
     return f"{words}: trial {best.trial}  {state.label(best.spec)}"
 
 
-def _workers_words(state: LiveState, at: float) -> str:
+def _workers_words(state: LiveState) -> str:
     training, num_all = state.num_training, state.num_workers
     if training is None:
         return f"{counted(len(state.training), 'run')} training"
-    words = f"{training}{'' if num_all is None else f' of {num_all}'} training"
-    share = state.busy_share(at)
-    return words if share is None else f"{words}, {100 * share:.0f} % of the last minute"
+    return f"{training}{'' if num_all is None else f' of {num_all}'} training"
 
 
 MOST_LINES = 3
@@ -155,7 +153,7 @@ def study_screen(
             reached = f"reached by {state.num_reached} of {state.num_searched}"
             facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
     if not state.is_over:
-        facts.append(("workers", _workers_words(state, at), ""))
+        facts.append(("workers", _workers_words(state), ""))
     top += [_named(facts, width)] if facts else []
     causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
     failed = [f"{one.count} {one.failure} ({one.message})" for one in causes[:MOST_CAUSES]]
