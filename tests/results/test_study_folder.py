@@ -92,7 +92,7 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 
 
 def test_a_name_that_is_too_long_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"--out .*x\.\.\.x.*: is no usable folder .*too long"):
+    with pytest.raises(UserError, match=r"is no usable folder \(File name too long\)"):
         check_folder(tmp_path / ("x" * 300))
 
 

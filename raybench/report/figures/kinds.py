@@ -9,7 +9,7 @@ from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
 from raybench.report.tables import ledger_totals
 from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
-from raybench.results.ranking import ranked, repeated
+from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target
 
@@ -41,15 +41,9 @@ def race_table(results: Study) -> pd.DataFrame:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return seconds and worker-seconds of the configurations that reached the target, else values
-    of the metric."""
-    rows, metric = reached_target(results), results.metric
+    """Return seconds and worker-seconds of the configurations that reached the target."""
+    rows = reached_target(results)
     words = TRIAL | {"num_workers": "workers"}
-    if rows.empty:
-        rows = ranked(results.trials)
-        rows = rows.assign(best=drawn(metric, rows[metric.best_column]))
-        words |= {"best": f"best {metric.axis_words}"}
-        return in_words(rows, words | {"worker_seconds": "worker-seconds of training"})
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
     words |= {"time_to_target_s": "expected seconds", "low_s": "from [s]"}
     words |= {"high_s": "to [s] (90 %)", "worker_seconds_to_target": "worker-seconds"}
@@ -108,7 +102,7 @@ FIGURES: dict[str, FigureKind] = {
         "Down is faster, left is cheaper; what lies up and right of the steps is beaten in both.",
         outcomes.pareto_figure,
         pareto_table,
-        lambda results: len(outcomes.metric_points(results)) > 0,
+        lambda results: not reached_target(results).empty,
     ),
     "importance": FigureKind(
         "What mattered",

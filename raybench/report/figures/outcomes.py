@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
-from raybench.results.analyses import importance_of, not_dominated, pareto_front
-from raybench.results.ranking import configurations, confirmed, ranked
+from raybench.results.analyses import importance_of, pareto_front
+from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.verdict import judge, reached_target
 from raybench.spec.text import clean, counted, shorten
@@ -209,7 +209,9 @@ def slices_figure(results: Study) -> Figure:
     shown = keys[:MOST_KEYS]
     figure, grid = parts.panels(len(shown), 1.9, 0.3, columns=2, sharey=True)
     near = plateau(results, found)
-    rows = _some(found, near, max(MOST_SLICED // len(shown), 60))
+    best = found.known.head(1)
+    rows = parts.some(found.rows, max(MOST_SLICED // len(shown), 60))
+    rows = pd.concat([best, rows]).drop_duplicates("trial")
     for axes, key in zip(grid, shown, strict=False):
         _panel(axes, results, found, key, rows, near)
         parts.head(axes, parts.wrapped(key, 36), parts.TEXT)
@@ -222,16 +224,6 @@ def slices_figure(results: Study) -> Figure:
         legend.append(parts.note(f"the first {len(shown)} of {len(keys)} keys"))
     parts.legend_below(figure, legend)
     return figure
-
-
-def _some(found: Outcome, near: set[str], most: int) -> pd.DataFrame:
-    """Return what is drawn of very many: a third of it from the plateau, always the best."""
-    if len(found.rows) <= most:
-        return found.rows
-    known, is_near = found.known, found.known["trial"].isin(near)
-    kept = ((known[is_near], 3), (known[~is_near], 2), (found.missed, 6))
-    drawn = [parts.some(one, most // share) for one, share in kept]
-    return pd.concat([known.head(1), *drawn]).drop_duplicates("trial")
 
 
 def plateaus(results: Study) -> pd.DataFrame:
@@ -352,12 +344,9 @@ def pareto_figure(results: Study) -> Figure:
     """What speed costs: expected seconds to the target against worker-seconds to the target.
 
     Each worker count is one diagonal; the words at its end say how many of its search runs
-    reached the target. If no run did, or none is asked for: the best value of the metric against
-    worker-seconds of training.
+    reached the target.
     """
     points = reached_target(results)
-    if points.empty:
-        return _metric_figure(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
     figure, axes = parts.new_figure(4.0)
     axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
@@ -382,40 +371,6 @@ def pareto_figure(results: Study) -> Figure:
     again = f"confirmed (expected, {_up_to(points['runs'][points['is_confirmed']])} runs)"
     bands = [Patch(label="90 % interval", **style)] if len(known) else []
     _explain(figure, points, once, again, bands)
-    return figure
-
-
-def metric_points(results: Study) -> pd.DataFrame:
-    """Return the ranked runs with x, the worker-seconds of training, and y, their best value."""
-    metric, proof = results.metric, confirmed(results).set_index("trial")
-    runs = ranked(results.trials)
-    runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
-    is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
-    medians = runs["trial"].map(proof[f"median_{metric.name}"])
-    y = drawn(metric, medians.where(is_confirmed, runs[metric.best_column]))
-    runs = runs.assign(x=runs["worker_seconds"], y=y, is_confirmed=is_confirmed)
-    # No median where most confirming runs have failed.
-    known: pd.DataFrame = runs[np.isfinite(runs["y"])]
-    return known
-
-
-def _metric_figure(results: Study) -> Figure:
-    metric, runs = results.metric, metric_points(results)
-    figure, axes = parts.new_figure(3.7)
-    axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
-    axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
-    losses = np.column_stack([runs["x"], -metric.sign * runs["y"]])
-    front = runs[not_dominated(losses)].sort_values("x")
-    shown = _points(axes, runs, set(front["trial"]))
-    metric_axis(axes, results, runs["y"] / (100 if metric.is_share else 1))
-    parts.log_axis(axes, "x", runs["x"].min(), runs["x"].max())
-    _front(axes, front, worst=axes.get_ylim()[metric.direction == "min"])
-    if results.is_timed:
-        words = f"no run reached the target: best {metric.words} of each"
-        parts.head(axes, parts.plain(words), parts.TEXT)
-    once = "search (one run)" + parts.of_all(shown, len(runs), "runs")
-    again = f"confirmed (median of {_up_to(confirmed(results)['new_runs'])})"
-    _explain(figure, runs, once, again)
     return figure
 
 

@@ -124,10 +124,8 @@ ROLE_COLOURS = {
     "scaling": "#0072B2",
     "pair": "#0072B2",
 }
-MOST_BARS, MOST_DOTS = 250, 250
-"""Runs up to which each is a bar of its own; dots of the upper panel."""
-MOST_MERGED = 350
-"""Bars of more runs; those that follow each other are one where they are narrower than this."""
+MOST_BARS, MOST_DOTS = 350, 250
+"""Bars of runs; dots of the upper panel."""
 MOST_LANES = 24
 UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
@@ -195,8 +193,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
 
 def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     runs = found.runs[found.runs["lane"] < MOST_LANES]
-    is_many = len(runs) > MOST_BARS
-    bars = _merged(runs, found) if is_many else runs.assign(number=1)
+    bars = parts.some(runs, MOST_BARS)
     keys: list[Artist] = []
     for role, own in bars.groupby("role", sort=False):
         colour = ROLE_COLOURS[str(role)]
@@ -205,9 +202,10 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
         for row in parts.tuples(own):
             corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
             style: dict[str, Any] = hollow if row.state == "stopped" else filled
-            gid = None if is_many else str(row.trial)
+            gid = str(row.trial)
             axes.add_patch(Rectangle(corner, width, 0.72, gid=gid, linewidth=0.7, **style))
-        keys.append(Patch(color=colour, label=f"{ROLES[str(role)]} ({own['number'].sum():,})"))
+        number = int((runs["role"] == role).sum())
+        keys.append(Patch(color=colour, label=f"{ROLES[str(role)]} ({number:,})"))
     if stopped := (runs["state"] == "stopped").sum():
         words = f"hollow: stopped early ({stopped:,})"
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
@@ -217,19 +215,9 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
         style = {"linestyle": "none", "marker": "x", "markersize": 6, "markeredgewidth": 1.6}
         axes.plot(some["end"] / scale, some["lane"], color=parts.INK, zorder=4, **style)
         keys.append(parts.key(f"failed ({len(failed):,})", **style))
-    if is_many:
-        keys.append(parts.note("short runs are drawn together"))
+    if len(bars) < len(runs):
+        keys.append(parts.note(f"{len(bars)} of {len(runs):,} bars drawn"))
     return keys
-
-
-def _merged(runs: pd.DataFrame, found: Spans) -> pd.DataFrame:
-    """Return a bar for the runs of a lane that began within the least width that can be seen."""
-    least = found.total_s * min(len(found.lanes), MOST_LANES) / MOST_MERGED
-    begun = runs.assign(number=runs["begin"] // least, is_stopped=runs["state"] == "stopped")
-    ends = {"begin": ("begin", "min"), "end": ("end", "max"), "stopped": ("is_stopped", "all")}
-    bars = begun.groupby(["lane", "role", "number"]).agg(size=("trial", "size"), **ends)
-    bars = bars.reset_index().assign(number=bars["size"].to_numpy())
-    return bars.assign(state=bars["stopped"].map({True: "stopped", False: "complete"}))
 
 
 def _bands(both: Sequence[Axes], found: Spans, scale: float) -> None:
