@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
-from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams, text
 
 from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of
@@ -25,10 +25,10 @@ from raybench.stats.clock import unix_seconds
 
 FOLDER = "tensorboard"
 AXES = {
-    "by_train_ms": (1000.0, "train_s", "over milliseconds of training: 5k is 5 seconds"),
-    "by_samples": (1.0, "samples", "over training samples"),
+    "by_train_ms": (1000.0, "train_s"),
+    "by_samples": (1.0, "samples"),
 }
-"""Beginnings of tags: what of a point is the step, times what, and that in words."""
+"""Beginnings of tags: what of a point is the step, and times what."""
 NOT_DRAWN = ("train_s", "samples")
 """What is an axis is no curve."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
@@ -64,10 +64,10 @@ class _TensorBoard(Sink):
         file = self._files[run.name]
         for values in points:
             wall_s = run.began + values.get("train_s", 0.0)
-            for axis, (factor, of, words) in AXES.items():
+            for axis, (factor, of) in AXES.items():
                 for name in values.keys() - NOT_DRAWN if of in values else ():
                     step = round(factor * values[of])
-                    file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s, words=words)
+                    file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s)
 
     def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
         file = self._files.pop(run.name)
@@ -115,7 +115,6 @@ class _Events:
             old.unlink()
         self._writer = EventsWriter(str(folder.absolute() / "events"))
         self.flush, self.close = self._writer.flush, self._writer.close
-        self._described: set[str] = set()
         # A TensorBoard that has read the earlier file forgets what it held.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(event_pb2.Event(step=0, wall_time=0.0, session_log=start))
@@ -125,14 +124,9 @@ class _Events:
         event = event_pb2.Event(step=step, wall_time=wall_s, summary=summary)
         self._writer.write_event(event)
 
-    def scalar(self, tag: str, value: float, step: int, *, wall_s: float, words: str = "") -> None:
-        """Write a number; `words` stand beside the tag, and are written with its first one."""
-        metadata = None
-        if tag not in self._described:
-            self._described.add(tag)
-            plugin = SummaryMetadata.PluginData(plugin_name="scalars")
-            metadata = SummaryMetadata(summary_description=words, plugin_data=plugin)
-        one = Summary.Value(tag=tag, simple_value=value, metadata=metadata)
+    def scalar(self, tag: str, value: float, step: int, *, wall_s: float) -> None:
+        """Write a number."""
+        one = Summary.Value(tag=tag, simple_value=value)
         self.add(Summary(value=[one]), step, wall_s=wall_s)
 
 

@@ -342,9 +342,8 @@ class TrainingScreen(_Shown):
         if left_s is not None:
             parts.append(f"at most {screen.about(left_s)} left")
         words = "best " + ", ".join(parts)
-        room, is_ascii = min(CURVE, console.width - len(words) - 2), console.options.ascii_only
-        others = [] if target is None else [target]
-        curve = screen.sparkline(values, room, others=others, is_ascii=is_ascii)
+        room = 0 if console.options.ascii_only else min(CURVE, console.width - len(words) - 2)
+        curve = screen.sparkline(values, room, others=[] if target is None else [target])
         return f"{curve}  {words}" if curve else words
 
 
