@@ -1,7 +1,6 @@
 """The study over its wall-clock: the best so far, what ran beside what, when which phase; and where
 the seconds of its runs went."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,8 +132,8 @@ UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"
 def timeline_figure(results: Study) -> Figure:
     """Best so far above, and below a row for each worker group with its runs as bars.
 
-    A filled bar went on to its end, a hollow one was stopped early, a cross failed. Words between
-    the panels say which phase ran when. Interruptions of the study are left out and marked.
+    A filled bar went on to its end, a hollow one was stopped early, a cross failed. Interruptions
+    of the study are left out and marked.
     """
     found = spans(results)
     heights = [1.7, 0.22 * max(min(len(found.lanes), MOST_LANES), 3) + 0.2]
@@ -144,7 +143,6 @@ def timeline_figure(results: Study) -> Figure:
     above, below = both
     scale, unit = _unit(found.total_s)
     keys = [*_bars(below, found, scale), *_best(figure, above, results, found, scale)]
-    _bands(both, found, scale)
     _lanes(below, found)
     for at, seconds in found.pauses.items():
         for axes in both:
@@ -218,20 +216,6 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     if len(bars) < len(runs):
         keys.append(parts.note(f"{len(bars)} of {len(runs):,} bars drawn"))
     return keys
-
-
-def _bands(both: Sequence[Axes], found: Spans, scale: float) -> None:
-    """Shade every other phase, until the next one begins, and name those that are wide enough."""
-    table = phases(found.runs)
-    table["end"] = np.minimum(table["end"], table["begin"].shift(-1, fill_value=np.inf))
-    for number, row in enumerate(parts.tuples(table)):
-        begin, end = row.begin / scale, row.end / scale
-        for axes in both if number % 2 else ():
-            axes.axvspan(begin, end, color=parts.GRID, zorder=0, linewidth=0)
-        words = "search" if row.role == "trial" else str(row.role)
-        if (row.end - row.begin) / found.total_s > 0.012 * (len(words) + 2):
-            place: dict[str, Any] = {"transform": both[1].get_xaxis_transform(), "ha": "center"}
-            parts.write(both[1], (begin + end) / 2, 1.02, words, va="bottom", **place)
 
 
 def _lanes(axes: Axes, found: Spans) -> None:

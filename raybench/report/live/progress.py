@@ -287,7 +287,6 @@ class TrainingScreen(_Shown):
         self._metric = spec.objective.judged_by
         self._run = LiveRun("", asked_s=clock(), metric=self._metric)
         self._rows: list[str] = []
-        self._waits = ""
         self._view = screen.view_for(console, self._draw)
 
     def __enter__(self) -> Self:
@@ -304,10 +303,6 @@ class TrainingScreen(_Shown):
             say(self._console, line)
         if self._view is not None:
             self._view.changed()
-
-    def waiting(self, what: Mapping[str, str]) -> None:
-        """Show what the run waits for; nothing where it has its workers."""
-        self._waits = "".join(what.values())
 
     def left_s(self) -> float | None:
         """Return the seconds until the run ends by itself, if nothing ends it before.
@@ -333,8 +328,7 @@ class TrainingScreen(_Shown):
         run, target = self._run, self._spec.objective.target
         values = list(run.values)  # others come while it is drawn
         if run.evaluation is None:
-            doing = f"waits for {self._waits}" if self._waits else screen.STARTING
-            return f"{doing}, {self._clock() - run.asked_s:.0f} s"
+            return f"{screen.STARTING}, {self._clock() - run.asked_s:.0f} s"
         parts = [screen.metric_words(self._metric, self._metric.best(values))]
         if target is not None:
             parts.append(f"target {target_words(self._metric, target)}")
