@@ -83,11 +83,7 @@ def _of_runs(results: Study, amount: Amount) -> list[Printed]:
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
     cells = tables.of_runs(best, results, is_brief=amount.is_brief)
-    found = [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
-    if not amount.is_brief:
-        each = ranked(trials).groupby("framework", sort=False).head(1)
-        found.append((tables.of_runs(each, results), "Best of each framework, one run each", ""))
-    return found
+    return [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
 
 
 def _predicted(results: Study) -> list[Printed]:

@@ -179,17 +179,6 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     return pd.Series(codes + scatter, index=rows.index), names
 
 
-def is_log(results: Study, key: str, values: "pd.Series[float]") -> bool:
-    """Return whether a key was searched by its log, or where the file does not say, spans much."""
-    space: Any = results.study["study"].get("space", {}).get(key)
-    every_range = space if isinstance(space, list) else [space]
-    ranges = [one for one in every_range if isinstance(one, dict) and "low" in one]
-    is_wide = values.max() >= WIDE * values.min()
-    if ranges:
-        is_wide = any(one.get("log") or one.get("log2") for one in ranges)
-    return bool(values.min() > 0 and is_wide)
-
-
 MOST_KEYS, MOST_SLICED = 8, 500
 """Panels, and points in all of them together."""
 STRIP = 0.13
@@ -213,7 +202,7 @@ def slices_figure(results: Study) -> Figure:
     rows = parts.some(found.rows, max(MOST_SLICED // len(shown), 60))
     rows = pd.concat([best, rows]).drop_duplicates("trial")
     for axes, key in zip(grid, shown, strict=False):
-        _panel(axes, results, found, key, rows, near)
+        _panel(axes, found, key, rows, near)
         parts.head(axes, parts.wrapped(key, 36), parts.TEXT)
     outcome_axis(grid[0], results, found)
     if found.is_seconds and len(found.missed):
@@ -242,15 +231,13 @@ def plateaus(results: Study) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["key", "best", "from", "to"])
 
 
-def _panel(
-    axes: Axes, results: Study, found: Outcome, key: str, rows: pd.DataFrame, near: set[str]
-) -> None:
+def _panel(axes: Axes, found: Outcome, key: str, rows: pd.DataFrame, near: set[str]) -> None:
     places, names = values_of(key, found.rows)
     good = places[found.rows["trial"].isin(near)].dropna()
     if names:
         _names_axis(axes, names, good)
     else:
-        _numbers_axis(axes, places.dropna(), good, is_log=is_log(results, key, places))
+        _numbers_axis(axes, places.dropna(), good)
     for row in parts.tuples(rows[rows["outcome"].notna()]):
         style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
         style |= {"marker": SHAPES.get(row.framework, "^"), "markeredgecolor": parts.PAPER}
@@ -279,10 +266,9 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
         axes.axvspan(place - 0.5, place + 0.5, zorder=0, **SHADE)
 
 
-def _numbers_axis(
-    axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]", *, is_log: bool
-) -> None:
+def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]") -> None:
     low, high = values.min(), values.max()
+    is_log = low > 0 and high >= WIDE * low
     if is_log:
         axes.set_xscale("log")
     ends = axes.xaxis.get_transform()

@@ -83,9 +83,6 @@ PHASES = {
     "train": "training",
 }
 """Phases whose name on the screen is another."""
-FOLLOWS = {"race": "the winners' runs alone"}
-FOLLOWS |= dict.fromkeys(("search", "placement_check"), "the race and the winners' runs alone")
-"""What the time after a phase is for."""
 
 
 def result_words(record: RunRecord) -> str:
@@ -184,9 +181,6 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
         bar = Table.grid()
         bar.add_row(ProgressBar(**done, **styles, width=min(width, BAR)))  # type: ignore[arg-type]
         lines.append(bar)
-    if state.phase in FOLLOWS and state.after_s > 0 and not state.is_over:
-        follows = f"about {about(state.after_s)} of it for {FOLLOWS[state.phase]}"
-        lines.append(_text(follows, width, "dim"))
     return lines
 
 

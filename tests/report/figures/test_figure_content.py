@@ -89,13 +89,10 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
     assert table.loc["learning_rate", "best"] == found.known.iloc[0]["learning_rate"]
 
 
-def test_an_axis_is_a_log_where_the_search_was(study) -> None:
+def test_an_axis_is_a_log_where_values_span_much(study) -> None:
     rows = study.configurations.set_index("trial")
     panels = {axes.get_title("left"): axes for axes in outcomes.slices_figure(study).axes}
     assert panels["learning_rate"].get_xscale() == "log"
-    assert panels["weight_decay"].get_xscale() == "linear", (
-        "searched as it is, though it spans much"
-    )
     ticks = [label.get_text() for label in panels["num_workers"].get_xticklabels()]
     assert ticks == ["1", "2", "4"]
     for key in ("learning_rate", "num_workers"):
