@@ -196,7 +196,7 @@ ENDLESS = [  # what could start, and never come to an end
     given("GPU", "--gpus-per-worker", "1"),
     given("99999", "--address", "127.0.0.1:99999"),
     given("space.yaml", "--out", "space.yaml/below"),
-    given("300 letters", "--out", "x" * 300),
+    given("too long", "--out", "x" * 300),
     given("hold", "--set", "epochs=1", "--set", "objective.hold=2", "--set", EPOCHWISE),
     by_user("labels out of range", data("split(8, label=2)"), "label 2 at sample 0"),
     by_user("one class", data("split(8, label=1)"), "of one class, 1; there is nothing to tell"),

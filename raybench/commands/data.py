@@ -1,7 +1,6 @@
 """`raybench data`: list the decoded datasets that are kept on this machine, and remove some."""
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +18,10 @@ from raybench.data.store.entries import (
     store_folder,
 )
 from raybench.report.console import make_console, print_table, say
-from raybench.spec.errors import Ended, UserError
+from raybench.report.live.screen import about
+from raybench.spec.errors import Ended, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
-from raybench.spec.text import UNITS, seconds_of
+from raybench.spec.text import seconds_of
 from raybench.stats.clock import unix_seconds
 
 ALL = "all"
@@ -67,7 +67,7 @@ def _list(unused_for: float | None) -> Ended:
             "key": entry.key,
             "samples": f"{entry.about['samples']:,}",
             "size": size_in_words(entry.about["bytes"]),
-            "last used": f"{_age_in_words(unix_seconds() - entry.last_used)} ago",
+            "last used": f"{about(unix_seconds() - entry.last_used)} ago",
             "made from": entry.about["path"],
             "with": _options(entry.about["options"]),
         }
@@ -127,8 +127,7 @@ def _entries(unused_for: float | None) -> list[Entry]:
 
 
 def _unknown(key: str, known: Sequence[str], unused_for: float | None) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "`raybench data` lists them."
+    hint = did_you_mean(key, known, "`raybench data` lists them.")
     unused = " among those unused for so long" if unused_for is not None else ""
     return f"--remove {key}: no such dataset is kept here{unused}; {hint}"
 
@@ -138,10 +137,3 @@ def _age(text: str) -> float:
     if seconds is None:
         raise argparse.ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
     return seconds
-
-
-def _age_in_words(seconds: float) -> str:
-    for unit in ("w", "d", "h", "min"):
-        if seconds >= 2 * UNITS[unit]:
-            return f"{seconds / UNITS[unit]:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -83,7 +83,7 @@ def report(
     place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False, png: bool = False
 ) -> Ended:
     """Write the derived files anew from the records, with `png` the figures as pictures too, and
-    print the last screen: one of SCREEN lines, or with `verbose` all tables. Then bring to other
+    print the last screen, or with `verbose` all tables. Then bring to other
     `tools` what they lack of the study.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the

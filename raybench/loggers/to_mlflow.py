@@ -23,7 +23,6 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 """That a server takes at once."""
 LONGEST = 5000
 """Characters of a tag's value; a server takes a few more."""
-NOTE = "mlflow.note.content"
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 """How long a server is waited for, seconds and tries, unless the user says otherwise."""
 
@@ -91,8 +90,7 @@ class _MLflow(Sink):
             figures = {f"{title}.{name}": value for name, value in winner.figures.items()}
             self._log(number, _metrics(figures, round(1000 * now_s), 0))
             configs[title] = f"trial {winner.trial}: {winner.config} ({winner.proof})"
-        note = "\n".join(f"- {title}: {config}" for title, config in configs.items())
-        self._tags(number, configs | {NOTE: note})
+        self._tags(number, configs)
         self._client.set_terminated(number, "FINISHED")
         return number
 

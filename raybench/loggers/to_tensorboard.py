@@ -16,9 +16,7 @@ from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
-from tensorboardX.proto.api_pb2 import Status
-from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
-from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams, text
 
 from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of
@@ -27,10 +25,10 @@ from raybench.stats.clock import unix_seconds
 
 FOLDER = "tensorboard"
 AXES = {
-    "by_train_ms": (1000.0, "train_s", "over milliseconds of training: 5k is 5 seconds"),
-    "by_samples": (1.0, "samples", "over training samples"),
+    "by_train_ms": (1000.0, "train_s"),
+    "by_samples": (1.0, "samples"),
 }
-"""Beginnings of tags: what of a point is the step, times what, and that in words."""
+"""Beginnings of tags: what of a point is the step, and times what."""
 NOT_DRAWN = ("train_s", "samples")
 """What is an axis is no curve."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
@@ -66,10 +64,10 @@ class _TensorBoard(Sink):
         file = self._files[run.name]
         for values in points:
             wall_s = run.began + values.get("train_s", 0.0)
-            for axis, (factor, of, words) in AXES.items():
+            for axis, (factor, of) in AXES.items():
                 for name in values.keys() - NOT_DRAWN if of in values else ():
                     step = round(factor * values[of])
-                    file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s, words=words)
+                    file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s)
 
     def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
         file = self._files.pop(run.name)
@@ -79,7 +77,6 @@ class _TensorBoard(Sink):
             file.scalar(tag, value, 0, wall_s=wall_s)
         lines = "".join(f"- {key}: {_plain(value)}\n" for key, value in words.items())
         file.add(text("end", lines), wall_s=wall_s)
-        file.add(_session_end(is_well="failure" not in words), wall_s=wall_s)
         file.close()
 
     def cut_off(self, run: Run) -> None:
@@ -118,7 +115,6 @@ class _Events:
             old.unlink()
         self._writer = EventsWriter(str(folder.absolute() / "events"))
         self.flush, self.close = self._writer.flush, self._writer.close
-        self._described: set[str] = set()
         # A TensorBoard that has read the earlier file forgets what it held.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(event_pb2.Event(step=0, wall_time=0.0, session_log=start))
@@ -128,14 +124,9 @@ class _Events:
         event = event_pb2.Event(step=step, wall_time=wall_s, summary=summary)
         self._writer.write_event(event)
 
-    def scalar(self, tag: str, value: float, step: int, *, wall_s: float, words: str = "") -> None:
-        """Write a number; `words` stand beside the tag, and are written with its first one."""
-        metadata = None
-        if tag not in self._described:
-            self._described.add(tag)
-            plugin = SummaryMetadata.PluginData(plugin_name="scalars")
-            metadata = SummaryMetadata(summary_description=words, plugin_data=plugin)
-        one = Summary.Value(tag=tag, simple_value=value, metadata=metadata)
+    def scalar(self, tag: str, value: float, step: int, *, wall_s: float) -> None:
+        """Write a number."""
+        one = Summary.Value(tag=tag, simple_value=value)
         self.add(Summary(value=[one]), step, wall_s=wall_s)
 
 
@@ -148,16 +139,6 @@ def folder_name(run: str) -> str:
     if safe == run and run != WINNERS:
         return run
     return f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
-
-
-def _session_end(*, is_well: bool) -> Summary:
-    """Return the end of a run in TensorBoard's table of configurations."""
-    end = hparams({}, {})[2]
-    data = end.value[0].metadata.plugin_data
-    content = HParamsPluginData.FromString(data.content)
-    content.session_end_info.status = Status.Value(f"STATUS_{'SUCCESS' if is_well else 'FAILURE'}")
-    data.content = content.SerializeToString()
-    return end
 
 
 def _plain(text: str) -> str:

@@ -3,12 +3,11 @@
 Its schema is `Document`, which docs/answer.schema.json is made from.
 """
 
-import math
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_jsonable_python
 
 from raybench.report.answer import said
 from raybench.report.how_sure import next_steps
@@ -153,14 +152,8 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
 
 def _plain(value: Any) -> Any:
     """Return what JSON holds: numpy's numbers as Python's, NaN and infinity as None."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, str) or value is None:
-        return value
-    if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, bool | int) else str(value)
+
+    def other(one: Any) -> Any:
+        return one.tolist() if isinstance(one, np.generic | np.ndarray) else str(one)
+
+    return to_jsonable_python(value, inf_nan_mode="null", fallback=other)

@@ -197,12 +197,6 @@ def scaling_answer(cells: pd.DataFrame) -> list[str]:
     return [_brings(row) for name in SCALINGS for row in best if row["scaling"] == name]
 
 
-def gains(results: Study) -> list[tuple[str, str]]:
-    """Return every series and the same of it, the greatest speed-up first."""
-    best = _known(scaling_cells(results)).drop_duplicates(["series", "scaling"])
-    return [(clean(row["series"]), _brings(row)) for row in best.to_dict("records")]
-
-
 def _known(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells with a speed-up over one worker, the best first."""
     known = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]

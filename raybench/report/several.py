@@ -9,12 +9,14 @@ import pandas as pd
 
 from raybench.report.answer import said, table_html
 from raybench.report.study import StudyResults, load
-from raybench.results.place import LONGEST_NAME, is_url, local_path, unlike
+from raybench.results.place import is_url, local_path, unlike
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.verdict import TIED
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, shorten
 
+LONGEST_NAME = 255
+"""Letters that file systems take."""
 MOST_NAMED = 3
 """Studies below a folder that a sentence names."""
 

@@ -1,15 +1,11 @@
 """The last screen of a study: what ran, the answer, what to do next."""
 
-import bisect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from raybench.report import tables
 from raybench.report.answer import said
@@ -54,7 +50,7 @@ class Amount:
     """Whether what is no part of the answer is left out."""
 
 
-WHOLE = Amount(runs=10, raced=12, is_brief=False)
+BRIEF, WHOLE = Amount(runs=4, raced=5), Amount(runs=10, raced=12, is_brief=False)
 
 
 def show_tables(console: Console, results: Study, amount: Amount) -> None:
@@ -87,11 +83,7 @@ def _of_runs(results: Study, amount: Amount) -> list[Printed]:
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
     cells = tables.of_runs(best, results, is_brief=amount.is_brief)
-    found = [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
-    if not amount.is_brief:
-        each = ranked(trials).groupby("framework", sort=False).head(1)
-        found.append((tables.of_runs(each, results), "Best of each framework, one run each", ""))
-    return found
+    return [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
 
 
 def _predicted(results: Study) -> list[Printed]:
@@ -156,12 +148,6 @@ def _show_failures(console: Console, broken: pd.DataFrame) -> None:
         console.print()
 
 
-SCREEN = 40
-"""Lines of the default screen, as far as what must be said leaves that to be chosen."""
-ROWS = [Amount(runs, runs + more) for runs in range(2, 11) for more in (0, 1)]
-"""Rows of the default screen's tables, fewest first: the most that fit are printed."""
-
-
 def show(
     console: Console, results: Study, *, plots: Sequence[Path] = (), verbose: bool = False
 ) -> None:
@@ -178,31 +164,11 @@ def show(
         for line in (*found.lines, *found.mind):
             say_wrapped(console, line)
     else:
-        show_tables(console, results, WHOLE if verbose else _amount(console, results))
+        show_tables(console, results, WHOLE if verbose else BRIEF)
         _show_answer(console, results, verbose=verbose)
     if plots and (verbose or not (results.folder / PAGE_FILE).is_file()):
         say(console, f"plots: {', '.join(map(str, plots))}")
     say(console, f"results: {shown(results.place, results.folder)}")
-
-
-def _amount(console: Console, results: Study) -> Amount:
-    """Return the most that leaves the screen SCREEN lines, or the least there is."""
-    with console.capture() as answer:
-        _show_answer(console, results, verbose=False)
-    room = SCREEN - 1 - _num_lines(answer.get(), console.width)
-
-    def is_too_long(amount: Amount) -> bool:
-        with console.capture() as printed:
-            show_tables(console, results, amount)
-        return _num_lines(printed.get(), console.width) > room
-
-    return ROWS[max(bisect.bisect_left(ROWS, True, key=is_too_long) - 1, 0)]
-
-
-def _num_lines(text: str, width: int) -> int:
-    """Return the lines that a terminal shows: one that is longer than it takes several."""
-    plain = Text.from_ansi(text).plain.splitlines()
-    return sum(max(1, math.ceil(cell_len(line) / width)) for line in plain)
 
 
 def _show_answer(console: Console, results: Study, *, verbose: bool) -> None:

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import difflib
 import io
 import json
 import re
@@ -26,7 +25,7 @@ from raybench.results.study import Study
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
@@ -310,8 +309,7 @@ class StudyPlots:
             raise AttributeError(name)  # what notebooks and copy ask of any object
         kinds = self._kinds
         if name not in kinds:
-            close = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(kinds)}."
+            hint = did_you_mean(name, kinds)
             raise NoFigureError(f"study.plot: has no figure '{clean(name)}'; {hint}")
         return lambda: self._drawn(name, kinds[name])
 

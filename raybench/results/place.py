@@ -50,8 +50,6 @@ def shipped_space(name: str) -> Path | None:
     return None
 
 
-LONGEST_NAME = 255
-"""Bytes of a file's name that common file systems take; some are shorter, none is much longer."""
 JOB_FOLDER = "runtime_resources"
 """Ray unpacks what a job brings (its working directory, its packages) below a folder of this name
 on a node's disk, and deletes it when no job uses it any more."""
@@ -59,19 +57,12 @@ on a node's disk, and deletes it when no job uses it any more."""
 
 def check_folder(wanted: Path) -> None:
     """Raise UserError if results cannot be written to a folder; creates nothing."""
-    for part in wanted.parts:
-        if len(os.fsencode(part)) > LONGEST_NAME - len(".partial"):
-            raise UserError(
-                f"--out: the name {part[:20]}... has {len(part)} letters, more than a file system "
-                "takes; name a shorter one."
-            )
     try:
         there = next(folder for folder in (wanted, *wanted.absolute().parents) if folder.exists())
     except OSError as error:
-        raise UserError(f"--out: is no usable folder ({error.strerror}).") from None
+        wrong = f"--out {shorten(str(wanted), 60)}: is no usable folder ({error.strerror})"
+        raise UserError(f"{wrong}; name another.") from None
     if not there.is_dir():
-        if there == wanted:
-            raise UserError(f"--out {wanted}: is a file; name a folder.")
         raise UserError(f"--out {wanted}: cannot be written ({there} is a file); name another.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"--out {wanted}: cannot be written (no permission in {there}).")

@@ -89,9 +89,6 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():  # what somebody else has frozen stays so
-                gc.freeze()  # all of them are old at once, without being looked at
-                gc.unfreeze()
             gc.enable()
 
 

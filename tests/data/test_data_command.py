@@ -43,7 +43,7 @@ def test_what_is_kept_is_listed_last_used_first(capsys, keys, own_store, tmp_pat
     lines = [line for line in said.out.splitlines() if line.startswith("toy-")]
     assert code == cli.DONE
     assert [line.split()[0] for line in lines] == [keys[1], keys[0]]
-    for part in ("1,234", "10.0 kB", "6 w ago", str(tmp_path), "image_size: 8"):
+    for part in ("1,234", "10.0 kB", "40.0 days ago", str(tmp_path), "image_size: 8"):
         assert part in lines[1]
     assert f"20.0 kB in {own_store}, whose disk has" in said.out
     assert keys[1] not in run(capsys, "--unused-for", "30d")[1].out

@@ -9,7 +9,6 @@ from test_screens import RMSE, RMSE_BUDGET, RMSE_LINES
 
 from raybench.report.answer import said
 from raybench.report.figures.curves import curves_figure
-from raybench.report.figures.outcomes import pareto_figure
 from raybench.report.figures.parts import metric_axis, new_figure
 from raybench.report.live.progress import Progress
 from raybench.report.live.screen import study_screen
@@ -78,13 +77,6 @@ def test_curves_fall_to_the_target_and_the_marker_is_at_the_least(budget, tmp_pa
     (target,) = [line for line in axes.lines if line.get_gid() == "target"]
     assert target.get_ydata()[0] == 0.5
     assert [text.get_text() for text in axes.texts] == ["target\n0.5"]
-
-
-def test_the_front_of_a_metric_that_falls_goes_down_with_the_cost(budget):
-    axes = pareto_figure(budget).axes[0]
-    assert axes.get_ylabel() == "best validation RMSE"
-    (front,) = [line for line in axes.lines if line.get_gid() == "front"]
-    assert list(front.get_ydata()) == [0.61]
 
 
 def test_the_live_screen_shows_the_metric():

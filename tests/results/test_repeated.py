@@ -118,7 +118,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     text = shown(results)
     assert "1.33*" in text
     assert ", interpolated; " in said(results).lines[0]
-    assert text.count("* interpolated: where the line between two evaluations crosses") == 4
+    assert text.count("* interpolated: where the line between two evaluations crosses") == 3
 
 
 def test_candidates_of_a_race_by_value_stand_by_their_mean(tmp_path):

@@ -1,4 +1,4 @@
-"""Learning curves: of the search, of the best with new seeds, and what those new seeds came to."""
+"""Learning curves of the search, and what the best came to with new seeds."""
 
 import math
 from typing import Any
@@ -151,38 +151,6 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
     x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
     style: dict[str, Any] = {"color": colour, "markeredgecolor": parts.PAPER}
     axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
-
-
-REPEATS = {"trial": "--", "race": ":", "confirm": "-"}
-"""Lines of runs, by what they are for."""
-PANEL = 2.3
-"""Inches of a panel's height; they stand one below the other."""
-
-
-def repeats_figure(results: Study) -> Figure:
-    """Curves of the best NUMBER configurations: the search's run, the race's, those alone."""
-    best, metric = list(configurations(results)["trial"].head(NUMBER)), results.metric
-    figure, panels = parts.panels(len(best), PANEL, 0.4, sharey=True, sharex=True)
-    trials = results.trials.set_index("trial")
-    curves = dict(iter(results.curves.groupby("trial")))
-    for axes, trial in zip(panels, best, strict=True):
-        metric_axis(axes, results)
-        again = trials["role"].isin(("race", "confirm")) & (trials["source"] == trial)
-        for name in [trial, *trials.index[again]]:
-            run, curve = trials.loc[name], curves.get(name, results.curves.head(0))
-            style, colour = "--", parts.INK
-            if name != trial:
-                style, colour = REPEATS[run["role"]], parts.colour_of(run["framework"])
-            x, y = curve_xy(metric, curve)
-            axes.plot(x, y, color=colour, linestyle=style, linewidth=1.3, gid=str(name))
-            mark(axes, metric, curve, run, colour)
-        parts.head(axes, told(results, trial))
-    panels[-1].set_xlabel("seconds of training [s]")
-    panels[len(panels) // 2].set_ylabel(parts.plain(metric.axis_words))
-    panels[0].set_xlim(left=0)
-    keys = [parts.key(ROLES[r], linestyle=REPEATS[r]) for r in REPEATS if r in set(trials["role"])]
-    parts.legend_below(figure, keys, columns=1)
-    return figure
 
 
 MOST_ROWS = 10

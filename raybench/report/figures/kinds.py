@@ -9,7 +9,7 @@ from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
 from raybench.report.tables import ledger_totals
 from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
-from raybench.results.ranking import confirmed, ranked, repeated
+from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target
 
@@ -41,32 +41,13 @@ def race_table(results: Study) -> pd.DataFrame:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return seconds and worker-seconds of the configurations that reached the target, else values
-    of the metric."""
-    rows, metric = reached_target(results), results.metric
+    """Return seconds and worker-seconds of the configurations that reached the target."""
+    rows = reached_target(results)
     words = TRIAL | {"num_workers": "workers"}
-    if rows.empty:
-        rows = ranked(results.trials)
-        rows = rows.assign(best=drawn(metric, rows[metric.best_column]))
-        words |= {"best": f"best {metric.axis_words}"}
-        return in_words(rows, words | {"worker_seconds": "worker-seconds of training"})
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
     words |= {"time_to_target_s": "expected seconds", "low_s": "from [s]"}
     words |= {"high_s": "to [s] (90 %)", "worker_seconds_to_target": "worker-seconds"}
     return in_words(rows, words | {"runs": "runs", "is_front": "on the Pareto front"})
-
-
-def batches_table(results: Study) -> pd.DataFrame:
-    """Return the outcome at every batch size, measured and predicted."""
-    measured = outcomes.batch_rows(results).assign(known="measured")
-    both = pd.concat(
-        [measured, outcomes.predicted_rows(results).assign(known="~ predicted")], ignore_index=True
-    )
-    words = {"trial": "trial", "framework": "framework", "num_workers": "workers"}
-    words |= {"optimizer": "optimizer", "batch": "global batch"}
-    what = outcomes.outcome(results).words.replace(" [s]", "").replace("\\$", "$")
-    words |= {"outcome": what, "known": "known by"}
-    return in_words(both[both["outcome"].notna()], words)
 
 
 def importance_table(results: Study) -> pd.DataFrame:
@@ -85,33 +66,11 @@ def slices_table(results: Study) -> pd.DataFrame:
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
-    """Return when each phase ran, how many runs it had, and how many of them ran at once."""
-    runs = timeline.spans(results).runs
-    found = timeline.phases(runs)
-    most = []
-    for role in found["role"]:
-        own = runs[runs["role"] == role]
-        moments = pd.concat([own["begin"], own["end"]])
-        changes = pd.DataFrame({"at": moments, "change": [1] * len(own) + [-1] * len(own)})
-        in_use = changes.sort_values(["at", "change"])["change"].cumsum()
-        most.append(int(min(in_use.max(), own["lane"].nunique())))
-    found = found.assign(role=found["role"].replace({"trial": "search"}), most=most)
+    """Return when each phase ran, and how many runs it had."""
+    found = timeline.phases(timeline.spans(results).runs)
+    found = found.assign(role=found["role"].replace({"trial": "search"}))
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
-    return in_words(found, words | {"most": "most at once"})
-
-
-def repeats_table(results: Study) -> pd.DataFrame:
-    """Return what the confirmed configurations are printed with."""
-    table, metric = confirmed(results), results.metric
-    words = TRIAL | {"new_runs": "new runs"}
-    if results.is_timed:
-        words |= {"new_hits": "reached the target", "printed_s": "seconds"}
-        return in_words(table, words | {"low_s": "fastest [s]", "high_s": "slowest [s]"})
-    for end, what in (("median", "median"), ("low", "least"), ("high", "most")):
-        column = f"{end}_{metric.name}"
-        table = table.assign(**{column: drawn(metric, table[column])})
-        words[column] = f"{what} {metric.axis_words}"
-    return in_words(table, words)
+    return in_words(found, words)
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
@@ -143,17 +102,7 @@ FIGURES: dict[str, FigureKind] = {
         "Down is faster, left is cheaper; what lies up and right of the steps is beaten in both.",
         outcomes.pareto_figure,
         pareto_table,
-        lambda results: len(outcomes.metric_points(results)) > 0,
-    ),
-    "batches": FigureKind(
-        "What the batch size does",
-        "A line joins an optimizer's best at each batch size; where it turns up, larger batches "
-        "cost time. Hollow and dashed (~) is predicted from other runs, never measured.",
-        outcomes.batches_figure,
-        batches_table,
-        lambda results: (
-            len(set(outcomes.batch_rows(results).dropna(subset=["outcome"])["batch"])) > 1
-        ),
+        lambda results: not reached_target(results).empty,
     ),
     "importance": FigureKind(
         "What mattered",
@@ -178,13 +127,6 @@ FIGURES: dict[str, FigureKind] = {
         timeline.timeline_figure,
         timeline_table,
         lambda results: len(timeline.spans(results).runs) > 1,
-    ),
-    "repeats": FigureKind(
-        "Curves of the best, run again",
-        "How alike the runs of one configuration are: they differ in nothing but the seed.",
-        curves.repeats_figure,
-        repeats_table,
-        lambda results: bool(repeated(results)),
     ),
     "ledger": FigureKind(
         "Where the seconds went",

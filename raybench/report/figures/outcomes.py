@@ -1,5 +1,5 @@
-"""What configurations are judged by (seconds to the target, or the metric): against its cost, over
-the batch size and each searched key; how much hangs on a key, and where the optimum is flat."""
+"""What configurations are judged by (seconds to the target, or the metric): against its cost, and
+over each searched key; how much hangs on a key, and where the optimum is flat."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
-from raybench.results.analyses import importance_of, not_dominated, pareto_front
-from raybench.results.ranking import configurations, confirmed, ranked
+from raybench.results.analyses import importance_of, pareto_front
+from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.verdict import judge, reached_target
 from raybench.spec.text import clean, counted, shorten
@@ -70,12 +70,9 @@ def outcome(results: Study) -> Outcome:
     return Outcome(rows.assign(outcome=finite), is_seconds, words, sign)
 
 
-def outcome_axis(
-    axes: Axes, results: Study, found: Outcome, values: "pd.Series[float] | None" = None
-) -> None:
-    """Scale y for outcomes, of `values` where others than measured ones are drawn; seconds by
-    their log."""
-    values = found.known["outcome"] if values is None else values
+def outcome_axis(axes: Axes, results: Study, found: Outcome) -> None:
+    """Scale y for outcomes; seconds by their log."""
+    values = found.known["outcome"]
     if not found.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
         metric_axis(axes, results, values, is_labelled=False)
@@ -101,162 +98,6 @@ def plateau(results: Study, found: Outcome) -> set[str]:
         near = found.sign * values >= found.sign * best - reach
     ties = () if verdict is None else verdict.ties
     return {*values.index[near], *(trial for trial in ties if trial in values.index)}
-
-
-MOST_PANELS = 8
-MOST_POINTS = 250
-"""Measured configurations, or predictions, that are drawn, from the best to the worst."""
-PANEL = 2.2
-"""Inches of a panel's height."""
-SPLIT = ["framework", "num_workers"]
-"""What a panel has one of."""
-MANY = 6
-"""Optimizers that have a name; further ones are `other optimizers`."""
-PREDICTED: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8}
-PREDICTED |= {"markerfacecolor": parts.PAPER}
-CONFIRMED: dict[str, Any] = {"markersize": 7.5, "markeredgecolor": parts.INK, "mew": 1.2}
-ONCE: dict[str, Any] = {"markersize": 5, "markeredgecolor": parts.PAPER, "markeredgewidth": 0.6}
-
-
-def batches_figure(results: Study) -> Figure:
-    """The outcome against the global batch size, a panel for each framework and worker count.
-
-    An optimizer is a colour and a marker; a line joins its best at each power of two. Hollow
-    markers on a dashed line are predicted (~): such a split was never run. The words above a panel
-    count the runs that reached the target.
-    """
-    found, rows, predicted = outcome(results), batch_rows(results), predicted_rows(results)
-    every = pd.concat([rows, predicted], ignore_index=True)
-    known = every[every["outcome"].notna()]
-    sizes = known.groupby(SPLIT).size().sort_values(ascending=False)
-    splits = sorted(sizes.index[:MOST_PANELS], key=lambda one: (one[1], one[0]))
-    figure, grid = parts.panels(len(splits), PANEL, 0.5, columns=2, sharex=True, sharey=True)
-    names = list(every["optimizer"].value_counts().index)
-    number, drawn = int(rows["outcome"].notna().sum()), 0
-    part = MOST_POINTS / max(number, MOST_POINTS)
-    for axes, split in zip(grid, splits, strict=False):
-        here, there = (
-            table[(table["framework"] == split[0]) & (table["num_workers"] == split[1])]
-            for table in (rows, predicted)
-        )
-        drawn += _measured(axes, here, names, part, sign=found.sign)
-        _predicted(axes, there, names)
-        title = parts.plain(f"{split[0]}, {counted(int(split[1]), 'worker')}")
-        if found.is_seconds:
-            title += f"\n{here['outcome'].count()} of {len(here)} reached the target"
-        parts.head(axes, title)
-    _batch_axis(grid, known)
-    outcome_axis(grid[0], results, found, known["outcome"])
-    parts.y_title(figure, found.words)
-    groups: Any = rows.groupby(SPLIT)["outcome"]
-    left_out = [
-        f"{split[0]}, {counted(int(split[1]), 'worker')} ({own.count()} of {len(own)} reached)"
-        for split, own in groups
-        if split not in splits
-    ]
-    if left_out:
-        more = f" and {len(left_out) - 4} more" if len(left_out) > 4 else ""
-        words = parts.wrapped(f"not drawn: {'; '.join(left_out[:4])}{more}", parts.ROOM)
-        figure.suptitle(words, fontsize=parts.SMALL, color=parts.INK)
-    keys = _keys(names, found, has_predicted=len(predicted) > 0)
-    if drawn < number:
-        keys.append(parts.dot(f"{drawn:,} of {number:,} runs drawn", parts.QUIET))
-    parts.legend_below(figure, keys)
-    return figure
-
-
-def batch_rows(results: Study) -> pd.DataFrame:
-    """Return the measured: trial, framework, num_workers, optimizer, batch, outcome, is_confirmed.
-
-    `batch` is the global batch size, `outcome` as in `figures.outcome`.
-    """
-    rows = outcome(results).rows
-    batches = results.trials.set_index("trial")["global_batch_size"].reindex(rows["trial"])
-    found = rows.assign(batch=batches.to_numpy())
-    columns = ["trial", *SPLIT, "optimizer", "batch", "outcome", "is_confirmed"]
-    return found[columns].dropna(subset=["batch", "num_workers"])
-
-
-def predicted_rows(results: Study) -> pd.DataFrame:
-    """Return what the step-time model says of splits that were not run, in the same columns.
-
-    Empty where configurations are not judged by seconds.
-    """
-    table = results.predictions
-    table = table[table["trial"].isin(list(results.specs))]
-    if not outcome(results).is_seconds:
-        table = table.head(0)
-    specs = [results.specs[trial] for trial in table["trial"]]
-    found = table[["trial", "framework", "num_workers"]].assign(
-        optimizer=[spec.optimizer for spec in specs],
-        batch=table["num_workers"] * table["batch_size_per_worker"] * table["accumulate"],
-        outcome=table["time_to_target_s"],
-        is_confirmed=False,
-    )
-    columns = ["trial", *SPLIT, "batch"]
-    seen = set(batch_rows(results)[columns].itertuples(index=False, name=None))
-    is_new = [one not in seen for one in found[columns].itertuples(index=False, name=None)]
-    found = found[np.array(is_new, dtype=bool)].sort_values("outcome", kind="stable")
-    return found.drop_duplicates(columns)  # the fastest model of GPU, and compilation
-
-
-def _measured(axes: Axes, here: pd.DataFrame, names: list[str], part: float, *, sign: int) -> int:
-    """Draw the runs of a panel, of very many `part` and the best; return how many."""
-    drawn = 0
-    for optimizer, own in here[here["outcome"].notna()].groupby("optimizer", sort=False):
-        own_style = _style(names, optimizer)
-        powers = (sign * own["outcome"]).groupby(np.log2(own["batch"]).round())
-        best = own.loc[powers.idxmax()].sort_values("batch")
-        shown = parts.some(own, max(int(len(own) * part), 1))
-        shown = pd.concat([shown, best]).drop_duplicates("trial")
-        drawn += len(shown)
-        for row in parts.tuples(shown):
-            style = CONFIRMED | {"zorder": 4} if row.is_confirmed else ONCE | {"zorder": 3}
-            parts.mark(axes, row.batch, row.outcome, str(row.trial), **own_style, **style)
-        line = {"color": own_style["color"], "linewidth": 1.1, "alpha": 0.6, "zorder": 2}
-        axes.plot(best["batch"], best["outcome"], **line)
-    return drawn
-
-
-def _predicted(axes: Axes, there: pd.DataFrame, names: list[str]) -> None:
-    for trial, split in there.groupby("trial", sort=False):
-        own = split.sort_values("batch")
-        style = PREDICTED | _style(names, own["optimizer"].iloc[0])
-        axes.plot(own["batch"], own["outcome"], gid=str(trial), markersize=5.5, zorder=2.5, **style)
-
-
-def _style(names: list[str], optimizer: object) -> dict[str, Any]:
-    place = names.index(str(optimizer))
-    is_named = place < MANY
-    colour = parts.colour(place) if is_named else parts.QUIET
-    return {"color": colour, "marker": parts.marker(place) if is_named else "h"}
-
-
-def _batch_axis(grid: Any, known: pd.DataFrame) -> None:
-    low, high = known["batch"].min(), known["batch"].max()
-    powers = np.arange(np.floor(np.log2(low)), np.ceil(np.log2(high)) + 1)
-    powers = powers[:: max(-(-len(powers) // 6), 1)]
-    for axes in grid:
-        axes.set_xscale("log", base=2)
-        if axes.axison and axes.get_subplotspec().is_last_row():
-            axes.set_xlabel("global batch size [samples]")
-    grid[0].set_xlim(low / 1.5, high * 1.5)
-    grid[0].set_xticks(2.0**powers, [f"{2.0**power:.0f}" for power in powers])
-
-
-def _keys(names: list[str], found: Outcome, *, has_predicted: bool) -> list[Artist]:
-    keys: list[Artist] = [
-        parts.dot(parts.plain(name), parts.colour(place), marker=parts.marker(place))
-        for place, name in enumerate(names[:MANY])
-    ]
-    if len(names) > MANY:
-        keys.append(parts.dot("other optimizers", parts.QUIET, marker="h"))
-    if found.rows["is_confirmed"].any():
-        style = CONFIRMED | {"linestyle": "none", "marker": "o"}
-        keys.append(parts.key("confirmed", parts.QUIET, **style))
-    if has_predicted:
-        keys.append(parts.key("~ predicted, never run", marker="o", **PREDICTED))
-    return keys
 
 
 MOST_BARS = 12
@@ -338,17 +179,6 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     return pd.Series(codes + scatter, index=rows.index), names
 
 
-def is_log(results: Study, key: str, values: "pd.Series[float]") -> bool:
-    """Return whether a key was searched by its log, or where the file does not say, spans much."""
-    space: Any = results.study["study"].get("space", {}).get(key)
-    every_range = space if isinstance(space, list) else [space]
-    ranges = [one for one in every_range if isinstance(one, dict) and "low" in one]
-    is_wide = values.max() >= WIDE * values.min()
-    if ranges:
-        is_wide = any(one.get("log") or one.get("log2") for one in ranges)
-    return bool(values.min() > 0 and is_wide)
-
-
 MOST_KEYS, MOST_SLICED = 8, 500
 """Panels, and points in all of them together."""
 STRIP = 0.13
@@ -368,9 +198,11 @@ def slices_figure(results: Study) -> Figure:
     shown = keys[:MOST_KEYS]
     figure, grid = parts.panels(len(shown), 1.9, 0.3, columns=2, sharey=True)
     near = plateau(results, found)
-    rows = _some(found, near, max(MOST_SLICED // len(shown), 60))
+    best = found.known.head(1)
+    rows = parts.some(found.rows, max(MOST_SLICED // len(shown), 60))
+    rows = pd.concat([best, rows]).drop_duplicates("trial")
     for axes, key in zip(grid, shown, strict=False):
-        _panel(axes, results, found, key, rows, near)
+        _panel(axes, found, key, rows, near)
         parts.head(axes, parts.wrapped(key, 36), parts.TEXT)
     outcome_axis(grid[0], results, found)
     if found.is_seconds and len(found.missed):
@@ -381,16 +213,6 @@ def slices_figure(results: Study) -> Figure:
         legend.append(parts.note(f"the first {len(shown)} of {len(keys)} keys"))
     parts.legend_below(figure, legend)
     return figure
-
-
-def _some(found: Outcome, near: set[str], most: int) -> pd.DataFrame:
-    """Return what is drawn of very many: a third of it from the plateau, always the best."""
-    if len(found.rows) <= most:
-        return found.rows
-    known, is_near = found.known, found.known["trial"].isin(near)
-    kept = ((known[is_near], 3), (known[~is_near], 2), (found.missed, 6))
-    drawn = [parts.some(one, most // share) for one, share in kept]
-    return pd.concat([known.head(1), *drawn]).drop_duplicates("trial")
 
 
 def plateaus(results: Study) -> pd.DataFrame:
@@ -409,15 +231,13 @@ def plateaus(results: Study) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["key", "best", "from", "to"])
 
 
-def _panel(
-    axes: Axes, results: Study, found: Outcome, key: str, rows: pd.DataFrame, near: set[str]
-) -> None:
+def _panel(axes: Axes, found: Outcome, key: str, rows: pd.DataFrame, near: set[str]) -> None:
     places, names = values_of(key, found.rows)
     good = places[found.rows["trial"].isin(near)].dropna()
     if names:
         _names_axis(axes, names, good)
     else:
-        _numbers_axis(axes, places.dropna(), good, is_log=is_log(results, key, places))
+        _numbers_axis(axes, places.dropna(), good)
     for row in parts.tuples(rows[rows["outcome"].notna()]):
         style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
         style |= {"marker": SHAPES.get(row.framework, "^"), "markeredgecolor": parts.PAPER}
@@ -446,10 +266,9 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
         axes.axvspan(place - 0.5, place + 0.5, zorder=0, **SHADE)
 
 
-def _numbers_axis(
-    axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]", *, is_log: bool
-) -> None:
+def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]") -> None:
     low, high = values.min(), values.max()
+    is_log = low > 0 and high >= WIDE * low
     if is_log:
         axes.set_xscale("log")
     ends = axes.xaxis.get_transform()
@@ -511,12 +330,9 @@ def pareto_figure(results: Study) -> Figure:
     """What speed costs: expected seconds to the target against worker-seconds to the target.
 
     Each worker count is one diagonal; the words at its end say how many of its search runs
-    reached the target. If no run did, or none is asked for: the best value of the metric against
-    worker-seconds of training.
+    reached the target.
     """
     points = reached_target(results)
-    if points.empty:
-        return _metric_figure(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
     figure, axes = parts.new_figure(4.0)
     axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
@@ -541,40 +357,6 @@ def pareto_figure(results: Study) -> Figure:
     again = f"confirmed (expected, {_up_to(points['runs'][points['is_confirmed']])} runs)"
     bands = [Patch(label="90 % interval", **style)] if len(known) else []
     _explain(figure, points, once, again, bands)
-    return figure
-
-
-def metric_points(results: Study) -> pd.DataFrame:
-    """Return the ranked runs with x, the worker-seconds of training, and y, their best value."""
-    metric, proof = results.metric, confirmed(results).set_index("trial")
-    runs = ranked(results.trials)
-    runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
-    is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
-    medians = runs["trial"].map(proof[f"median_{metric.name}"])
-    y = drawn(metric, medians.where(is_confirmed, runs[metric.best_column]))
-    runs = runs.assign(x=runs["worker_seconds"], y=y, is_confirmed=is_confirmed)
-    # No median where most confirming runs have failed.
-    known: pd.DataFrame = runs[np.isfinite(runs["y"])]
-    return known
-
-
-def _metric_figure(results: Study) -> Figure:
-    metric, runs = results.metric, metric_points(results)
-    figure, axes = parts.new_figure(3.7)
-    axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
-    axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
-    losses = np.column_stack([runs["x"], -metric.sign * runs["y"]])
-    front = runs[not_dominated(losses)].sort_values("x")
-    shown = _points(axes, runs, set(front["trial"]))
-    metric_axis(axes, results, runs["y"] / (100 if metric.is_share else 1))
-    parts.log_axis(axes, "x", runs["x"].min(), runs["x"].max())
-    _front(axes, front, worst=axes.get_ylim()[metric.direction == "min"])
-    if results.is_timed:
-        words = f"no run reached the target: best {metric.words} of each"
-        parts.head(axes, parts.plain(words), parts.TEXT)
-    once = "search (one run)" + parts.of_all(shown, len(runs), "runs")
-    again = f"confirmed (median of {_up_to(confirmed(results)['new_runs'])})"
-    _explain(figure, runs, once, again)
     return figure
 
 

@@ -1,7 +1,6 @@
 """The study over its wall-clock: the best so far, what ran beside what, when which phase; and where
 the seconds of its runs went."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +123,8 @@ ROLE_COLOURS = {
     "scaling": "#0072B2",
     "pair": "#0072B2",
 }
-MOST_BARS, MOST_DOTS = 250, 250
-"""Runs up to which each is a bar of its own; dots of the upper panel."""
-MOST_MERGED = 350
-"""Bars of more runs; those that follow each other are one where they are narrower than this."""
+MOST_BARS, MOST_DOTS = 350, 250
+"""Bars of runs; dots of the upper panel."""
 MOST_LANES = 24
 UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
@@ -135,8 +132,8 @@ UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"
 def timeline_figure(results: Study) -> Figure:
     """Best so far above, and below a row for each worker group with its runs as bars.
 
-    A filled bar went on to its end, a hollow one was stopped early, a cross failed. Words between
-    the panels say which phase ran when. Interruptions of the study are left out and marked.
+    A filled bar went on to its end, a hollow one was stopped early, a cross failed. Interruptions
+    of the study are left out and marked.
     """
     found = spans(results)
     heights = [1.7, 0.22 * max(min(len(found.lanes), MOST_LANES), 3) + 0.2]
@@ -146,7 +143,6 @@ def timeline_figure(results: Study) -> Figure:
     above, below = both
     scale, unit = _unit(found.total_s)
     keys = [*_bars(below, found, scale), *_best(figure, above, results, found, scale)]
-    _bands(both, found, scale)
     _lanes(below, found)
     for at, seconds in found.pauses.items():
         for axes in both:
@@ -195,8 +191,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
 
 def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     runs = found.runs[found.runs["lane"] < MOST_LANES]
-    is_many = len(runs) > MOST_BARS
-    bars = _merged(runs, found) if is_many else runs.assign(number=1)
+    bars = parts.some(runs, MOST_BARS)
     keys: list[Artist] = []
     for role, own in bars.groupby("role", sort=False):
         colour = ROLE_COLOURS[str(role)]
@@ -205,9 +200,10 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
         for row in parts.tuples(own):
             corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
             style: dict[str, Any] = hollow if row.state == "stopped" else filled
-            gid = None if is_many else str(row.trial)
+            gid = str(row.trial)
             axes.add_patch(Rectangle(corner, width, 0.72, gid=gid, linewidth=0.7, **style))
-        keys.append(Patch(color=colour, label=f"{ROLES[str(role)]} ({own['number'].sum():,})"))
+        number = int((runs["role"] == role).sum())
+        keys.append(Patch(color=colour, label=f"{ROLES[str(role)]} ({number:,})"))
     if stopped := (runs["state"] == "stopped").sum():
         words = f"hollow: stopped early ({stopped:,})"
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
@@ -217,33 +213,9 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
         style = {"linestyle": "none", "marker": "x", "markersize": 6, "markeredgewidth": 1.6}
         axes.plot(some["end"] / scale, some["lane"], color=parts.INK, zorder=4, **style)
         keys.append(parts.key(f"failed ({len(failed):,})", **style))
-    if is_many:
-        keys.append(parts.note("short runs are drawn together"))
+    if len(bars) < len(runs):
+        keys.append(parts.note(f"{len(bars)} of {len(runs):,} bars drawn"))
     return keys
-
-
-def _merged(runs: pd.DataFrame, found: Spans) -> pd.DataFrame:
-    """Return a bar for the runs of a lane that began within the least width that can be seen."""
-    least = found.total_s * min(len(found.lanes), MOST_LANES) / MOST_MERGED
-    begun = runs.assign(number=runs["begin"] // least, is_stopped=runs["state"] == "stopped")
-    ends = {"begin": ("begin", "min"), "end": ("end", "max"), "stopped": ("is_stopped", "all")}
-    bars = begun.groupby(["lane", "role", "number"]).agg(size=("trial", "size"), **ends)
-    bars = bars.reset_index().assign(number=bars["size"].to_numpy())
-    return bars.assign(state=bars["stopped"].map({True: "stopped", False: "complete"}))
-
-
-def _bands(both: Sequence[Axes], found: Spans, scale: float) -> None:
-    """Shade every other phase, until the next one begins, and name those that are wide enough."""
-    table = phases(found.runs)
-    table["end"] = np.minimum(table["end"], table["begin"].shift(-1, fill_value=np.inf))
-    for number, row in enumerate(parts.tuples(table)):
-        begin, end = row.begin / scale, row.end / scale
-        for axes in both if number % 2 else ():
-            axes.axvspan(begin, end, color=parts.GRID, zorder=0, linewidth=0)
-        words = "search" if row.role == "trial" else str(row.role)
-        if (row.end - row.begin) / found.total_s > 0.012 * (len(words) + 2):
-            place: dict[str, Any] = {"transform": both[1].get_xaxis_transform(), "ha": "center"}
-            parts.write(both[1], (begin + end) / 2, 1.02, words, va="bottom", **place)
 
 
 def _lanes(axes: Axes, found: Spans) -> None:

@@ -115,7 +115,6 @@ class EventLines:
             "running": len(state.training),
             "not_yet": len(state.runs) - len(state.training),
             "workers": None if state.num_training is None else f"{state.num_training}/{num_all}",
-            "busy": state.busy_share(at),
             "failed": sum(cause.count for cause in list(state.causes.values())) or None,
             "best": None if state.best is None else state.best.trial,
             "left_s": self._left(at),
@@ -288,7 +287,6 @@ class TrainingScreen(_Shown):
         self._metric = spec.objective.judged_by
         self._run = LiveRun("", asked_s=clock(), metric=self._metric)
         self._rows: list[str] = []
-        self._waits = ""
         self._view = screen.view_for(console, self._draw)
 
     def __enter__(self) -> Self:
@@ -305,10 +303,6 @@ class TrainingScreen(_Shown):
             say(self._console, line)
         if self._view is not None:
             self._view.changed()
-
-    def waiting(self, what: Mapping[str, str]) -> None:
-        """Show what the run waits for; nothing where it has its workers."""
-        self._waits = "".join(what.values())
 
     def left_s(self) -> float | None:
         """Return the seconds until the run ends by itself, if nothing ends it before.
@@ -334,8 +328,7 @@ class TrainingScreen(_Shown):
         run, target = self._run, self._spec.objective.target
         values = list(run.values)  # others come while it is drawn
         if run.evaluation is None:
-            doing = f"waits for {self._waits}" if self._waits else screen.STARTING
-            return f"{doing}, {self._clock() - run.asked_s:.0f} s"
+            return f"{screen.STARTING}, {self._clock() - run.asked_s:.0f} s"
         parts = [screen.metric_words(self._metric, self._metric.best(values))]
         if target is not None:
             parts.append(f"target {target_words(self._metric, target)}")
@@ -343,9 +336,8 @@ class TrainingScreen(_Shown):
         if left_s is not None:
             parts.append(f"at most {screen.about(left_s)} left")
         words = "best " + ", ".join(parts)
-        room, is_ascii = min(CURVE, console.width - len(words) - 2), console.options.ascii_only
-        others = [] if target is None else [target]
-        curve = screen.sparkline(values, room, others=others, is_ascii=is_ascii)
+        room = 0 if console.options.ascii_only else min(CURVE, console.width - len(words) - 2)
+        curve = screen.sparkline(values, room, others=[] if target is None else [target])
         return f"{curve}  {words}" if curve else words
 
 

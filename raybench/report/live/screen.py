@@ -51,19 +51,16 @@ def metric_words(metric: Metric, value: float | None) -> str:
     return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
 
 
-LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-"""Characters of a curve, from the lowest to the highest, and for encodings without them."""
+LEVELS = "▁▂▃▄▅▆▇█"
+"""Characters of a curve, from the lowest to the highest."""
 
 
-def sparkline(
-    values: Sequence[float], width: int, *, others: Iterable[float] = (), is_ascii: bool = False
-) -> str:
+def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = ()) -> str:
     """Return a curve in at most `width` characters.
 
     Its scale spans `values` and `others`. Of more values than there is room for, each character
     is the last of its part; what is no number is a blank.
     """
-    levels = ASCII_LEVELS if is_ascii else LEVELS
     known = [value for value in (*values, *others) if math.isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     count = min(len(values), max(width, 0))
@@ -73,7 +70,7 @@ def sparkline(
         if math.isnan(value):
             return " "
         share = (min(max(value, low), high) - low) / (high - low) if high > low else 0.0
-        return levels[min(int(share * len(levels)), len(levels) - 1)]
+        return LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)]
 
     return "".join(map(level, shown))
 
@@ -86,9 +83,6 @@ PHASES = {
     "train": "training",
 }
 """Phases whose name on the screen is another."""
-FOLLOWS = {"race": "the winners' runs alone"}
-FOLLOWS |= dict.fromkeys(("search", "placement_check"), "the race and the winners' runs alone")
-"""What the time after a phase is for."""
 
 
 def result_words(record: RunRecord) -> str:
@@ -111,13 +105,11 @@ def _best_words(state: LiveState) -> str:
     return f"{words}: trial {best.trial}  {state.label(best.spec)}"
 
 
-def _workers_words(state: LiveState, at: float) -> str:
+def _workers_words(state: LiveState) -> str:
     training, num_all = state.num_training, state.num_workers
     if training is None:
         return f"{counted(len(state.training), 'run')} training"
-    words = f"{training}{'' if num_all is None else f' of {num_all}'} training"
-    share = state.busy_share(at)
-    return words if share is None else f"{words}, {100 * share:.0f} % of the last minute"
+    return f"{training}{'' if num_all is None else f' of {num_all}'} training"
 
 
 MOST_LINES = 3
@@ -155,7 +147,7 @@ def study_screen(
             reached = f"reached by {state.num_reached} of {state.num_searched}"
             facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
     if not state.is_over:
-        facts.append(("workers", _workers_words(state, at), ""))
+        facts.append(("workers", _workers_words(state), ""))
     top += [_named(facts, width)] if facts else []
     causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
     failed = [f"{one.count} {one.failure} ({one.message})" for one in causes[:MOST_CAUSES]]
@@ -189,9 +181,6 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
         bar = Table.grid()
         bar.add_row(ProgressBar(**done, **styles, width=min(width, BAR)))  # type: ignore[arg-type]
         lines.append(bar)
-    if state.phase in FOLLOWS and state.after_s > 0 and not state.is_over:
-        follows = f"about {about(state.after_s)} of it for {FOLLOWS[state.phase]}"
-        lines.append(_text(follows, width, "dim"))
     return lines
 
 
@@ -227,7 +216,8 @@ def _running(console: Console, state: LiveState, at: float, room: int) -> list[R
     if not runs:
         return []
     name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
-    columns = {runs[0].metric.words: 8, "train s": 8, "samples/s": 9, "curve": CURVE}
+    columns = {runs[0].metric.words: 8, "train s": 8, "samples/s": 9}
+    columns |= {} if console.options.ascii_only else {"curve": CURVE}
     shown = {
         key: max(wide, len(key))
         for key, wide in columns.items()
@@ -258,7 +248,7 @@ def _running(console: Console, state: LiveState, at: float, room: int) -> list[R
             more = len(runs) - number
             left_out = f"and {more} more: {training} training, {more - training} not yet"
             return [table, _text(left_out, console.width, "dim")]
-        cells = _cells(run, scale, is_ascii=console.options.ascii_only)
+        cells = _cells(run, scale)
         table.add_row(Text(clean(run.name)), words, *(cells.get(one, "") for one in shown))
     return [table]
 
@@ -271,7 +261,7 @@ def _standing(state: LiveState, run: LiveRun, at: float) -> str:
     return f"{STARTING}, {at - run.asked_s:.0f} s"
 
 
-def _cells(run: LiveRun, scale: Sequence[float], *, is_ascii: bool) -> dict[str, str]:
+def _cells(run: LiveRun, scale: Sequence[float]) -> dict[str, str]:
     point = run.evaluation
     if point is None:
         return {}
@@ -279,7 +269,7 @@ def _cells(run: LiveRun, scale: Sequence[float], *, is_ascii: bool) -> dict[str,
         run.metric.words: run.metric.shown(point.value),
         "train s": f"{point.train_s:.2f}",
         "samples/s": f"{point.samples_per_s:,.0f}",
-        "curve": sparkline(run.values, CURVE, others=scale, is_ascii=is_ascii),
+        "curve": sparkline(run.values, CURVE, others=scale),
     }
 
 

@@ -1,12 +1,12 @@
-"""What a study is doing, as its events tell it: counts, the best so far, what runs and failed, how
-many workers have trained of late, and how long the runs of a phase that are left will take.
+"""What a study is doing, as its events tell it: counts, the best so far, what runs and failed, and
+how long the runs of a phase that are left will take.
 
 Events in, numbers out: no clock, no terminal, no files. Every event is given the moment at which
 it happened, in seconds of any one clock, so a study is followed, replayed and tested alike.
 """
 
 import bisect
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,15 +14,13 @@ from typing import NamedTuple
 from raybench.report.tables import cause_of
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import TIME
-from raybench.spec.run import Placement, RunSpec, describe
+from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
 """Finished runs of a phase before a time left is shown, where nothing was expected before."""
 EXPECTED_RUNS = 3
 """What was expected of a phase counts as much as so many of its runs."""
-COLD_S = 0.5
-"""A run that took longer to start its workers and load what they need had new ones."""
 MOST_OF_RUN = 0.9
 """A run that lasts longer than the others is taken to be nearly done."""
 LEAST_RECENT, MOST_RECENT = 8, 256
@@ -34,9 +32,6 @@ class _Done(NamedTuple):
     at: float
     run_s: float
     """Without what it waited for workers."""
-    start_s: float
-    """Of `run_s`, until its workers had what they need."""
-    group: Placement
 
 
 @dataclass
@@ -53,17 +48,11 @@ class Pace:
     def __post_init__(self) -> None:
         self._num_before = self.num_done
         self._recent: deque[_Done] = deque(maxlen=2 * MOST_RECENT)
-        self._num_of_group: Counter[Placement] = Counter()
-        self._num_cold: Counter[Placement] = Counter()
 
     def finished(self, record: RunRecord, at: float) -> None:
         """Count a run."""
         self.num_done += 1
-        ledger, group = record.ledger, record.spec.placement.group
-        run_s, start_s = record.wall_s - ledger["queue"], ledger["start"] + ledger["setup"]
-        self._recent.append(_Done(at, max(run_s, 0.0), start_s, group))
-        self._num_of_group[group] += 1
-        self._num_cold[group] += start_s > COLD_S
+        self._recent.append(_Done(at, max(record.wall_s - record.ledger["queue"], 0.0)))
 
     def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
         """Return the seconds until the phase ends; `ages` are those of the runs that train.
@@ -76,10 +65,7 @@ class Pace:
         recent = list(self._recent)[-min(max(num_new // 2, LEAST_RECENT), MOST_RECENT) :]
         is_all = len(recent) == num_new
         since_s = self.began_s if is_all else self._recent[-len(recent) - 1].at
-        run_s = sum(done.run_s for done in recent)
-        spent_s = at - since_s
-        spent_s -= self._started_once_s(recent, spent_s, run_s)
-        mean_s = run_s / len(recent) if recent else 0.0
+        mean_s = sum(done.run_s for done in recent) / len(recent) if recent else 0.0
         begun = sum(min(age / mean_s, MOST_OF_RUN) for age in ages) if mean_s else 0.0
         weight, expected_s = 0, 0.0
         if self.expect_s is not None:
@@ -87,23 +73,8 @@ class Pace:
             expected_s = self.expect_s / max(self.num_runs - self._num_before, 1)
         # Those that had begun when the recent ones did are as many as have begun now.
         units = len(recent) + (begun if is_all else 0.0)
-        each_s = (weight * expected_s + spent_s) / max(weight + units, 1.0)
+        each_s = (weight * expected_s + at - since_s) / max(weight + units, 1.0)
         return max(self.num_runs - self.num_done - begun, 0.0) * each_s
-
-    def _started_once_s(self, runs: Iterable[_Done], spent_s: float, run_s: float) -> float:
-        """Return the seconds of `spent_s` that went into worker groups that most others of their
-        kind find warm."""
-        once_s = sum(
-            done.start_s
-            for done in runs
-            if done.start_s > COLD_S
-            and 2 * (self._num_cold[done.group] - 1) <= self._num_of_group[done.group] - 1
-        )
-        return min(once_s / max(run_s / spent_s, 1.0), spent_s) if spent_s > 0 else 0.0
-
-
-WINDOW_S = 60.0
-"""The last minute."""
 
 
 class TimeLeft(NamedTuple):
@@ -185,8 +156,6 @@ class LiveState:
         """Runs of the search that are done, and those of them that reached the target."""
         self.keys = tuple(keys)
         """Those that labels tell (`results.label.label_keys`)."""
-        self._trained: deque[tuple[float, float, int]] = deque()
-        """(from, until, workers) of runs that trained within the last minute."""
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration in one line."""
@@ -230,11 +199,6 @@ class LiveState:
         self.runs.pop(record.trial, None)
         self.num_finished += 1
         self.pace.finished(record, at)
-        ledger = record.ledger
-        trained_s = record.wall_s - sum(ledger[key] for key in ("queue", "start", "lost", "setup"))
-        self._trained.append((at - max(trained_s, 0.0), at, record.spec.num_workers))
-        while self._trained[0][1] < at - WINDOW_S:
-            self._trained.popleft()
         if record.phase == "search":
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
@@ -270,19 +234,6 @@ class LiveState:
         """Workers that train now; None where it is not known of some."""
         each = [run.num_workers for run in self.training]
         return None if None in each else sum(filter(None, each))
-
-    def busy_share(self, at: float) -> float | None:
-        """Return the share of the workers' last minute in which they trained; None if unknown."""
-        if self.num_workers is None or self.num_training is None:
-            return None
-        begin = max(at - WINDOW_S, self.began_s)
-        running = [(run.trains_since_s, at, run.num_workers or 0) for run in self.training]
-        worked = sum(
-            workers * max(min(until, at) - max(since, begin), 0.0)
-            for since, until, workers in (*self._trained, *running)
-        )
-        room = self.num_workers * (at - begin)
-        return min(worked / room, 1.0) if room > 0 else 0.0
 
     def time_left(self, at: float) -> TimeLeft | None:
         """Return the time left, what follows the phase included; None if nothing is known of it.

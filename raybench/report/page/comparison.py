@@ -1,25 +1,19 @@
-"""Several studies side by side: whose winner is first, what each reaches at every budget."""
+"""Several studies side by side: whose winner is first."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from raybench.report.figures import parts
-from raybench.report.figures.parts import drawn, metric_axis
-from raybench.report.figures.svg import svg
 from raybench.report.page.tables import Table, table_of
 from raybench.report.words import duration, target_in_words
-from raybench.results.analyses import best_at_every_budget, search_curves
 from raybench.results.study import Study
 from raybench.results.verdict import VerdictFacts, facts_of, judge
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
-from raybench.spec.text import shorten
 
 Named = Sequence[tuple[str, Study]]
 """Studies, by names that no other has."""
@@ -49,8 +43,6 @@ class Comparison:
     mind: Sequence[str]
     """What limits the comparison."""
     winners: Table
-    overlays: Sequence[Picture]
-    """A figure for every metric that a search of them is judged by."""
 
 
 def compared(named: Named) -> Comparison:
@@ -66,7 +58,7 @@ def compared(named: Named) -> Comparison:
     others = "They ran on different machines, so their seconds differ by that too."
     mind = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
     table = table_of(winners_table(named), "The winner of each study")
-    return Comparison(headline, mind, table, _overlays(named))
+    return Comparison(headline, mind, table)
 
 
 def words(value: Any) -> str:
@@ -171,60 +163,3 @@ def winner_sentence(studies: Named) -> str:
     else:
         sure = "their 90 % intervals do not overlap"
     return f"{head}, against {against}; {sure}."
-
-
-LONGEST = 40
-"""Characters of a study's name in a legend."""
-STEPS = 300
-"""Steps of a line that are drawn."""
-OVERLAY = "Best at every budget"
-READING = (
-    "What the search of each study had reached after so many seconds of training; {} and "
-    "further left is better. Dotted: the target."
-)
-
-
-def _overlays(named: Named) -> list[Picture]:
-    groups: dict[str, list[tuple[str, Study]]] = {}
-    for name, one in named:
-        if not one.is_scaling and len(one.curves):
-            groups.setdefault(one.metric.name, []).append((name, one))
-    found = []
-    for number, group in enumerate(groups.values()):
-        metric = group[0][1].metric
-        title = OVERLAY if len(groups) == 1 else f"{OVERLAY}: {metric.words}"
-        lines = {name: best_at_every_budget(search_curves(one), metric) for name, one in group}
-        drawing = Markup(svg(_overlay(group[0][1], lines), f"overlay{number}", title))
-        every = pd.concat([table.assign(study=name) for name, table in lines.items()])
-        columns = {"study": "study", "train_s": "seconds of training"}
-        columns |= {metric.name: f"best {metric.words} so far", "trial": "trial"}
-        table = table_of(every[[*columns]].rename(columns=columns), title)
-        reading = READING.format("higher" if metric.direction == "max" else "lower")
-        found.append(Picture("", title, reading, drawing, table))
-    return found
-
-
-def _overlay(results: Study, lines: Mapping[str, pd.DataFrame]) -> Figure:
-    """One line a study; all are judged by the metric of the first."""
-    every = pd.concat(lines.values(), ignore_index=True)
-    figure, axes = parts.new_figure(3.6)
-    metric = results.metric
-    axes.set(xlabel="seconds of training", ylabel=parts.plain(f"best {metric.axis_words}"))
-    if every.empty:
-        return parts.say(figure, axes, "no run has been evaluated")
-    metric_axis(axes, replace(results, curves=every))
-    keys = []
-    for number, (name, table) in enumerate(lines.items()):
-        if table.empty:
-            continue
-        kept = parts.some(table, STEPS)
-        values = drawn(metric, kept[metric.name])
-        style: dict[str, Any] = {"color": parts.colour(number), "lw": 2}
-        style["linestyle"] = ("-", "--", "-.", ":")[number % 4]
-        # To the longest study's end: there the best stays what it is.
-        x, y = [*kept["train_s"], every["train_s"].max()], [*values, values.iloc[-1]]
-        axes.plot(x, y, drawstyle="steps-post", **style)
-        keys.append(parts.key(parts.plain(shorten(name, LONGEST)), **style))
-    axes.set_xlim(left=0)
-    parts.legend_below(figure, keys)
-    return figure

@@ -26,7 +26,7 @@ from raybench.report.how_sure import PAGE_FILE, Step, next_steps
 from raybench.report.page.comparison import Comparison, Picture, compared
 from raybench.report.page.tables import TrialTable, own, table_of, trial_link, trials_of
 from raybench.report.remarks import effort_words, sensitivity_lines
-from raybench.report.scaling_printed import BELOW, TITLES, gains, printed_cells
+from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
 from raybench.report.words import ENDINGS, counted, duration, price_of, target_sentence
 from raybench.results.lock import driver_of, owner_of
@@ -41,10 +41,6 @@ from raybench.spec.errors import UserError
 from raybench.spec.text import clean, clean_lines
 
 HERE = Path(__file__).parent
-
-
-MOST_SERIES = 6
-"""Series of a scaling study that have a fact of their own; the table has all."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,10 @@ def answer_of(results: Study, study: str) -> Answer:
     found = said(results)
     (first, *rest), *others = found.answer
     steps: list[Step] = []
-    if results.is_scaling:
-        facts = [one for one in gains(results)[:MOST_SERIES] if one[1] not in found.lines]
-    elif results.study["study"].get("run"):
+    facts: list[tuple[str, str]] = []
+    if results.study["study"].get("run"):
         facts = _facts_of_run(results)
-    else:
+    elif not results.is_scaling:
         sure = found.sure[:1].upper() + found.sure[1:]
         facts = [("How sure", sure), ("Target", target_sentence(results))]
         facts.append(("Another target", " ".join(sensitivity_lines(results))))

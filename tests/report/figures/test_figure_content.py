@@ -41,32 +41,6 @@ def test_the_envelope_is_what_any_run_had_reached_by_then(study, rmse) -> None:
             assert value == pytest.approx(factor * best(reached))
 
 
-def test_predictions_are_hollow_and_dashed_and_never_of_a_split_that_ran(study) -> None:
-    predicted, measured = outcomes.predicted_rows(study), outcomes.batch_rows(study)
-    assert len(predicted)
-    split = ["trial", "framework", "num_workers", "batch"]
-    assert not set(map(tuple, predicted[split].to_numpy())) & set(
-        map(tuple, measured[split].to_numpy())
-    )
-    figure = outcomes.batches_figure(study)
-    hollow = [
-        (line.get_gid(), x, y)
-        for axes in figure.axes
-        for line in axes.lines
-        if line.get_linestyle() == "--" and line.get_gid()
-        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    ]
-    drawn = {(row.trial, row.batch, row.outcome) for row in predicted.itertuples()}
-    assert set(hollow) <= drawn
-    assert hollow
-    assert "~ predicted, never run" in [one.get_text() for one in figure.legends[0].get_texts()]
-
-
-def test_without_seconds_nothing_is_predicted(rmse) -> None:
-    assert outcomes.predicted_rows(rmse).empty
-    assert outcomes.batch_rows(rmse)["outcome"].notna().all()
-
-
 def test_no_two_runs_of_a_lane_ran_at_once_and_an_interruption_is_left_out(study) -> None:
     found = spans(study)
     assert set(found.runs["trial"]) == set(study.trials["trial"])
@@ -115,13 +89,10 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
     assert table.loc["learning_rate", "best"] == found.known.iloc[0]["learning_rate"]
 
 
-def test_an_axis_is_a_log_where_the_search_was(study) -> None:
+def test_an_axis_is_a_log_where_values_span_much(study) -> None:
     rows = study.configurations.set_index("trial")
     panels = {axes.get_title("left"): axes for axes in outcomes.slices_figure(study).axes}
     assert panels["learning_rate"].get_xscale() == "log"
-    assert panels["weight_decay"].get_xscale() == "linear", (
-        "searched as it is, though it spans much"
-    )
     ticks = [label.get_text() for label in panels["num_workers"].get_xticklabels()]
     assert ticks == ["1", "2", "4"]
     for key in ("learning_rate", "num_workers"):

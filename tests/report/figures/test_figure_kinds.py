@@ -73,7 +73,7 @@ def test_what_has_nothing_to_draw_does_not_apply() -> None:
 @pytest.mark.all
 def test_of_many_runs_some_are_drawn_and_the_figure_says_so() -> None:
     results = study_of("many")
-    for name in ("curves", "batches", "slices", "timeline"):
+    for name in ("curves", "slices", "timeline"):
         text = svg(FIGURES[name].draw(results), name)
         assert len(text) < MOST_BYTES, name
         said = "".join(ElementTree.fromstring(text).itertext())

@@ -72,7 +72,7 @@ def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
     again = values_of(lines[3])
     assert (again["same_as"], again["count"], "message" in again) == ("0001", "2", False)
     assert values_of(lines[4])["for"] == "2 GPUs: 1 free"
-    assert values_of(lines[5])["busy"] == "0.1"
+    assert values_of(lines[5])["not_yet"] == "0"
     assert lines[6].endswith("note a sentence of the search")
 
 

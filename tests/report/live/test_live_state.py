@@ -14,31 +14,16 @@ from tests.report.live.made_live import OBJECTIVE, curve, evaluation, record, sp
 TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"
 
 
-def test_the_share_of_the_last_minute_counts_worker_seconds_of_training() -> None:
+def test_workers_train_from_the_first_evaluation_on() -> None:
     state = LiveState(0.0)
-    state.num_workers = 4
-    state.finished(record("0000", 30.0, wall_s=30.0), 30.0)
-    assert state.busy_share(30.0) == pytest.approx(0.5), "no minute has passed"
-    # Of 4 workers since 20: 2 for 10 s that have ended, 2 for 20 s that go on.
-    state.started("0001", spec(), 60.0)
-    state.evaluated("0001", evaluation(train_s=20.0), 80.0)
-    assert state.busy_share(80.0) == pytest.approx((2 * 10 + 2 * 20) / 240)
-    assert LiveState(0.0).busy_share(1.0) is None
-
-
-def test_training_is_counted_from_before_the_first_evaluation() -> None:
-    state = LiveState(0.0)
-    state.num_workers = 4
     state.started("0000", spec(), 0.0)
     state.started("0001", spec(), 0.0)
     state.evaluated("0000", evaluation(train_s=10.0), 30.0)
     assert state.num_training == 2
     assert state.is_starting
-    assert state.busy_share(30.0) == pytest.approx(2 * 10 / (4 * 30))
     state.started("0002", None, 0.0)
     state.evaluated("0002", evaluation(), 30.0)
     assert state.num_training is None, "nobody said how many workers it has"
-    assert state.busy_share(30.0) is None
 
 
 def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
@@ -105,18 +90,6 @@ def test_what_was_expected_tells_the_first_time_left_and_counts_less_and_less() 
         pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
     pace.finished(record("again", 1.0), 11.0)
     assert pace.left_s(11.0) == 0.0, "more runs than were planned"
-
-
-def test_groups_that_are_started_once_are_not_expected_again() -> None:
-    warm, cold = Pace(0.0, num_runs=23), Pace(0.0, num_runs=23)
-    start = {"start": 17.0, "setup": 3.0}
-    for pace, ledger in ((warm, {}), (cold, start)):
-        pace.finished(record("0", 1.0, wall_s=21.0, ledger=start), 21.0)
-        for number in range(1, 3):
-            wall_s = 1.0 + sum(ledger.values())
-            pace.finished(record(f"{number}", 1.0, wall_s=wall_s, ledger=ledger), 21 + number)
-    assert warm.left_s(23.0) == pytest.approx(20.0)
-    assert cold.left_s(23.0) == pytest.approx(20 * 23 / 3), "each run has started its own"
 
 
 def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() -> None:

@@ -210,7 +210,7 @@ def test_studies_side_by_side(tmp_path, monkeypatch):
     assert seen.tags.count("h1") == 1
     ids = [value for _, name, value in seen.attributes if name == "id"]
     assert len(ids) == len(set(ids))
-    assert {"s1", "s2", "winners", "overlay-0"} <= set(ids)
+    assert {"s1", "s2", "winners"} <= set(ids)
 
 
 def test_the_command_compares(tmp_path, monkeypatch, capsys):
