@@ -24,13 +24,14 @@ from raybench.report.words import (
     named_trials,
     price_of,
     refuted_words,
+    span_s,
     target_in_words,
     target_words,
     unranked_lines,
     within_budget,
 )
 from raybench.results.place import shown
-from raybench.results.ranking import configurations, kinds, nearest, repeated, rows_error
+from raybench.results.ranking import configurations, cost_of, kinds, nearest, repeated, rows_error
 from raybench.results.study import Study
 from raybench.results.verdict import (
     ALONE,
@@ -52,6 +53,8 @@ from raybench.spec.run import RATE, RunSpec, describe, named_optimizer
 from raybench.spec.text import clean
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
+ALIKE = 0.005
+"""Share by which two costs differ at least, for one to be called the other's part."""
 BEYOND = 2.33
 """Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
 
@@ -140,6 +143,7 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
         near += "; it may be as fast" if cheapest.trial in facts.tied else ""
+        near = f"{_saved(results, facts)}{near}"
         second = f"The cheapest{billed} is {named(results, cheapest.trial)}{near}."
         found.append((second, f"It {reaches(results, facts, cheapest)}."))
     return [*found, *((line,) for line in optimism_lines(results, facts))]
@@ -186,6 +190,24 @@ def tried_words(results: Study) -> str:
 def _as_good(tied: Sequence[str], once: Sequence[str], like: str) -> str:
     number = len(tied) + len(once)
     return f"; {counted(number, 'other')} may be as {like}" if number else ""
+
+
+def _cost(results: Study, one: Winner) -> float:
+    """Return the cost of a training to the target, in the unit by which the cheapest is named."""
+    again = repeated(results).get(one.trial)
+    rate = again.cost if again else cost_of(results, one.spec.num_workers, [one.trial])
+    return one.seconds * rate
+
+
+def _saved(results: Study, facts: VerdictFacts) -> str:
+    """Say what the cheapest saves, beside the fastest; "" where that is next to nothing."""
+    if facts.is_confirmed and not (facts.fastest.hits and facts.cheapest.hits):
+        return ""  # seconds of the search beside those of new seeds
+    share = _cost(results, facts.cheapest) / _cost(results, facts.fastest)
+    longer = facts.cheapest.seconds / facts.fastest.seconds
+    if share > 1 - ALIKE or longer < 1 + ALIKE:
+        return ""
+    return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
 def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
@@ -385,7 +407,7 @@ def _nothing(results: Study) -> str:
         who += f"{by_reference:.3g} s of training"
     if ended := _cut_by_budget(results):
         again = "with a longer --time-budget the same command goes on from there."
-        return f"{who}: {ended}; {again}"
+        return " ".join([f"{who}: {ended}; {again}", *_start_up(results)])
     if any(metric.reaches(value, target) for value in own[metric.best_column].dropna()):
         reached += ", but too late or not held (objective.max_train_seconds, objective.hold)"
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
@@ -402,6 +424,22 @@ def _cut_by_budget(results: Study) -> str:
         return ""
     of = f" of {asked:,}" if isinstance(asked, int) else ""
     return f"the time budget of {budget:g} s ended the search after {done}{of} trials"
+
+
+def _start_up(results: Study) -> list[str]:
+    """Say where most of a spent budget went to what comes before training, and what would do."""
+    trials = results.trials
+    ready, trained = trials[["start_s", "setup_s", "compile_s"]].sum(axis=1), trials["train_s"]
+    if ready.sum() <= trained.sum():
+        return []
+    longest = max(run.spec.objective.max_train_seconds for run in results.runs.values())
+    known = trials["crossed_s"].min()
+    needed = max(ready) + (longest if math.isnan(known) else known)
+    needed += span_s(trials[trials["role"] == "reference"]) or 0.0
+    return [
+        f"Starting workers, set-up and compiling took {ready.sum():.3g} s of these runs, training "
+        f"{trained.sum():.3g} s; a first answer needs about {float(f'{needed:.2g}'):g} s here."
+    ]
 
 
 MOST_ROWS = 5

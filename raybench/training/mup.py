@@ -99,7 +99,7 @@ class Growth:
 OUTPUTS = "the outputs"
 
 
-def growths(spec: RunSpec) -> list[Growth]:
+def growths(spec: RunSpec, *, num_threads: int = os.cpu_count() or 1) -> list[Growth]:
     """Train models of several widths for some steps, in this process; return how what is added to
     each matrix grows, and how the outputs change.
 
@@ -116,7 +116,7 @@ def growths(spec: RunSpec) -> list[Growth]:
         wide = max((model[key] / one for key, one in base.items()), default=1.0)
         if wide not in sizes:
             seeds = [{"model": model, "seed": spec.seed + number} for number in range(NUM_SEEDS)]
-            sizes[wide] = [_changes(spec.model_copy(update=one)) for one in seeds]
+            sizes[wide] = [_changes(spec.model_copy(update=one), num_threads) for one in seeds]
     if len(sizes) < 2:
         raise UserError("mup_base: the model is no wider than its base; set model.KEY wider.")
     found = []
@@ -136,7 +136,7 @@ ALONE |= {"eval_every_samples": None, "checkpoint_every_s": 0.0}
 FOR_EVER_S = 1e9
 
 
-def _changes(spec: RunSpec) -> dict[str, float]:
+def _changes(spec: RunSpec, num_threads: int) -> dict[str, float]:
     """Return how much NUM_STEPS steps change a model's matrices and outputs."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     spec = spec.model_copy(update=ALONE)
@@ -144,7 +144,7 @@ def _changes(spec: RunSpec) -> dict[str, float]:
     objective = spec.objective.model_copy(update={"max_train_seconds": FOR_EVER_S})
     spec = spec.model_copy(update={"epochs": epochs, "objective": objective})
     backend = find_backend(spec.framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=os.cpu_count() or 1)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=num_threads)
     trainer = backend.Trainer(spec, workload, dataset, world)
     inputs = dataset.validation.read(np.arange(min(ROWS, len(dataset.validation))))
     before, first = trainer.matrices(), trainer.predict(inputs)
