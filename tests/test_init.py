@@ -158,7 +158,6 @@ def test_a_class_of_ones_own(tmp_path, capsys):
     [
         ("none", None, "there is no file or folder"),
         ("data.json", b"{}", "is nothing that init knows"),
-        ("t.csv", b"", "t.csv is empty"),
         ("pets/cat/1.png", b"\x89PNG no more", "pets/cat/1.png "),
     ],
 )
