@@ -38,10 +38,8 @@ def palette():
     ("image", "kind"),
     [
         (Image.new("RGB", (6, 4), RED), "PNG"),
-        (Image.new("RGBA", (6, 4), (*RED, 128)), "PNG"),
         (palette(), "PNG"),
         (palette(), "GIF"),
-        (Image.new("RGB", (6, 4), RED), "BMP"),
         (Image.new("RGB", (6, 4), RED), "TIFF"),
     ],
 )
@@ -55,7 +53,6 @@ def test_colours_of_every_mode_are_rgb(image, kind):
         (Image.new("L", (6, 4), 90), 90),
         (Image.new("1", (6, 4), 1), 255),
         (Image.new("LA", (6, 4), (90, 10)), 90),
-        (Image.fromarray(np.full((4, 6), 65535, np.uint16)), 255),
         (Image.fromarray(np.full((4, 6), 257 * 90 + 100, np.uint16)), 90),
     ],
 )
@@ -109,10 +106,8 @@ def test_the_form_is_told_by_the_first_images():
 @pytest.mark.parametrize(
     ("bytes_of", "message"),
     [
-        (lambda: b"", "is no image"),
         (lambda: b"no image at all", "is no image"),
         (lambda: content(Image.effect_noise((64, 64), 50))[:900], "cannot be decoded"),
-        (lambda: content(Image.effect_noise((64, 64), 50), "JPEG")[:900], "truncated"),
         (lambda: content(Image.new("F", (6, 4), 0.5), "TIFF"), "floating-point"),
         (lambda: content(Image.new("RGB", (5, 5))), "is 5 x 5 pixels"),
         (lambda: b"P5 12000 12000 255\n", "is huge, above PIL's limit of 89,"),

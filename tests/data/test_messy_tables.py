@@ -33,18 +33,6 @@ def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
     np.testing.assert_array_equal(one.train.array, other.train.array)
 
 
-def test_lines_may_end_as_an_old_mac_ends_them(tmp_path):
-    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS)]
-    found = load(write(tmp_path / "mac.csv", "x,kind", lines, end="\r"), label="kind")
-    assert found.class_names == ("a", "b")
-
-
-def test_an_empty_line_of_names_is_no_row(tmp_path):
-    lines = ["x,kind", *(f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS))]
-    with pytest.raises(UserError, match="line 1 must name the columns, and holds nothing"):
-        load(write(tmp_path / "excel.csv", ",", lines), label="kind")
-
-
 def test_saved_row_numbers_are_no_input(tmp_path, capsys):
     sorted_rows = pd.DataFrame({"x": np.arange(ROWS) % 7, "kind": np.arange(ROWS) // 30})
     mixed = sorted_rows.sample(frac=1, random_state=0)

@@ -64,9 +64,7 @@ def test_a_workload_takes_what_the_data_are():
     ("name", "changes", "message"),
     [
         ("mlp", {"kind": "tokens"}, "mlp does not take tokens for .*; choose text_bag, or write"),
-        ("char_lm", {"kind": "tokens"}, "for task classification; choose text_bag"),
         ("text_bag", {"kind": "numbers"}, "choose mnist_small, .*, mlp, or write module:Class"),
-        ("mlp", {"kind": "tokens", "task": "language_modelling"}, "choose char_lm"),
         ("text_bag", {"kind": "tokens", "vocabulary_size": None}, "give the dataset a vocabulary"),
         ("mlp", {"input_shape": {"b": (3,), "a": (2,)}}, r"by name \(a, b\)"),
     ],
@@ -101,7 +99,6 @@ CLASSES = np.arange(6) % 3
             dataset(FLOATS, FLOATS[:, :2], None, task="regression"),
             DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers"),
         ),
-        (dataset(IDS, CLASSES), replace(OF_TOKENS, vocabulary_size=24)),
         (dataset(IDS, CLASSES, vocabulary=("a",) * 30), replace(OF_TOKENS, vocabulary_size=30)),
         (
             dataset(IDS, IDS, 40, task="language_modelling"),
@@ -112,7 +109,7 @@ CLASSES = np.arange(6) % 3
             DataShape(input_shape={"ids": (4,), "age": (5,)}, num_outputs=3),
         ),
     ],
-    ids=["pictures", "table", "texts", "texts of a vocabulary", "language", "by name"],
+    ids=["pictures", "table", "texts of a vocabulary", "language", "by name"],
 )
 def test_the_shape_of_a_dataset(given, expected):
     assert DataShape.of(given) == expected

@@ -60,11 +60,7 @@ MODELS = {
 }
 SHIPPED = {
     "mnist_small": (28, 28, 1),
-    "mnist_large": (28, 28, 1),
-    "mnist_large_dense": (28, 28, 1),
     "cnn7": (32, 32, 3),
-    "cifar_cnn": (32, 32, 3),
-    "deep_mlp": (28, 28, 1),
     "small_resnet": (16, 16, 3),
 }
 WORKLOADS = [ShippedWorkload(name, shape, 3, layers) for name, (shape, layers) in MODELS.items()]

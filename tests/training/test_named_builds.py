@@ -163,11 +163,6 @@ def test_names_and_sizes_that_a_library_has_not(framework: str, name: str, words
     assert "\n" not in str(caught.value)
 
 
-def test_timm_takes_any_channels_and_a_regression_one_output() -> None:
-    model = built("torch", workload_of("timm:resnet18", outputs=1, channels=4))
-    assert outputs(model, images_of(32, 4), training=True).shape == (4, 1)
-
-
 def test_a_transformer_from_a_folder_ignores_padding(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(

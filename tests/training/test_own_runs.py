@@ -155,8 +155,7 @@ def test_the_budget_and_nan_end_it() -> None:
     assert (last.failure, last.stop, last.index) == ("nan", None, 1)
 
 
-@pytest.mark.parametrize("looks", [True, False])
-@pytest.mark.parametrize("uses_epochs", [True, False])
+@pytest.mark.parametrize(("looks", "uses_epochs"), [(False, True), (True, False), (False, False)])
 def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> None:
     """Also one that does not look at what `report` returns."""
 
@@ -220,16 +219,6 @@ def test_what_goes_wrong_is_one_sentence(loop: Loop, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as raised:
         Worker(loop).to_the_end()
     assert "\n" not in str(raised.value)
-
-
-def test_one_that_exits_well_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    def loop(run: Run) -> None:
-        reporting(0.5)(run)
-        print("done")
-        sys.exit()
-
-    assert Worker(loop).to_the_end()[-1].stop == "epochs"
-    assert capsys.readouterr().out == "done\n"
 
 
 def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.training.fake_gpus import FakeNvml
 tf = pytest.importorskip("tensorflow")
 
 
-@pytest.mark.parametrize("offset", [0, 1, 4, 16, 64])
+@pytest.mark.parametrize("offset", [0, 1, 16])
 def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
     """A tensor over memory aligned to less than 64 bytes ends the process in a kernel."""
     from raybench.training.tensorflow.batches import to_tensor
