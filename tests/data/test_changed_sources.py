@@ -102,13 +102,3 @@ def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
         assert main([str(tmp_path / data), *asked]) == 0
         dataset = parse_yaml(out.read_text(), "out")["dataset"]
         assert build_dataset(DatasetSpec.model_validate(dataset)).task == "regression"
-
-
-def test_init_says_where_it_cannot_write_and_quotes_where_it_can(tmp_path, capsys):
-    data, out = tmp_path / "table.csv", tmp_path / "my space.yaml"
-    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(60)]
-    data.write_text("\n".join(["x,label", *lines]))
-    assert main([str(data), "--out", str(tmp_path), "--force"]) == 2
-    assert "cannot be written (Is a directory); name another" in capsys.readouterr().err
-    assert main([str(data), "--out", str(out)]) == 0
-    assert f"python -m raybench.tune '{out}' --dry-run" in capsys.readouterr().out

@@ -126,17 +126,6 @@ def test_metadata_tells_labels_and_targets(folder, capsys):
     assert load(folder, label=["label", "weight"]).num_outputs == 2
 
 
-def test_metadata_of_splits(folder):
-    for part, number in (("train", 4), ("test", 2)):
-        for row in range(number):
-            picture(folder / part / f"{row}.png", row)
-        rows = [f"{row}.png,{'ab'[row % 2]}" for row in range(number)]
-        (folder / part / "metadata.csv").write_text("file_name,kind\n" + "\n".join(rows))
-    found = load(folder, validation_size=1)
-    assert [len(part) for part in (found.train, found.validation, found.test)] == [3, 1, 2]
-    assert sorted(values(found.test)) == [0, 1]
-
-
 def test_sizes_and_channels_that_are_asked_for(folder):
     classes(folder, {"a": 2, "b": 2})
     picture(folder / "b" / "large.png", 9, size=(50, 40))

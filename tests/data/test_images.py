@@ -1,8 +1,6 @@
 """Images of every kind become the same bytes; many are decoded by several threads."""
 
 import io
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -146,28 +144,6 @@ def test_every_image_is_written_to_its_row(tmp_path):
     assert (found == wanted[:, None, None, None]).all()
 
 
-def test_as_many_images_as_cores_are_decoded_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(images.os, "sched_getaffinity", lambda pid: range(3), raising=False)
-    together = threading.Barrier(3, timeout=60)
-
-    def wait_for_the_others(content, form):
-        together.wait()
-        return decode(content, form)
-
-    monkeypatch.setattr(images, "decode", wait_for_the_others)
-    decoded(tmp_path, 9)
-
-
 def test_decoding_ends_early_where_most_are_broken(tmp_path):
     with pytest.raises(UserError, match=r"image 0 .*\(100 or more such images\)"):
         decoded(tmp_path, 1000, broken=range(0, 1000, 2))
-
-
-def test_a_probe_looks_past_broken_images():
-    spec = DatasetSpec(name="image_folder", path="x")
-    began = time.perf_counter()
-    found, seconds = images.probe(list(pictures(40, broken=(0, 2))), spec)
-    assert found.shape == (4, 6, 3)
-    assert 0 < seconds <= time.perf_counter() - began
-    with pytest.raises(UserError, match="image 0 is no image"):
-        images.probe(list(pictures(4, broken=range(4))), spec)

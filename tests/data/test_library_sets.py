@@ -132,18 +132,6 @@ def test_arrays_of_a_user(tmp_path):
     assert found.train.weights.mean() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("kind", [">f4", "?", np.longdouble])
-def test_numbers_of_any_type_are_labels_and_weights(tmp_path, kind):
-    values = (np.arange(60) % 2).astype(kind)
-    keys = npz(tmp_path, x=pixels(60, 2), y=values, w=values + np.ones(1, kind))
-    found = load(**keys, task="regression", weight="w")
-    split = found.train
-    labels = split.labels * found.label_scale + found.label_offset
-    assert sorted({round(float(one)) for one in labels}) == [0, 1]
-    assert all(one.dtype == np.float32 for one in (split.labels, split.weights))
-    assert len(set(split.weights.tolist())) == (1 if kind == "?" else 2)
-
-
 X, Y = pixels(6, 2), digits(6, 2)
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.data import load
-from raybench.data.dataset import Dataset, Split, all_arrays, batches, epoch_order, worker_share
+from raybench.data.dataset import Dataset, Split, all_arrays, batches, epoch_order
 from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -50,15 +50,6 @@ def test_splits_are_a_function_of_the_split_seed(name):
     for part, array in all_arrays(first).items():
         np.testing.assert_array_equal(array, all_arrays(second)[part])
         assert (array != all_arrays(other)[part]).any()
-
-
-def test_validation_size_moves_neither_test_nor_order():
-    small = load_dataset(DatasetSpec(name="digits", validation_size=100))
-    large = load_dataset(DatasetSpec(name="digits", validation_size=200))
-    assert len(small.validation) == 100
-    assert len(small.train) == 1517
-    np.testing.assert_array_equal(small.test.inputs, large.test.inputs)
-    np.testing.assert_array_equal(small.train.inputs[100:], large.train.inputs)
 
 
 def test_limit_keeps_the_first_and_repeat_copies_nothing():
@@ -162,19 +153,6 @@ def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
     np.testing.assert_array_equal(np.sort(orders[0]), np.arange(100))
     np.testing.assert_array_equal(orders[0], epoch_order(100, seed=3, epoch=2))
     assert len({order.tobytes() for order in orders}) == 5
-
-
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("size", [1, 2, 5, 7, 8, 64])
-def test_shares_of_all_ranks_are_the_batch(size, num_workers):
-    batch = epoch_order(size, seed=0, epoch=0)
-    ranks = range(num_workers)
-    shares = [worker_share(batch, rank=rank, num_workers=num_workers) for rank in ranks]
-    np.testing.assert_array_equal(np.concatenate(shares), batch)
-    sizes = [len(share) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
-    if size % num_workers == 0:
-        assert len(set(sizes)) == 1
 
 
 @pytest.mark.parametrize(

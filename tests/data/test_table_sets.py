@@ -94,21 +94,6 @@ def test_the_split_is_a_function_of_its_seed_and_keeps_the_share_of_classes(csv)
     np.testing.assert_allclose(*counts, atol=0.02)
 
 
-def test_parts_of_a_parquet_table_and_a_csv_are_the_same(houses, csv, tmp_path):
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    houses[:150].to_parquet(parts / "part-0.parquet")
-    houses[150:].to_parquet(parts / "part-1.parquet")
-    keys = {"label": "price", "columns": ["size", "town", "sold", "garden"]}
-    one, other = load(csv, **keys), load(parts, "parquet", **keys)
-    # In Parquet the days are text, as CSV's are dates: each its own name.
-    assert one.input_shape != other.input_shape
-    keys["columns"] = ["size", "town", "garden"]
-    one, other = load(csv, **keys), load(parts, "parquet", **keys)
-    np.testing.assert_allclose(one.train.inputs, other.train.inputs, atol=1e-6)
-    np.testing.assert_array_equal(one.test.labels, other.test.labels)
-
-
 def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
     found = load(csv, label=["price", "built"], weight="id", columns=["town"])
     assert found.train.labels.shape == (320, 2)

@@ -103,14 +103,6 @@ def test_running_text_is_cut_into_windows_and_its_end_held_out(tmp_path, capsys)
     assert "from its end: the 201 characters of the test split, and before" in said
 
 
-def test_running_text_of_files_of_splits(tmp_path):
-    for name in ("train", "val", "test"):
-        (tmp_path / f"{name}.txt").write_text(f"{name} " * 40)
-    found = load(tmp_path, tokens="words", sequence_length=5)
-    assert found.vocabulary == ("<padding>", "<unknown>", "train")
-    assert set(found.validation.inputs.ravel()) == {UNKNOWN}
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -6,7 +6,7 @@ import pytest
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import DataShape
 from raybench.models.layers import num_parameters, output_shapes
-from raybench.models.shipped import WORKLOADS, cnn7, shipped_workload
+from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.errors import UserError
 
 
@@ -38,12 +38,6 @@ def test_num_classes_is_that_of_the_dataset(name):
     tokens = workload.input_shape if workload.task == "language_modelling" else ()
     assert output_shapes(workload.layers, workload.input_shape)[-1] == (*tokens, 7)
     assert workload.num_classes == 7
-
-
-def test_cnn7_pads_small_images_only():
-    assert output_shapes(cnn7().layers, (299, 299, 3))[14] == (7, 7, 128)
-    assert output_shapes(cnn7((93, 93, 3)).layers, (93, 93, 3))[0] == (93, 93, 16)
-    assert output_shapes(cnn7((94, 94, 3)).layers, (94, 94, 3))[0] == (92, 92, 16)
 
 
 def test_a_workload_takes_what_the_data_are():

@@ -218,10 +218,7 @@ def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]"),
-    ],
+    ("body", "words"), [("raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]")]
 )
 def test_what_a_users_init_raises(own, body, words):
     error = refused(find_workload, own(f"def __init__(self):\n    {body}"))
@@ -232,10 +229,7 @@ def test_what_a_users_init_raises(own, body, words):
 
 
 @pytest.mark.parametrize(
-    ("head", "words"),
-    [
-        ("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m"),
-    ],
+    ("head", "words"), [("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m")]
 )
 def test_a_module_that_ends_or_raises_at_import(own, head, words):
     error = refused(find_workload, own("pass", head=head))

@@ -23,8 +23,6 @@ NAMES = ("tune_results", "scaling", "seed_studies")
 CHECK = "import sys; print(sorted({'ray', 'torch', 'tensorflow', 'keras'} & set(sys.modules)))"
 MOST_BYTES = 80_000
 """Of a committed picture."""
-MOST_LINES = 5
-"""Of a code cell, beside imports: what is longer belongs into the package."""
 SAYS = {
     "tune_results": (
         "Opened: ../tests/fixtures/digits_race",
@@ -119,13 +117,6 @@ def test_pictures_are_small_and_there(committed: NotebookNode) -> None:
     ]
     assert pictures
     assert max(map(len, pictures)) < MOST_BYTES
-
-
-def test_cells_are_thin(committed: NotebookNode) -> None:
-    for cell in committed.cells:
-        lines = [line for line in cell.source.splitlines() if line]
-        own = [line for line in lines if not line.startswith(("import ", "from "))]
-        assert cell.cell_type == "markdown" or len(own) <= MOST_LINES, cell.source
 
 
 def test_committed_outputs_tell_nothing_of_the_machine_that_made_them(

@@ -119,10 +119,7 @@ def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
         parse_yaml(f"a: {text}", "space.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("- a\n- b\n", "a list"), ("", "nothing")],
-)
+@pytest.mark.parametrize(("text", "found"), [("- a\n- b\n", "a list"), ("", "nothing")])
 def test_a_file_must_hold_keys(tmp_path, text, found):
     path = tmp_path / "space.yaml"
     path.write_text(text)

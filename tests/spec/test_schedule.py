@@ -32,11 +32,7 @@ def test_constant_is_the_scaled_rate_at_all_times(scaling, workers, rate):
 
 @pytest.mark.parametrize(
     ("scaling", "workers", "start", "peak"),
-    [
-        ("none", 4, 0.0, 0.1),
-        ("linear", 4, 0.1, 0.4),
-        ("sqrt", 4, 0.1, 0.2),
-    ],
+    [("none", 4, 0.0, 0.1), ("linear", 4, 0.1, 0.4), ("sqrt", 4, 0.1, 0.2)],
 )
 def test_warmup_goes_from_the_unscaled_rate_to_the_peak(scaling, workers, start, peak):
     changes = {"learning_rate_scaling": scaling, "num_workers": workers, "warmup_epochs": 2.0}

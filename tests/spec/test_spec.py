@@ -72,13 +72,7 @@ def test_the_target_of_a_share_is_a_fraction(metric, target):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        {"name": "cifar"},
-        {"image_size": 0},
-        {"repeat": 0},
-        {"shape": (28, 28, 1)},
-    ],
+    "content", [{"name": "cifar"}, {"image_size": 0}, {"repeat": 0}, {"shape": (28, 28, 1)}]
 )
 def test_a_dataset_is_checked_too(content):
     key = next(iter(content))

@@ -12,11 +12,7 @@ from local import NoTraining
 
 from raybench.spec.run import RunSpec
 from raybench.training import memory
-from raybench.training.machine import (
-    GpuLoad,
-    framework_sees,
-    nvml_sees,
-)
+from raybench.training.machine import GpuLoad, framework_sees, nvml_sees
 from raybench.training.run import Recording
 from tests.training.fake_gpus import FakeNvml
 

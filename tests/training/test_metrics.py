@@ -74,8 +74,7 @@ def test_of_vectors_in_their_own_unit(framework: str, name: str, judge) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "judge"),
-    [("rmse", root_mean_squared_error), ("r2", r2_score), ("loss", None)],
+    ("name", "judge"), [("rmse", root_mean_squared_error), ("r2", r2_score), ("loss", None)]
 )
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_one_number_may_come_as_a_column(framework: str, name: str, judge, shape) -> None:

@@ -152,7 +152,6 @@ def _touched(path: Path) -> str:
     ("framework", "name", "words"),
     [
         ("torch", "torchvision:resnet19", "80 models; did you mean 'resnet18'"),
-        ("torch", "timm:resnet_18", "did you mean 'resnet18'"),
         ("tensorflow", "keras:mobilenetv2", "did you mean 'MobileNetV2'"),
         ("tensorflow", "keras:InceptionV3", "cannot be built for images of 32 x 32"),
     ],

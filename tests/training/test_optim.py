@@ -1,12 +1,11 @@
 """Optimizers of both frameworks against the papers, on every path that each has; what torch's have
 of their own: kernels and buckets.
 
-On several workers test_single_process.py holds Keras's to the papers.
+On several workers test_two_workers.py holds Keras's to the papers.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import weakref
 
@@ -329,28 +328,6 @@ def test_a_changed_kernel_is_not_used(probed_anew, monkeypatch):
     assert not internals.fused_kernels_work("cpu")
 
 
-@pytest.mark.parametrize("path", ["fused", "foreach"])
-def test_buckets_are_kept_until_a_layout_or_a_state_is_another(path, monkeypatch):
-    built, buckets = [], torch_kernels.buckets
-    monkeypatch.setattr(
-        torch_kernels, "buckets", lambda *args, **more: built.append(1) or buckets(*args, **more)
-    )
-    mine = InTorch("lamb")
-    run(mine, "lamb", last=5)
-    assert len(built) == 1
-    mine.optimizer.load_state_dict(copy.deepcopy(mine.optimizer.state_dict()))
-    run(mine, "lamb", first=5, last=10)
-    assert len(built) == 2
-    first = mine.params[0]
-    first.grad = first.grad.T.contiguous().T
-    mine.optimizer.step()
-    first.grad = None
-    mine.optimizer.step()
-    assert len(built) == 4
-    run(mine, "lamb", first=10)
-    assert len(built) == 5
-
-
 @pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
 def test_layouts_may_differ(name):
     """The fused kernels pair memory, not indices: a transposed gradient must not reach them."""
@@ -411,10 +388,3 @@ def test_cuda_steps_never_wait_for_the_device(name, has_fused, path, chosen, mon
                 p.grad = torch.ones_like(p)
             optimizer.step()
     assert chosen == {path}
-
-
-def test_frozen_parameters_are_left_out():
-    model = torch.nn.Linear(3, 2)
-    model.weight.requires_grad_(False)
-    optimizer = torch_optim.build_optimizer("lamb", model, learning_rate=0.1)
-    assert [p for group in optimizer.param_groups for p in group["params"]] == [model.bias]

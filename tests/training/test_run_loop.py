@@ -2,7 +2,6 @@
 
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,19 +173,6 @@ def test_fp16_whose_gradients_are_never_finite_ends_as_nan(
     curve, trainer = train(spec, workload=workload, dataset=dataset)
     assert curve[-1].failure == "nan"
     assert 40 <= trainer.skipped_steps() <= 50
-
-
-def test_a_run_needs_no_test_split(
-    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 255, (80, 28, 28, 1), np.uint8)
-    np.savez(tmp_path / "own.npz", x=images, y=np.arange(80) % 10)
-    own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_size": "none"}
-    evaluations, trainer = train(small_spec(framework, dataset=own, epochs=1.0))
-    assert evaluations[-1].value is not None
-    trainer.close()
 
 
 @pytest.mark.parametrize("augment", [[], ["flip"]])

@@ -56,17 +56,6 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     assert batches.free_bytes(share) == 0  # not known is not without end
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (3, 3, 2), (5, 3, 1)])
-def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
-    from raybench.training.tensorflow.batches import gathered
-
-    every = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
-    rows = [3, 15, 0, 3]
-    found = tf.function(gathered)(tf.constant(every), tf.constant(rows))
-    assert found.dtype == tf.uint8
-    assert np.array_equal(found.numpy(), every[rows])
-
-
 def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
