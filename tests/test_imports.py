@@ -290,13 +290,6 @@ def test_importing_raybench_needs_no_heavy_library(module):
     assert in_new_process(code) == "[]"
 
 
-def test_importing_raybench_is_fast():
-    code = "import time; t = time.process_time(); import raybench; print(time.process_time() - t)"
-    assert (
-        min(float(in_new_process(code)) for _ in range(3)) < 1.5
-    )  # 0.1 s; any heavy library takes as long
-
-
 def test_the_public_names_exist():
     import raybench
 

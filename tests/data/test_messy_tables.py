@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from raybench.commands.init import main
 from raybench.data.load import build_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -67,19 +66,3 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
     pa.parquet.write_table(third, tmp_path / "c.parquet")
     with pytest.raises(UserError, match=r"c.parquet and .*a.parquet have other types .*double"):
         load(tmp_path, "parquet", label="kind")
-
-
-def test_a_split_without_fractions_has_the_same_classes(tmp_path):
-    train = pa.table({"x": np.arange(60) % 7, "size": [0.5, 1.0, 1.5] * 20})
-    pa.parquet.write_table(train, tmp_path / "train.parquet")
-    pa.parquet.write_table(train.filter([False, True, False] * 20), tmp_path / "val.parquet")
-    found = load(tmp_path, "parquet", label="size", task="classification")
-    assert found.class_names == ("0.5", "1", "1.5")
-    assert set(found.validation.labels) == {1}
-
-
-def test_init_asks_for_the_label_beside_an_empty_column(tmp_path, capsys):
-    lines = [f"{row % 7},{'ab'[row % 2]}," for row in range(ROWS)]
-    path = write(tmp_path / "trailing.csv", "x,kind,", lines)
-    assert main([str(path), "--out", str(tmp_path / "space.yaml")]) == 2
-    assert "x (7 classes), kind (2 classes)." in capsys.readouterr().err

@@ -153,13 +153,6 @@ def test_a_study_may_call_accumulate_exchange_every(changes):
     assert "exchange_every" not in study.document()["fixed"] | study.document()["space"]
 
 
-def test_both_names_with_different_values_are_refused():
-    with pytest.raises(UserError, match=r"^s\.yaml: exchange_every and accumulate are one key"):
-        build_study(content(fixed={"accumulate": 2, "exchange_every": 4}), "s.yaml")
-    with pytest.raises(UserError, match=r"'space\.accumulate': also stands under 'fixed'"):
-        build_study(content(space={"accumulate": [1, 2]}, fixed={"exchange_every": 4}), "s.yaml")
-
-
 def test_set_knows_both_names():
     given = content(space={"optimizer": ["adam"], "accumulate": [1, 2]})
     changed = apply_settings_to_study(given, ["exchange_every=4"])
