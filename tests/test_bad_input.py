@@ -27,9 +27,6 @@ def split(size, features=3, label=None, value=1.0):
     return Split(inputs, labels.astype(np.int64))
 
 
-PRICES = np.linspace(0, 1, 8, dtype=np.float32)
-
-
 class OnDemand:
     shape, dtype = (8, 3), np.float32
 

@@ -32,7 +32,6 @@ RACE = "then a race of 24 runs over the best 12, 3 runs of each winner alone"
     ("arguments", "words"),
     [
         ([], (*PLAN, RACE, "at most about 170 s on this machine")),
-        (["digits"], (*PLAN, RACE)),
         (["--target", "0.5", "--workers", "1"], (*PLAN[1:], "120 trials", RACE)),
         (["--confirm", "race=40, fresh=1"], ["a race of 40 runs over the best 20, 1 run of each"]),
         (["--no-confirm"], [f"{TRIALS}, not con"]),
@@ -94,8 +93,6 @@ def test_models_are_tried_for_as_many_workers_as_train_them(command, monkeypatch
         # 1 reference, 2 groups
         ({}, Capacity((Node(2, 0),), 0.0), "at most about 22 min on this machine's 2 cores, ev"),
         ({}, Capacity((Node(8, 0),), 0.0), "at most about 540 s on this machine's 8 cores"),
-        ({"concurrency": 1}, Capacity((Node(8, 0),), 0.0), "about 22 min on this machine's 8 c"),
-        ({"gpus_per_worker": 1}, Capacity((Node(8, 2),), 0.0), "at most about 22 min on this"),
         ({}, None, "how long it takes on the cluster is not known beforehand; --time-budget"),
         ({"time_budget_s": 90}, None, "at most about 90 s on the cluster; runs that"),
     ],

@@ -96,18 +96,6 @@ def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
     assert study_of()[0].dataset.label == "price"
 
 
-def test_texts_in_a_table(tmp_path, capsys):
-    text = "a text that is a good deal longer than any name is, {}"
-    pd.DataFrame(
-        {"words": [text.format(number) for number in range(80)], "label": [0, 1] * 40}
-    ).to_parquet(tmp_path / "t.parquet")
-    assert init.main([str(tmp_path / "t.parquet"), "--out", "a.yaml"]) == 0
-    study, _ = study_of("a.yaml")
-    assert (study.workload, study.dataset.text, study.dataset.sequence_length) == (
-        "text_bag", "words", 32,
-    )  # fmt: skip
-
-
 def test_running_text(tmp_path, capsys):
     (tmp_path / "book.txt").write_text("Call me Ishmael. " * 500)
     assert init.main(["book.txt"]) == 0
@@ -158,7 +146,6 @@ def test_a_class_of_ones_own(tmp_path, capsys):
     [
         ("none", None, "there is no file or folder"),
         ("data.json", b"{}", "is nothing that init knows"),
-        ("t.csv", b"", "t.csv is empty"),
         ("pets/cat/1.png", b"\x89PNG no more", "pets/cat/1.png "),
     ],
 )

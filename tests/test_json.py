@@ -60,15 +60,6 @@ def test_of_a_scaling_study_it_has_the_cells(capsys: Capture, tmp_path: Path) ->
     assert all(cell["samples_per_s"] > 0 for cell in cells)
 
 
-MISSED = {"role": "race", "stop": "max_train_seconds"}
-
-
-def test_what_no_new_seed_reached_is_not_confirmed(capsys: Capture, tmp_path: Path) -> None:
-    results_folder(tmp_path, [run_line("0000", 2.0), run_line("0000-race0", **MISSED)])
-    for row in asked(capsys, "report", tmp_path)["configurations"]:
-        assert (row["is_confirmed"], row["runs"], row["hits"]) == (False, 1, 0)
-
-
 def test_of_a_budget_it_has_the_value(capsys: Capture, tmp_path: Path) -> None:
     budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
     results_folder(tmp_path, [run_line("0000", objective=budget)], objective=budget)
@@ -165,8 +156,6 @@ def test_data_are_looked_at(capsys: Capture, tmp_path: Path) -> None:
     ("words", "part"),
     [
         (("tune", "nowhere.yaml"), "nowhere.yaml"),
-        (("report", "nowhere"), "nowhere"),
-        (("train", "--set", "learnin_rate=1"), "learning_rate"),
         (("scale", "--frobnicate"), "--frobnicate"),
         (("tunes",), "did you mean 'tune'"),
     ],

@@ -88,15 +88,6 @@ def test_what_can_not_be_kept_is_said(folders: tuple[Path, Path], prices: Path) 
     assert any(line.startswith("No fastest within the budget: the least of all") for line in words)
 
 
-def test_without_prices_it_is_what_scale_says(folders: tuple[Path, Path]) -> None:
-    from raybench.report.scaling_report import ScalingReport
-
-    (own,) = ScalingReport.of(load(folders[0])).plans
-    report = raybench.plan(folders[0])
-    assert report.answers["cost"].tolist() == pytest.approx(own.answers["cost"].tolist())
-    assert set(report.table["unit"]) == {"worker-seconds"}
-
-
 def test_a_recorded_study_is_planned_with(prices: Path) -> None:
     """A real one; what is billed beside training is what its ledgers hold."""
     folder = ROOT / "tests/fixtures/batch_size_vs_workers"
@@ -124,11 +115,9 @@ def test_a_recorded_study_is_planned_with(prices: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, "prices: names no machine; write one"),
         ({"p4": 33}, "prices: 'p4': must hold keys of its own"),
         ({"p4": {"price": 33}}, r"prices, p4: the key 'workers' is required"),
         ({"p4": {"workers": 8, "prise": 33}}, "prices, p4: unknown key 'prise'; did you mean"),
-        ({"p4": {"workers": 0, "price": 33}}, "prices, p4: 'workers': .*greater than 0"),
         (
             {"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}},
             "p4: the key 'spot.losses_per_hour' is required",

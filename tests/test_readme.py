@@ -260,7 +260,7 @@ def test_examples_are_the_readmes(kind: str, name: str, holds: str) -> None:
     assert (ROOT / "examples" / name).read_text().endswith(shown)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
 def test_the_example_with_data_of_its_own_trains(framework: str, folder: Path) -> None:
     pytest.importorskip(framework)
     spec = RunSpec.model_validate(

@@ -1,8 +1,5 @@
 """The augmenter, and each kind of augmentation against plain code: a sample, a pixel at a time."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
@@ -78,27 +75,6 @@ def test_a_sample_is_the_same_in_any_batch(kind, monkeypatch):
     assert (other.inputs != together.inputs).any(axis=(1, 2, 3)).mean() > 0.9
 
 
-def test_keys_are_chained_splitmix64():
-    def output(value):
-        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
-        return value ^ (value >> 31)
-
-    golden = 0x9E3779B97F4A7C15
-    assert output(golden) == 0xE220A8397B1DCDAF  # the first number of seed 0, as published
-    keys = sample_keys(7, np.array([2, 0]), np.array([5, 2**40]))
-    for key, (of_round, row) in zip(keys.tolist(), [(2, 5), (0, 2**40)], strict=True):
-        expected = 7
-        for part in (golden, of_round * golden, row * golden):
-            expected = output((expected + part) % 2**64)
-        assert key == expected
-    draws = Draws(keys, 3)(1).tolist()
-    offset = output((3 * 64 + 1 + 1) * golden % 2**64)
-    assert draws == [(output((key + offset) % 2**64) >> 11) / 2**53 for key in keys.tolist()]
-    largest = sample_keys(2**32 - 1, np.array([2**40]), np.array([2**40]))
-    assert 0 <= Draws(largest, 9)(63)[0] < 1
-
-
 def test_what_a_sample_becomes_is_pinned():
     # Another numpy, scipy or platform must give the same pixels, or records cannot be compared.
     found = augmented(split_of(number=4), [1, 2], [0, 5])
@@ -166,8 +142,6 @@ IMAGES = np.zeros((4, 6, 8, 3), np.uint8)
     ("content", "dataset", "words"),
     [
         (["flip"], dataset_of(np.zeros((4, 9), np.float32)), "flip is of images.*float32 .4, 9."),
-        (["cutout"], dataset_of(np.zeros((4, 9), np.int64)), "cutout is of images.*int64"),
-        (["mixup"], dataset_of(np.zeros((4, 9), np.int64)), "mixup is of uint8 and float32.*int64"),
         (["mixup"], dataset_of(IMAGES, task="language_modelling"), "float32 .*, and .* has tokens"),
         (["mixup", "flip", "mixup"], dataset_of(IMAGES), "mixup stands there twice"),
         ([{"random_crop": {"padding": 6}}], dataset_of(IMAGES), "6 x 8 pixels.*padding below 6"),
@@ -178,14 +152,7 @@ def test_what_data_cannot_be_given_is_said(content, dataset, words):
         check_augment(dataset, augmentations(*content))
 
 
-def test_no_library_comes_with_the_package_but_numpy():
-    heavy = {"scipy", "PIL", "torch"}
-    code = f"import sys, raybench.data.augment; print({heavy} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "set()"
-
-
-SHAPES = [(7, 5, 3), (5, 8, 1), (6, 6, 4), (1, 1, 3), (1, 9, 2)]
+SHAPES = [(7, 5, 3), (6, 6, 4), (1, 9, 2)]
 CASES = [(shape, kind) for shape in SHAPES for kind in ("uint8", "float32")]
 FLIP = Flip(kind="flip")
 CROP = RandomCrop(kind="random_crop", padding=2)
@@ -222,7 +189,6 @@ def cutout_of(image, first, second):
         (random_crop, CROP, crop_of),
         (cutout, CUTOUT, cutout_of),
         (flip, FLIP, lambda image, first, _: image[:, ::-1] if first < 0.5 else image),
-        (flip, FLIP.model_copy(update={"probability": 0.0}), lambda image, *_: image),
     ],
 )
 def test_images_change_as_plain_code_changes_one(change, settings, plain, shape, kind):

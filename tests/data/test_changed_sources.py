@@ -3,8 +3,6 @@
 import os
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -70,15 +68,6 @@ def test_files_of_one_name_size_and_time_are_two(tmp_path):
         assert load(folder / "data.npz", "npz").train.array[0, 0] == value
 
 
-def test_a_class_of_texts_may_be_a_link(tmp_path):
-    for kind in ("texts/good", "texts/bad", "elsewhere"):
-        (tmp_path / kind).mkdir(parents=True)
-        for row in range(5):
-            (tmp_path / kind / f"{row}.txt").write_text(f"{kind} {row}")
-    (tmp_path / "texts/fair").symlink_to(tmp_path / "elsewhere")
-    assert load(tmp_path / "texts", "text").class_names == ("bad", "fair", "good")
-
-
 def test_weights_that_are_none_are_named(tmp_path):
     weights = np.where(np.arange(50) == 5, np.nan, 1.0)
     np.savez(tmp_path / "w.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, w=weights)
@@ -99,12 +88,6 @@ def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
         load(tmp_path, name, **{key: "column"})
 
 
-def test_a_text_has_no_numbers_to_learn(tmp_path):
-    (tmp_path / "a.txt").write_text("a text " * 1000)
-    with pytest.raises(UserError, match="task: regression is not for files of text"):
-        load(tmp_path / "a.txt", "text", task="regression")
-
-
 def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
     np.savez(tmp_path / "d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
     (tmp_path / "pictures").mkdir()
@@ -119,22 +102,3 @@ def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
         assert main([str(tmp_path / data), *asked]) == 0
         dataset = parse_yaml(out.read_text(), "out")["dataset"]
         assert build_dataset(DatasetSpec.model_validate(dataset)).task == "regression"
-
-
-def test_init_says_where_it_cannot_write_and_quotes_where_it_can(tmp_path, capsys):
-    data, out = tmp_path / "table.csv", tmp_path / "my space.yaml"
-    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(60)]
-    data.write_text("\n".join(["x,label", *lines]))
-    assert main([str(data), "--out", str(tmp_path), "--force"]) == 2
-    assert "cannot be written (Is a directory); name another" in capsys.readouterr().err
-    assert main([str(data), "--out", str(out)]) == 0
-    assert f"python -m raybench.tune '{out}' --dry-run" in capsys.readouterr().out
-
-
-def test_bytes_that_are_no_images_are_no_images(tmp_path):
-    table = pa.table(
-        {"x": np.arange(60) % 7, "hash": [b"%d" % row for row in range(60)], "label": [0, 1] * 30}
-    )
-    pa.parquet.write_table(table, tmp_path / "t.parquet")
-    assert main([str(tmp_path / "t.parquet"), "--out", str(tmp_path / "s.yaml")]) == 0
-    assert "image" not in parse_yaml((tmp_path / "s.yaml").read_text(), "out")["dataset"]

@@ -16,7 +16,6 @@ from raybench.spec.run import DatasetSpec
     [
         ({"name": "digits", "image_size": 2**62}, "dataset.image_size 4611686018427387904 needs"),
         ({"name": "synthetic", "shape": [10**6, 10**6, 3]}, "of shape [1000000, 1000000, 3] needs"),
-        ({"name": "synthetic", "validation_size": 10**15}, "synthetic samples"),
     ],
 )
 def test_what_memory_cannot_hold_is_refused_with_its_size(spec, words):

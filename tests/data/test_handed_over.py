@@ -96,7 +96,6 @@ def test_sets_of_hugging_face(tmp_path: Path) -> None:
     [
         (object(), "data: of type object cannot be taken"),
         ({"x": [[1], [1, 2]], "y": X}, "data: x: are of several kinds"),
-        ({"trian": [], "y": X}, "several kinds|no array"),
         (X, "data: of type ndarray cannot be taken"),
     ],
 )

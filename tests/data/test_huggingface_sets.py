@@ -52,15 +52,6 @@ def test_texts_and_a_test_split_whose_labels_are_secret(tmp_path):
     assert [word == "good" for word in words] == found.train.labels.astype(bool).tolist()
 
 
-def test_a_table_whose_label_has_to_be_named(tmp_path):
-    columns = {"size": [float(number) for number in range(40)], "price": [1.5, 2.5] * 20}
-    features = {"size": datasets.Value("float64"), "price": datasets.Value("float64")}
-    save(tmp_path / "s", {"train": columns}, features)
-    with pytest.raises(UserError, match=r"dataset\.label: name the column.*size, price"):
-        load(tmp_path / "s")
-    assert load(tmp_path / "s", label="price").task == "regression"
-
-
 def test_what_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="datasets' cache has no set of that name"):
         load("no_such_owner/no_such_set")

@@ -126,17 +126,6 @@ def test_metadata_tells_labels_and_targets(folder, capsys):
     assert load(folder, label=["label", "weight"]).num_outputs == 2
 
 
-def test_metadata_of_splits(folder):
-    for part, number in (("train", 4), ("test", 2)):
-        for row in range(number):
-            picture(folder / part / f"{row}.png", row)
-        rows = [f"{row}.png,{'ab'[row % 2]}" for row in range(number)]
-        (folder / part / "metadata.csv").write_text("file_name,kind\n" + "\n".join(rows))
-    found = load(folder, validation_size=1)
-    assert [len(part) for part in (found.train, found.validation, found.test)] == [3, 1, 2]
-    assert sorted(values(found.test)) == [0, 1]
-
-
 def test_sizes_and_channels_that_are_asked_for(folder):
     classes(folder, {"a": 2, "b": 2})
     picture(folder / "b" / "large.png", 9, size=(50, 40))
@@ -149,20 +138,14 @@ def test_sizes_and_channels_that_are_asked_for(folder):
 TWO = {"cat": 2, "dog": 2}
 BROKEN = {
     "not there": ([], r"pictures does not exist"),
-    "empty": (["./"], r"pictures holds no files"),
     "no images": (["x.txt"], r"holds 1 files, none of them an image"),
     "inner folder": (
         [("images/train", TWO)],
         r"holds the folder images/train alone, and in it cat, dog; name .*/images/train\.",
     ),
     "one class": ([(".", {"cat": 2})], r"column 'label' is 'cat' in every row"),
-    "beside splits": (
-        [(".", TWO), "train/cat/1.png"],
-        r"cat/000.png lies outside of the splits train",
-    ),
     "no train": ([("test", {"cat": 1})], r"holds test and no train"),
     "empty split": ([("train", TWO), "val/"], r"pictures/val holds no images"),
-    "empty class": ([(".", TWO), "c/"], r"pictures/c holds no images"),
     "class typo": (
         [("train", TWO), ("test", {"catt": 1})],
         r"test/catt/000.png: the class 'catt' .* is not in .*; did you mean 'cat'\?",
@@ -174,10 +157,6 @@ BROKEN = {
     "which column": (
         b"file_name,kind,age\n1.png,a,3\n",
         r"which of its columns file_name, kind, age is the label",
-    ),
-    "no label": (
-        b"file_name,label\n1.png,\n",
-        r"line 2 of .*metadata.csv: label column 'label' is empty there",
     ),
     "no such image": (
         b"file_name,label\n1.png,a\n2.png,b\n",

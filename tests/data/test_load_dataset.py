@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.data import load
-from raybench.data.dataset import Dataset, Split, all_arrays, batches, epoch_order, worker_share
+from raybench.data.dataset import Dataset, Split, all_arrays, batches, epoch_order
 from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -52,15 +52,6 @@ def test_splits_are_a_function_of_the_split_seed(name):
         assert (array != all_arrays(other)[part]).any()
 
 
-def test_validation_size_moves_neither_test_nor_order():
-    small = load_dataset(DatasetSpec(name="digits", validation_size=100))
-    large = load_dataset(DatasetSpec(name="digits", validation_size=200))
-    assert len(small.validation) == 100
-    assert len(small.train) == 1517
-    np.testing.assert_array_equal(small.test.inputs, large.test.inputs)
-    np.testing.assert_array_equal(small.train.inputs[100:], large.train.inputs)
-
-
 def test_limit_keeps_the_first_and_repeat_copies_nothing():
     whole = load_dataset(DatasetSpec(name="digits"))
     dataset = load_dataset(DatasetSpec(name="digits", limit=100, repeat=4))
@@ -98,7 +89,6 @@ def test_impossible_sizes_are_refused(spec, message):
     [
         (np.zeros((3, 2), np.uint8), np.zeros(2, np.int64), "one label per input"),
         (np.zeros((2, 2)), np.zeros(2, np.int64), "float32 .numbers., .* found float64"),
-        (np.zeros((2, 2), np.uint8), np.zeros(2), "int64"),
         (np.zeros((2, 2), np.uint8), np.zeros((2, 1, 1), np.int64), "int64"),
     ],
 )
@@ -144,7 +134,6 @@ def test_classes_by_name_times_the_samples_own():
     ("spec", "more", "message"),
     [
         ({"class_weights": {"dgo": 2.0}}, {}, "animals has no class 'dgo'; did you mean 'dog'"),
-        ({"class_weights": {"zzz": 2.0}}, {}, "there are cat, dog, cow."),
         ({"class_weights": "balanced"}, {"task": "regression"}, "of classes, and animals is of"),
         ({}, {"weights": np.zeros(6, np.float32)}, "training samples of animals are 0"),
     ],
@@ -164,19 +153,6 @@ def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
     np.testing.assert_array_equal(np.sort(orders[0]), np.arange(100))
     np.testing.assert_array_equal(orders[0], epoch_order(100, seed=3, epoch=2))
     assert len({order.tobytes() for order in orders}) == 5
-
-
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("size", [1, 2, 5, 7, 8, 64])
-def test_shares_of_all_ranks_are_the_batch(size, num_workers):
-    batch = epoch_order(size, seed=0, epoch=0)
-    ranks = range(num_workers)
-    shares = [worker_share(batch, rank=rank, num_workers=num_workers) for rank in ranks]
-    np.testing.assert_array_equal(np.concatenate(shares), batch)
-    sizes = [len(share) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
-    if size % num_workers == 0:
-        assert len(set(sizes)) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from raybench.commands.init import main
 from raybench.data.load import build_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -31,18 +30,6 @@ def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
     other = load(write(tmp_path / "gone.csv", "x,total,kind", gone), label="kind")
     assert one.input_shape == (3,)
     np.testing.assert_array_equal(one.train.array, other.train.array)
-
-
-def test_lines_may_end_as_an_old_mac_ends_them(tmp_path):
-    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS)]
-    found = load(write(tmp_path / "mac.csv", "x,kind", lines, end="\r"), label="kind")
-    assert found.class_names == ("a", "b")
-
-
-def test_an_empty_line_of_names_is_no_row(tmp_path):
-    lines = ["x,kind", *(f"{row % 7},{'ab'[row % 2]}" for row in range(ROWS))]
-    with pytest.raises(UserError, match="line 1 must name the columns, and holds nothing"):
-        load(write(tmp_path / "excel.csv", ",", lines), label="kind")
 
 
 def test_saved_row_numbers_are_no_input(tmp_path, capsys):
@@ -79,19 +66,3 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
     pa.parquet.write_table(third, tmp_path / "c.parquet")
     with pytest.raises(UserError, match=r"c.parquet and .*a.parquet have other types .*double"):
         load(tmp_path, "parquet", label="kind")
-
-
-def test_a_split_without_fractions_has_the_same_classes(tmp_path):
-    train = pa.table({"x": np.arange(60) % 7, "size": [0.5, 1.0, 1.5] * 20})
-    pa.parquet.write_table(train, tmp_path / "train.parquet")
-    pa.parquet.write_table(train.filter([False, True, False] * 20), tmp_path / "val.parquet")
-    found = load(tmp_path, "parquet", label="size", task="classification")
-    assert found.class_names == ("0.5", "1", "1.5")
-    assert set(found.validation.labels) == {1}
-
-
-def test_init_asks_for_the_label_beside_an_empty_column(tmp_path, capsys):
-    lines = [f"{row % 7},{'ab'[row % 2]}," for row in range(ROWS)]
-    path = write(tmp_path / "trailing.csv", "x,kind,", lines)
-    assert main([str(path), "--out", str(tmp_path / "space.yaml")]) == 2
-    assert "x (7 classes), kind (2 classes)." in capsys.readouterr().err

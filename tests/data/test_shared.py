@@ -1,7 +1,6 @@
 """One copy of a dataset on a node: built once, mapped by all, whole or not there."""
 
 import errno
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,16 +72,6 @@ def test_arrays_of_any_layout_come_back_in_rows(tmp_path):
     assert found.train.inputs.flags.c_contiguous
     assert found.test.inputs.shape == (0, 8)
     assert type(found.train.inputs) is np.ndarray
-
-
-def test_torch_takes_the_arrays_without_a_copy_or_a_warning(tmp_path):
-    torch = pytest.importorskip("torch")
-    found = open_shared(tmp_path / "x", dataset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tensor = torch.from_numpy(found.train.inputs).to("cpu")
-    assert tensor.data_ptr() == found.train.inputs.ctypes.data
-    np.testing.assert_array_equal(tensor.numpy(), dataset().train.inputs)
 
 
 def test_processes_that_ask_at_once_build_once(tmp_path):

@@ -101,8 +101,6 @@ def test_what_is_read_can_be_written_to():
     [
         (lambda found: found[:-1], r"Squares\[rows\] returned float32 \(2, 2, 2, 1\) for 3 rows"),
         (lambda found: found.astype(np.float64), r"float64 .* must return float32 \(3, 2, 2, 1\)"),
-        (lambda found: found.tolist(), r"Squares\[rows\] returned list; .* float32 \(3, 2, 2, 1\)"),
-        (lambda found: None, "returned NoneType"),
         (lambda found: found / np.float32(found[..., :1] != 25), "infinite inputs, .* sample 5;"),
         (lambda found: np.sqrt(found - 16), "NaN .* first in sample 2; remove or replace"),
     ],

@@ -94,30 +94,6 @@ def test_the_split_is_a_function_of_its_seed_and_keeps_the_share_of_classes(csv)
     np.testing.assert_allclose(*counts, atol=0.02)
 
 
-def test_files_of_the_splits_in_a_folder(houses, tmp_path):
-    for name, rows in (("train", slice(300)), ("val", slice(300, 350)), ("test", slice(350, None))):
-        houses[rows].to_csv(tmp_path / f"{name}.csv", index=False, sep=";")
-    found = load(tmp_path, label="price", columns=["size"])
-    assert [len(split) for split in (found.train, found.validation, found.test)] == [300, 50, 50]
-    own = found.validation.labels * found.label_scale + found.label_offset
-    np.testing.assert_allclose(own, houses["price"][300:350], rtol=1e-5, atol=0.1)
-
-
-def test_parts_of_a_parquet_table_and_a_csv_are_the_same(houses, csv, tmp_path):
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    houses[:150].to_parquet(parts / "part-0.parquet")
-    houses[150:].to_parquet(parts / "part-1.parquet")
-    keys = {"label": "price", "columns": ["size", "town", "sold", "garden"]}
-    one, other = load(csv, **keys), load(parts, "parquet", **keys)
-    # In Parquet the days are text, as CSV's are dates: each its own name.
-    assert one.input_shape != other.input_shape
-    keys["columns"] = ["size", "town", "garden"]
-    one, other = load(csv, **keys), load(parts, "parquet", **keys)
-    np.testing.assert_allclose(one.train.inputs, other.train.inputs, atol=1e-6)
-    np.testing.assert_array_equal(one.test.labels, other.test.labels)
-
-
 def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
     found = load(csv, label=["price", "built"], weight="id", columns=["town"])
     assert found.train.labels.shape == (320, 2)
@@ -130,11 +106,9 @@ def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
 @pytest.mark.parametrize(
     ("labels", "task", "names"),
     [
-        ([0, 1, 2], "classification", ("0", "1", "2")),
         ([2.0, 10.0, 3.0], "classification", ("2", "3", "10")),
         ([True, False, True], "classification", ("false", "true")),
         ([0.5, 1.5, 1.0], "regression", ()),
-        (list(range(50)), "regression", ()),
     ],
 )
 def test_the_task_is_told_from_the_labels(tmp_path, labels, task, names):
@@ -271,9 +245,3 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     np.testing.assert_array_equal(out[:, :3], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0] * 3])
     assert out[0, 3] > out[1, 3] > out[2, 3] == out[3, 3] == out[4, 3]
     assert column.encode(pa.array(training))[:, 3].mean() == pytest.approx(0, abs=1e-6)
-
-
-def test_codes_named_as_categories():
-    column = names([10, 20, 10], is_asked=True)
-    assert column.features == ["x=10", "x=20"]
-    np.testing.assert_array_equal(column.encode(pa.array([20, 10])), [[0, 1], [1, 0]])

@@ -103,23 +103,6 @@ def test_running_text_is_cut_into_windows_and_its_end_held_out(tmp_path, capsys)
     assert "from its end: the 201 characters of the test split, and before" in said
 
 
-def test_running_text_of_files_of_splits(tmp_path):
-    for name in ("train", "val", "test"):
-        (tmp_path / f"{name}.txt").write_text(f"{name} " * 40)
-    found = load(tmp_path, tokens="words", sequence_length=5)
-    assert found.vocabulary == ("<padding>", "<unknown>", "train")
-    assert set(found.validation.inputs.ravel()) == {UNKNOWN}
-
-
-def test_a_column_of_texts_is_learnt_by_a_language_model(tmp_path):
-    frame = pd.DataFrame({"text": [f"line {number}\n" for number in range(100)]})
-    frame.to_parquet(tmp_path / "t.parquet")
-    keys = {"text": "text", "task": "language_modelling", "tokens": "bytes", "sequence_length": 8}
-    found = load(tmp_path / "t.parquet", "parquet", **keys)
-    assert found.num_classes == 258
-    assert len(found.train) > len(found.test) > 0
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -131,10 +114,3 @@ def test_text_that_cannot_be_learnt(tmp_path, content, sentence):
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(UserError, match=sentence):
         load(tmp_path / "t.txt", tokens="characters")
-
-
-def test_running_text_without_a_test_split(tmp_path):
-    (tmp_path / "text.txt").write_text("abcdefgh" * 100)
-    keys = {"tokens": "bytes", "sequence_length": 8, "test_size": "none"}
-    dataset = load(tmp_path / "text.txt", task="language_modelling", **keys)
-    assert (len(dataset.validation), dataset.test.inputs.shape) == (10, (0, 8))

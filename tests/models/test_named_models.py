@@ -43,8 +43,6 @@ def test_the_data_shape_the_model() -> None:
         ("torchvision:", IMAGES, "write torchvision:NAME, such as torchvision:resnet18"),
         ("timm:resnet18", TEXTS, r"takes images .*, the dataset has inputs of shape \(16,"),
         ("transformers:bert", IMAGES, "takes token ids"),
-        ("resnet1", IMAGES, "did you mean 'resnet18'"),
-        ("keras:ResNet50", shape_of((32, 32, 4)), "of 1 or 3 channels, the dataset has 4"),
         ("transformers:bert", shape_of({"ids": (4,)}), "named input_ids, the dataset has ids"),
     ],
 )

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from raybench.data.check import check_dataset
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
@@ -24,13 +23,6 @@ def test_a_batch_is_what_was_stored_scaled() -> None:
     np.testing.assert_array_equal(found[..., 0], resize(stored, 32))
     np.testing.assert_array_equal(dataset.train.labels, digits.train.labels)
     np.testing.assert_array_equal(found[0], found[2])
-
-
-def test_it_is_data_on_demand_and_whole() -> None:
-    _, dataset = load_workload_dataset(NAME, OWN)
-    assert dataset.train.is_on_demand
-    assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (1257, 360, 180)
-    check_dataset(dataset, "decoded digits")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import DataShape
 from raybench.models.layers import num_parameters, output_shapes
-from raybench.models.shipped import WORKLOADS, cnn7, shipped_workload
+from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.errors import UserError
 
 
@@ -40,12 +40,6 @@ def test_num_classes_is_that_of_the_dataset(name):
     assert workload.num_classes == 7
 
 
-def test_cnn7_pads_small_images_only():
-    assert output_shapes(cnn7().layers, (299, 299, 3))[14] == (7, 7, 128)
-    assert output_shapes(cnn7((93, 93, 3)).layers, (93, 93, 3))[0] == (93, 93, 16)
-    assert output_shapes(cnn7((94, 94, 3)).layers, (94, 94, 3))[0] == (92, 92, 16)
-
-
 def test_a_workload_takes_what_the_data_are():
     table = DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers")
     assert shipped_workload("mlp", table).task == "regression"
@@ -64,9 +58,7 @@ def test_a_workload_takes_what_the_data_are():
     ("name", "changes", "message"),
     [
         ("mlp", {"kind": "tokens"}, "mlp does not take tokens for .*; choose text_bag, or write"),
-        ("char_lm", {"kind": "tokens"}, "for task classification; choose text_bag"),
         ("text_bag", {"kind": "numbers"}, "choose mnist_small, .*, mlp, or write module:Class"),
-        ("mlp", {"kind": "tokens", "task": "language_modelling"}, "choose char_lm"),
         ("text_bag", {"kind": "tokens", "vocabulary_size": None}, "give the dataset a vocabulary"),
         ("mlp", {"input_shape": {"b": (3,), "a": (2,)}}, r"by name \(a, b\)"),
     ],
@@ -101,7 +93,6 @@ CLASSES = np.arange(6) % 3
             dataset(FLOATS, FLOATS[:, :2], None, task="regression"),
             DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers"),
         ),
-        (dataset(IDS, CLASSES), replace(OF_TOKENS, vocabulary_size=24)),
         (dataset(IDS, CLASSES, vocabulary=("a",) * 30), replace(OF_TOKENS, vocabulary_size=30)),
         (
             dataset(IDS, IDS, 40, task="language_modelling"),
@@ -112,7 +103,7 @@ CLASSES = np.arange(6) % 3
             DataShape(input_shape={"ids": (4,), "age": (5,)}, num_outputs=3),
         ),
     ],
-    ids=["pictures", "table", "texts", "texts of a vocabulary", "language", "by name"],
+    ids=["pictures", "table", "texts of a vocabulary", "language", "by name"],
 )
 def test_the_shape_of_a_dataset(given, expected):
     assert DataShape.of(given) == expected

@@ -84,7 +84,6 @@ def test_a_users_workload_is_found_in_the_current_directory(name):
     [
         ("mnist_smal", r"Unknown workload 'mnist_smal'; did you mean 'mnist_small'\?"),
         ("zzz", "module:Class"),
-        (":Net", "cannot be imported"),
         ("users_own:Missing", "module 'users_own' has no class 'Missing'"),
         ("users_own:NotAWorkload", "must be a subclass of raybench.Workload"),
     ],
@@ -100,7 +99,6 @@ def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
     [
         ("users_own:Full", (4,), 2, r"takes inputs of shape \(3,\).*dataset has \(4,\)"),
         ("users_own:Full", (3,), 10, "has 2 classes, the dataset has 10"),
-        ("cnn7", (28, 28, 1), 10, "too small.*image_size"),
         ("mnist_small", (5,), 2, "needs an image"),
     ],
 )
@@ -220,12 +218,7 @@ def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]"),
-        ("raise KeyError", "line 11: KeyError)."),
-        ("raise OSError('x' * 9999 + ' why')", "xxx why)."),
-    ],
+    ("body", "words"), [("raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]")]
 )
 def test_what_a_users_init_raises(own, body, words):
     error = refused(find_workload, own(f"def __init__(self):\n    {body}"))
@@ -236,11 +229,7 @@ def test_what_a_users_init_raises(own, body, words):
 
 
 @pytest.mark.parametrize(
-    ("head", "words"),
-    [
-        ("sys.exit(5)", "line 7: sys.exit(5)"),
-        ("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m"),
-    ],
+    ("head", "words"), [("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m")]
 )
 def test_a_module_that_ends_or_raises_at_import(own, head, words):
     error = refused(find_workload, own("pass", head=head))
@@ -258,13 +247,8 @@ def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
     [
         ("num_classes = 2.0", "num_classes must be a whole number from 1 (found 2.0)"),
         ("input_shape = '28'", "attribute input_shape must be a tuple of whole numbers"),
-        ("input_shape = ()", "attribute input_shape"),
-        ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
-        ("input_shape = {}", "attribute input_shape"),
-        ("input_shape = {'a': 3}", "or a dict (found"),
         ("task = 'vision'", "attribute task must be one of classification, regression,"),
         ("metric = 'dice'", "attribute metric must be a raybench metric"),
-        ("name = 7", "attribute name must be text"),
     ],
 )
 def test_attributes_of_a_wrong_kind(own, body, words):
@@ -278,14 +262,10 @@ def test_attributes_of_a_wrong_kind(own, body, words):
     ("body", "words"),
     [
         ("layers = Dense(2)", "attribute layers must be a tuple of layers"),
-        ("layers = (Dense,)", "attribute layers"),
         ("layers = (Dense(0),)", "units cannot be"),
-        ("layers = (Dropout(1.5), Dense(2))", "rate cannot be"),
-        ("layers = (Conv(3, padding='full'), Dense(2))", "padding cannot be"),
         ("layers = (Dense(7),)", "its last layer gives (7,) for a sample; end its layers with D"),
         ("layers = (Dense(10**12), Dense(2))", "has 6,000,000,000,002 parameters and needs"),
         ("pass", "Net needs the attribute layers"),
-        ("del input_shape", "Net needs the attribute input_shape"),
         ("def __init__(self, size): pass", " needs model.size: set it under fixed.model"),
     ],
 )

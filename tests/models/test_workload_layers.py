@@ -65,17 +65,6 @@ def test_shapes_of_tokens():
     assert output_shapes((MeanEmbedding(50, 6), Dense(2)), (9,)) == [(6,), (2,)]
 
 
-def test_initial_weights_of_norms_and_embeddings():
-    layers = (Embedding(500, 64), LayerNorm(), Residual((Dense(64), LayerNorm())))
-    vectors, *norm, weight, bias, ones, zeros = initial_weights(layers, (3,), seed=0)
-    assert np.linalg.norm(vectors, axis=1).mean() == pytest.approx(1, rel=0.01)
-    for one, other in (norm, (ones, zeros)):
-        assert (one == 1).all()
-        assert (other == 0).all()
-    assert np.abs(weight).max() == pytest.approx(1 / 8, rel=0.01)
-    assert np.abs(bias).max() <= 1 / 8
-
-
 def test_initial_weights_are_torchs_default_distribution():
     layers = (Conv(64, kernel=3), Flatten(), Dense(50))
     weights = initial_weights(layers, (4, 4, 5), seed=0)
@@ -86,12 +75,6 @@ def test_initial_weights_are_torchs_default_distribution():
         assert 0.9 * bound < np.abs(weight).max() <= bound
     # Uniform, so the deviation is the bound over the square root of 3.
     assert weights[2].std() == pytest.approx(1024**-0.5 / 3**0.5, rel=0.01)
-
-
-def test_initial_weights_are_a_function_of_the_seed():
-    first, again, other = (initial_weights(EVERY_LAYER, SHAPE, seed) for seed in (1, 1, 2))
-    assert all((a == b).all() for a, b in zip(first, again, strict=True))
-    assert all((a != b).any() for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("layers", [(Dense(4), ReLU(), Dense(2)), (Flatten(), Dense(4))])
@@ -106,18 +89,14 @@ def test_weights_over_a_vector_are_turned_and_no_more(layers):
     ("layers", "shape", "message"),
     [
         ((MaxPool(), MaxPool()), (2, 2, 1), r"\(2, 2, 1\) are too small.*layer 2 .*image_size"),
-        ((Conv(3, padding="valid"),), (2, 8, 1), "too small"),
         ((Conv(3), Dense(2)), (4, 4, 1), r"layer 2 .* needs a vector.*Flatten\(\)"),
         ((Flatten(), MaxPool()), (4, 4, 1), r"layer 2 .* needs an image"),
         ((Embedding(9, 4),), (4, 4, 1), r"layer 1 .* needs token ids"),
         ((Positions(),), (4,), r"layer 1 .* needs \(tokens, features\).*begin with Embedding"),
         ((Embedding(9, 4), CausalAttention(3)), (4,), r"cannot divide 4 features.*other heads"),
         ((Conv(4), GroupNorm(3)), (4, 4, 1), r"cannot divide 4 channels.*other groups"),
-        ((LayerNorm(),), (4, 4, 1), r"needs a vector.*Flatten\(\)"),
-        ((GlobalAveragePool(),), (4,), "needs an image"),
         ((Residual((Dense(3),)),), (4,), r"makes \(3,\) of \(4,\).*keep the shape"),
         ((Flatten(), ReLU(), LayerNorm()), (4, 4, 2), r"layer 3 .*different orders; put Dense"),
-        ((Flatten(), Residual((ReLU(),))), (4, 4, 2), "different orders; put Dense"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers, shape, message):

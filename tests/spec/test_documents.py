@@ -31,9 +31,7 @@ class Outer(Document):
         ("a: 1\nb: [1, 2\nc: 3\n", 3),
         ("a: 1\n\tb: 2\n", 2),
         ("a: 1\nb: 2: 3\n", 2),
-        ("a: *missing\n", 1),
         ("a: !!python/object:os.system x\n", 1),
-        ("a: 1\n? [x]\n: 2\n", 2),
     ],
 )
 def test_a_syntax_error_names_file_and_line_in_one_line(text, line):
@@ -97,8 +95,6 @@ def test_files_of_other_systems_are_read(tmp_path, encode):
     ("text", "message"),
     [
         ("a: " + "[" * 3000 + "]" * 3000, "nested too deep"),
-        ("a: " + "[" * 60 + "]" * 60, "nested too deep"),
-        ("".join(f"{' ' * depth}a:\n" for depth in range(3000)), "nested too deep"),
         ("a: &a [*a]", "recursive"),
         (
             "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
@@ -106,7 +102,7 @@ def test_files_of_other_systems_are_read(tmp_path, encode):
             "holds more than 100,000 values",
         ),
     ],
-    ids=["3000 lists", "60 lists", "3000 mappings", "an alias of itself", "aliases that multiply"],
+    ids=["3000 lists", "an alias of itself", "aliases that multiply"],
 )
 def test_text_that_would_swallow_the_machine_is_refused(text, message):
     with pytest.raises(UserError, match=message) as refusal:
@@ -123,10 +119,7 @@ def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
         parse_yaml(f"a: {text}", "space.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("- a\n- b\n", "a list"), ("", "nothing"), ("just words", "text"), ("12", "int")],
-)
+@pytest.mark.parametrize(("text", "found"), [("- a\n- b\n", "a list"), ("", "nothing")])
 def test_a_file_must_hold_keys(tmp_path, text, found):
     path = tmp_path / "space.yaml"
     path.write_text(text)
@@ -151,18 +144,12 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
         ({"nam": "x"}, "f: unknown key 'nam'; did you mean 'name'?"),
         ({}, "f: the key 'name' is required."),
         ({"name": "x", "inner": {"widht": 1}}, "unknown key 'inner.widht'; did you mean 'width'?"),
-        ({"name": "x", "inner": {"q": 1}}, "unknown key 'inner.q'; there are width."),
         ({"name": "x", "count": 0}, "f: 'count': input should be greater than 0 (found 0)."),
         ({"name": "x", "rates": [1.0, "a"]}, "'rates.1': input should be a valid number"),
         ({"name": "x", "inner": 3}, "'inner': must hold keys of its own (found 3)."),
         ({"name": "x", "count": 2**63}, "'count': 9223372036854775808 is a number beyond 64 bits"),
-        ({"name": "x", "count": -(10**5000)}, "'count': a number of thousands of digits is a"),
         ({"name": "x", "rates": [1.0, 1e300]}, "'rates.1': 1e+300 is beyond float32"),
-        ({"name": "x", "rates": [-1e-300]}, "'rates.0': -1e-300 is 0 in float32"),
-        ({"name": "x", "inner": {"width": 2**64}}, "'inner.width': 1844"),
-        ({"name": ["x" * 500]}, "xxx...)."),
         ({"name": "x", "a\nb\x1b[31m": 1}, "unknown key 'a b\\x1b[31m'"),
-        ({"name": "x", 7: 1}, "'7"),
     ],
 )
 def test_the_first_problem_is_one_sentence(content, sentence):
@@ -182,14 +169,9 @@ def test_yaml_keeps_the_order_and_reads_back():
     ("settings", "result"),
     [
         (["x=2"], {"x": 2, "d": {"k": 1}}),
-        (["x=1e-4"], {"x": 1e-4, "d": {"k": 1}}),
         (["d.k=[torch]"], {"x": 1, "d": {"k": ["torch"]}}),
         (["d.new.deep=true"], {"x": 1, "d": {"k": 1, "new": {"deep": True}}}),
-        ([" x = hello "], {"x": "hello", "d": {"k": 1}}),
-        (["x="], {"x": None, "d": {"k": 1}}),
-        (["x=a=b"], {"x": "a=b", "d": {"k": 1}}),
         (["x=2", "x=3"], {"x": 3, "d": {"k": 1}}),
-        (["d={k: 5}"], {"x": 1, "d": {"k": 5}}),
         (["dataset=mnist"], {"x": 1, "d": {"k": 1}, "dataset": "mnist"}),
         (
             ["dataset=mnist", "dataset.limit=9"],
@@ -207,11 +189,8 @@ def test_settings_change_a_copy(settings, result):
     ("setting", "message"),
     [
         ("optimizer", "write it as key=value"),
-        ("=3", "write it as key=value"),
         ("x.y=3", "'x' holds no keys of its own"),
-        ("d.k.z=3", "'k' holds no keys of its own"),
         ("x=[1", "--set x, line 1: not valid YAML"),
-        ("x={a: 1", "--set x, line 1: not valid YAML"),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(setting, message):

@@ -73,9 +73,7 @@ def test_a_run_spec_has_them_below_model():
         ({"model": {"x": []}}, "'space.model.x': the list is empty"),
         ({"model": {"x": {"low": 2, "high": 1}}}, "the range is empty"),
         ({"model": {"norm": ["a"]}}, "'space.model.norm': also stands under 'fixed'"),
-        ({"model": {"1x": [1]}}, "model"),
         ({"model": [1, 2]}, "'space.model': cannot be searched"),
-        ({"modle": {"x": [1]}}, "cannot be searched"),
         ({"model": {"x": [{"when": {"model.y": 1}, "values": [2]}]}}, "no case for model.y: None"),
     ],
 )
@@ -162,11 +160,9 @@ def test_a_library_s_optimizer_has_no_default_rate_and_the_reference_none_but_th
     ("changes", "says"),
     [
         ({"optimizer": ["adm"]}, "there is no such optimizer; did you mean 'adam'"),
-        ({"optimizer": ["tf:SGD"]}, "a library's class is written torch:SGD or keras:Nadam"),
         ({"optimizer": ["torch:SGD"], "framework": ["tensorflow"]}, "is of framework torch; set"),
         ({"optimizer": ["adam"]}, "what adam reads are keys of the run: beta1, beta2, epsilon"),
         ({"optimizer_options": {"lr": [0.1]}}, "optimizer_options.lr is the run's learning_rate"),
-        ({"optimizer_options": {"use_ema": [True]}}, "is the run's ema_decay; set that key"),
         ({"learning_rate": None}, "torch:SGD has no default learning rate here; name its range"),
         (
             {"data": {"noise": {"low": 0.0, "high": 1.0}}},
@@ -180,12 +176,6 @@ def test_what_an_optimizer_or_data_cannot_have_is_one_sentence(changes, says):
     space = {key: one for key, one in space.items() if one is not None}
     with pytest.raises(UserError, match=says):
         build_study(LIBRARYS | {"space": space}, "s.yaml")
-
-
-def test_what_is_fixed_may_be_of_the_framework_that_is_searched():
-    space = {"framework": ["tensorflow"], "learning_rate": [0.1]}
-    changes = {"space": space, "fixed": {"optimizer": "keras:Nadam"}}
-    assert build_study(LIBRARYS | changes, "s.yaml")[0].fixed == changes["fixed"]
 
 
 def test_numbers_of_an_optimizer_leave_the_space_apart_and_switches_do_not():

@@ -113,14 +113,9 @@ def test_a_searched_key_that_a_function_does_not_name_is_said(folder: Path) -> N
         ({"workload": COMMAND, "fixed": {"framework": "torch"}}, "leave framework out"),
         ({"fixed": {"strategy": "single_process"}}, "is not of a training loop of your own"),
         (
-            {"workload": "mnist_small", "fixed": {"framework": "python"}},
-            "framework python is of a training loop of your own",
-        ),
-        (
             {"objective": {"target": 0.9, "metric_pattern": "acc="}},
             r"needs a group around the number, such as accuracy=\(\[0-9.\]\+\)",
         ),
-        ({"objective": {"target": 0.9, "metric_pattern": "("}}, "is no regular expression"),
     ],
 )
 def test_what_cannot_be_is_refused_in_the_plan(changes: dict[str, Any], sentence: str) -> None:
@@ -150,7 +145,6 @@ def test_a_function_is_found_in_its_file(folder: Path) -> None:
     [
         ("trian.py:train", "there is no file trian.py in"),
         ("train.py:trian", "train.py has no function trian; did you mean 'train'"),
-        ("train.py:number", "train.py has no function number"),
         ("broken.py:train", r"broken.py cannot be imported \(.*line 1: ImportError|ModuleNotFound"),
         ("train:train", r"a function that trains is written train.py:train"),
     ],

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from raybench.spec.dataset_spec import with_whole_paths
-from raybench.spec.documents import apply_settings, parse_yaml, to_yaml, validate
+from raybench.spec.documents import parse_yaml, to_yaml, validate
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, Placement, RunSpec
@@ -28,18 +28,11 @@ def test_an_unknown_key_is_refused_with_what_is_allowed():
 
 WRONG: dict[str, list[object]] = {
     "num_workers": ["2", True, -1],
-    "gpus_per_worker": [2],
     "learning_rate": ["0.1", -0.1, float("nan")],
-    "weight_decay": [-1e-4],
     "momentum": [1.0],
-    "beta2": [-0.1],
-    "epochs": [float("inf")],
     "seed": [2**32],
     "optimizer": ["adagrad"],
-    "schedule": [None],
-    "workload": [3],
     "gradient_compression": ["int8"],
-    "bucket_mb": [0.0],
     "record_steps": ["yes"],
 }
 
@@ -56,8 +49,6 @@ def test_wrong_values_are_refused_by_name(key, value):
     ("objective", "words"),
     [
         ({"target": float("nan")}, r"'objective\.target': "),
-        ({"target": "0.9"}, r"'objective\.target': "),
-        ({"target": 0.9, "max_train_seconds": 0}, "max_train_seconds"),
         ({"kind": "accuracy", "target": 0.9}, "must be time_to_target or best_at_budget"),
         ({"max_train_seconds": 5.0}, "'objective': time_to_target needs a target"),
         (
@@ -81,16 +72,7 @@ def test_the_target_of_a_share_is_a_fraction(metric, target):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        {"name": "cifar"},
-        {"image_size": 0},
-        {"repeat": 0},
-        {"limit": -1},
-        {"split_seed": -1},
-        {"shape": [28, 0, 1]},
-        {"shape": (28, 28, 1)},
-    ],
+    "content", [{"name": "cifar"}, {"image_size": 0}, {"repeat": 0}, {"shape": (28, 28, 1)}]
 )
 def test_a_dataset_is_checked_too(content):
     key = next(iter(content))
@@ -138,13 +120,6 @@ def test_exchange_every_is_another_name_of_accumulate():
         spec(exchange_every=0)
 
 
-@pytest.mark.parametrize("key", ["accumulate", "exchange_every"])
-@pytest.mark.parametrize("setting", ["accumulate=8", "exchange_every=8"])
-def test_a_setting_overrides_both_names(key, setting):
-    content = apply_settings({key: 2, "seed": 1}, [setting])
-    assert content == {"accumulate": 8, "seed": 1}
-
-
 def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch):
     (tmp_path / "here.csv").touch()
     monkeypatch.chdir(tmp_path)
@@ -166,7 +141,6 @@ def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch)
             {"compile": "xla"},
             "compile: xla is not of torch; set it to one of none, default, reduce-",
         ),
-        ({"compile": "default", "framework": "tensorflow"}, "set it to one of none, xla"),
         (
             {"compile": "reduce-overhead", "gpus_per_worker": 1, "accumulate": 2},
             "set accumulate: 1 or compile: default",
@@ -195,31 +169,15 @@ def of_replicas(**changes: Any) -> RunSpec:
     ("changes", "message"),
     [
         ({"exchange_gradients": False}, "exchange_gradients: false is of workers in processes"),
-        ({"gradient_compression": "bf16"}, "gradient_compression: bf16 is of workers"),
         ({"bucket_mb": 1.0}, r"bucket_mb: 1\.0 is of workers in processes of their own"),
         ({"placement_strategy": "spread"}, "placement_strategy: spread is of .*; leave it out"),
         ({"framework": "torch"}, "strategy single_process of torch needs GPUs .*set gpus_per_wor"),
-        ({"gpus_per_worker": 0.5}, "gpus_per_worker 0.5 is for num_workers 1"),
-        ({"strategy": "mirrored"}, "'strategy': input should be 'distributed' or 'single_process'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as refusal:
         of_replicas(**changes)
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"accumulate": 2},
-        {"precision": "bf16", "record_steps": True},
-        {"framework": "torch", "gpus_per_worker": 1},
-        {"framework": "torch", "num_workers": 1},
-    ],
-)
-def test_the_rest_is_allowed(changes: dict[str, Any]) -> None:
-    assert of_replicas(**changes).strategy == "single_process"
 
 
 def test_one_process_has_what_all_its_replicas_need() -> None:

@@ -71,20 +71,15 @@ def test_set_reaches_search_confirm_and_space():
     ("changes", "message"),
     [
         ({"space": {}}, "'space': is empty"),
-        ({"space": ["torch"]}, "'space': "),
         ({"spaces": {}}, "unknown key 'spaces'; did you mean 'space'"),
         ({"fixed": {"optimizer": "adam"}}, "also stands under 'fixed'"),
         ({"fixed": {"workload": "mnist_small"}}, r"'fixed\.workload': stands at the top level"),
         ({"fixed": {"presicion": "fp32"}}, "fixed: unknown key 'presicion'; did you mean"),
-        ({"fixed": {"epochs": -1}}, "fixed: 'epochs'"),
         ({"fixed": {"exchange_gradients": False}}, "such runs are never ranked; leave it out"),
         ({"space": {"exchange_gradients": [True]}}, r"'space\.exchange_gradients': cannot be"),
-        ({"search": {"trials": 0}}, r"'search\.trials'"),
         ({"confirm": {"race": 201}}, r"'confirm\.race': input should be less than or equal to 200"),
         ({"confirm": {"rase": 3}}, r"unknown key 'confirm\.rase'; did you mean 'race'"),
         ({"dataset": "cifar"}, r"'dataset\.name': input should be 'digits', .*found 'cifar'"),
-        ({"dataset": ["mnist"]}, r"'dataset': must hold keys of its own"),
-        ({"search": {"sampler": "magic"}}, r"'search\.sampler'"),
     ],
 )
 def test_bad_studies_are_refused_by_name(changes, message):
@@ -137,18 +132,10 @@ def test_no_study_key_hides_a_run_key():
     assert set(StudySpec.model_fields) & set(RunSpec.model_fields) == common
 
 
-@pytest.mark.parametrize("space", [None, ["torch"]])
-def test_set_on_a_broken_space_is_refused(space):
-    with pytest.raises(UserError, match="'space'"):
-        build_study(apply_settings_to_study(content(space=space), ["optimizer=lamb"]), "s.yaml")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {"fixed": {"exchange_every": 4}},
-        {"fixed": {"accumulate": 2, "exchange_every": 2}},
-        {"space": {"optimizer": ["adam"], "exchange_every": [1, 2]}},
         {
             "space": {
                 "accumulate": [1, 2],
@@ -164,13 +151,6 @@ def test_a_study_may_call_accumulate_exchange_every(changes):
     study, space = build_study(content(**changes), "s.yaml")
     assert "accumulate" in study.fixed or "accumulate" in space
     assert "exchange_every" not in study.document()["fixed"] | study.document()["space"]
-
-
-def test_both_names_with_different_values_are_refused():
-    with pytest.raises(UserError, match=r"^s\.yaml: exchange_every and accumulate are one key"):
-        build_study(content(fixed={"accumulate": 2, "exchange_every": 4}), "s.yaml")
-    with pytest.raises(UserError, match=r"'space\.accumulate': also stands under 'fixed'"):
-        build_study(content(space={"accumulate": [1, 2]}, fixed={"exchange_every": 4}), "s.yaml")
 
 
 def test_set_knows_both_names():

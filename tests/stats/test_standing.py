@@ -69,8 +69,6 @@ BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
         (SHARE, [0.5, math.nan, 1.0], (3.0, False)),
         (SHARE, [0.5, 0.8], None),
         (RMSE, [0.7, 0.4], (1.667, True)),
-        (RMSE, [0.4], (0.938, True)),
-        (RMSE, [math.inf, 0.4], (2.0, False)),
         (HELD, [0.95, 0.8, 1.0, 0.95], (2.5, True)),  # before the first that held
         (UNKNOWN, [1.0], (1.0, False)),
         (BUDGET, [0.5, 1.0], (2.0, False)),

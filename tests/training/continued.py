@@ -1,15 +1,9 @@
-"""Runs that are saved at every evaluation, and runs that are continued; alone, or as a script that
-is one worker of a group.
-
-It is given tasks, [name, spec, from] each: `from` is -1 for a whole run and else the evaluation
-after which it is continued.
-"""
+"""Runs that are saved at every evaluation, and runs that are continued; alone or in a group."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group import serve
 from local import new_trainer, small_spec
 
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -82,6 +76,8 @@ def facts(curve: list[Evaluation]) -> np.ndarray:
 
 
 def work(framework: str, tasks: Any, world: World, folder: Path) -> None:
+    """Do tasks, [name, spec, from] each, as a worker of a group: `from` is -1 for a whole run and
+    else the evaluation after which it is continued."""
     for name, content, at in tasks:
         spec = RunSpec.model_validate(content)
         if at < 0:
@@ -94,7 +90,3 @@ def work(framework: str, tasks: Any, world: World, folder: Path) -> None:
         np.savez(
             folder / f"{name}{at}-{world.rank}.npz", facts=facts(curve), seconds=seconds, **arrays
         )
-
-
-if __name__ == "__main__":
-    serve(work)

@@ -1,13 +1,18 @@
 """One worker of a group, as a script, whose gradients are exchanged in every way there is.
 
-Trains the runs of `SPECS`, takes the single steps of `STEPS`, and saves what came out of each.
+Trains the runs of `SPECS`, takes the single steps of `STEPS`, does what `continued`, `headed` and
+`one_worker` are given in their names, and saves what came out of each: the start of a group is what
+takes long.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+import continued
+import headed
 import numpy as np
+import one_worker
 from group import serve
 from headed import PICTURES
 from local import new_trainer, small_spec
@@ -123,7 +128,11 @@ def different_models(framework: str, world: World) -> str:
     return ""
 
 
-def work(framework: str, _: Any, world: World, folder: Path) -> None:
+def work(framework: str, given: Any, world: World, folder: Path) -> None:
+    continued.work(framework, given["continued"], world, folder)
+    headed.work(given["headed"], world, folder)
+    if framework == "tensorflow":  # torch's are in test_worker_equality
+        one_worker.work(framework, given["one_worker"], world, folder)
     found: dict[str, Any] = {"collectives": {}}
     if framework == "torch":  # what inductor makes of a pass is tested on one worker: it takes long
         import torch

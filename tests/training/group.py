@@ -74,10 +74,7 @@ def join(framework: str, rank: int, ports: list[str]) -> World:
         import torch.distributed
 
         torch.distributed.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{ports[0]}",
-            rank=rank,
-            world_size=len(ports),
+            "gloo", init_method=f"tcp://127.0.0.1:{ports[0]}", rank=rank, world_size=len(ports)
         )
     if framework == "tensorflow":
         workers = [f"127.0.0.1:{port}" for port in ports]

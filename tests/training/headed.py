@@ -1,14 +1,10 @@
-"""A small network with a backbone and a head, equal in both frameworks.
-
-As a script, one worker of a group that trains it by each spec and saves its weights.
-"""
+"""A small network with a backbone and a head, equal in both frameworks."""
 
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group import serve
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
@@ -124,10 +120,11 @@ PARTIAL = 7
 """Samples of a last batch: shares of 4 and 3."""
 
 
-def work(framework: str, specs: Any, world: World, folder: Path) -> None:
+def work(specs: Any, world: World, folder: Path) -> None:
+    """Train the network by each spec as a worker of a group; save its weights."""
     for index, content in enumerate(specs):
         found = outcome(RunSpec.model_validate(content), world)
-        np.savez(folder / f"{index}-{world.rank}.npz", **found)
+        np.savez(folder / f"headed{index}-{world.rank}.npz", **found)
 
 
 def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
@@ -144,7 +141,3 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     found["seen"] = seen(trainer)
     trainer.close()
     return found
-
-
-if __name__ == "__main__":
-    serve(work)

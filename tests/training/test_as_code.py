@@ -27,8 +27,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("adamw", DECAYED | {"accumulate": 2, "ema_decay": 0.9}),
     ("lamb", DECAYED | {"schedule": "one_cycle", "final_rate": 0.1}),
     ("lars", DECAYED | {"schedule": "step", "warmup_samples": 30}),
-    ("lion", DECAYED | {"schedule": "linear"}),
-    ("nadamw", DECAYED | {"schedule": "polynomial"}),
     ("radam", DECAYED | {"epochs": 3.0}),
     ("librarys", DECAYED | {"schedule": "ramp_decay"}),
 ]
@@ -116,9 +114,7 @@ RATES = [
         "num_workers": 4,
         "learning_rate_scaling": "sqrt",
     },
-    {"schedule": "polynomial", "decay_power": 1.5, "final_rate": 0.1},
     {"schedule": "step", "step_at": [0.25, 0.5], "step_factor": 0.3},
-    {"schedule": "one_cycle", "final_rate": 0.01},
     {"schedule": "ramp_decay", "learning_rate_scaling": "linear", "num_workers": 2},
 ]
 

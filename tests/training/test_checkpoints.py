@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
-from group import run_two
 from local import alone, new_trainer
 
 from raybench.spec.errors import UserError
@@ -94,33 +93,3 @@ def test_a_state_that_holds_code_is_refused_unrun(framework: str) -> None:
         with pytest.raises(UserError, match="not what raybench writes"):
             trainer.restore(content)
     assert not Payload.ran
-
-
-KINDS_OF_STATE = ("schedule_free_adamw", "muon")
-"""What is counted beside the steps, and states of several kinds; above are all, in one process."""
-
-
-@pytest.mark.all
-@pytest.mark.slow
-def test_two_workers_continue_in_new_processes(framework: str, tmp_path: Path) -> None:
-    specs = {
-        name: spec_of(framework, name, num_workers=2, batch_size_per_worker=8)
-        for name in KINDS_OF_STATE
-    }
-    documents = {name: spec.document() for name, spec in specs.items()}
-    first = [(name, documents[name], -1) for name in KINDS_OF_STATE]
-    points = [*((name, MIDDLE) for name in KINDS_OF_STATE), ("muon", END)]
-    run_two("continued.py", framework, first, tmp_path)
-    for rank in range(2):
-        (tmp_path / f"done-{rank}").unlink()
-    rest = [(name, documents[name], at) for name, at in points]
-    run_two("continued.py", framework, rest, tmp_path)
-    for rank in range(2):
-        for name, at in points:
-            one = dict(np.load(tmp_path / f"{name}-1-{rank}.npz"))
-            other = dict(np.load(tmp_path / f"{name}{at}-{rank}.npz"))
-            assert other["seconds"][0] > one["seconds"][at]
-            np.testing.assert_array_equal(one.pop("facts")[at + 1 :], other.pop("facts"))
-            assert one.keys() == other.keys()
-            for key in one.keys() - {"seconds"}:
-                np.testing.assert_array_equal(one[key], other[key], err_msg=f"{name} {key}")

@@ -115,21 +115,6 @@ def test_of_one_line_alone_it_is_said_that_start_up_counts(script: Any) -> None:
     assert "its start-up counts as training" in (trainer.note() or "")
 
 
-def test_a_pattern_finds_the_seconds_too(script: Any) -> None:
-    path = script("time.sleep(0.3)\nprint('acc=0.5 in 0.25 s')\n")
-    objective = Objective(target=0.9, metric_pattern=r"acc=([0-9.]+) in (?P<train_s>[0-9.]+) s")
-    trainer = trainer_of(path, objective=objective)
-    assert next(trainer.evaluations()).train_s == pytest.approx(0.25)
-    trainer.finish()
-
-
-def test_a_null_is_nan(script: Any) -> None:
-    path = script("print(json.dumps({'accuracy': None}))\ntime.sleep(60)\n")
-    trainer = trainer_of(path)
-    assert [point.failure for point in trainer.evaluations()] == ["nan"]
-    trainer.finish()
-
-
 def test_it_is_killed_with_its_children_where_the_run_stops(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,9 +168,7 @@ def test_it_ends_with_the_worker_that_started_it(script: Any, tmp_path: Path) ->
         ("sys.exit(3)", r"the command ended with exit code 3 \(no line on stderr\)"),
         ("raise ValueError('bad rate')", r"exit code 1 \(ValueError: bad rate\)"),
         ("os.kill(os.getpid(), 9)", r"the command ended with SIGKILL"),
-        ("pass", "ended and has not reported its accuracy"),
         ("print(json.dumps({'accuracy': 91}))", "report 0.91, not 91"),
-        ("print(json.dumps({'accuracy': 0.9, 'samples': 'x'}))", "samples is no number"),
     ],
 )
 def test_what_goes_wrong_is_one_sentence(body: str, sentence: str, script: Any) -> None:

@@ -78,13 +78,6 @@ def test_where_nobody_tells_nothing_is_known(nvml: Counting, powercap: Path) -> 
     assert math.isnan(gpu.so_far()), "what was drawn meanwhile is not known"
 
 
-def test_a_gpu_without_a_driver_is_no_host_alone(
-    powercap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert math.isnan(Joules((0,)).so_far())
-
-
 def test_a_ledger_has_the_joules_of_training() -> None:
     drawn = iter([CpuUse(joules=one) for one in (10.0, 17.0, 20.0, 21.0)])
     ledger = Ledger("setup", cpu=lambda: next(drawn))

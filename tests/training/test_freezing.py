@@ -55,11 +55,9 @@ def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
             np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "after", [pytest.param(1, marks=pytest.mark.all), 3, pytest.param(4, marks=pytest.mark.all)]
-)
+@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.all), 3])
 def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
-    """From within the frozen epoch, and from after it: moments, statistics and what is frozen."""
+    """From within the frozen epoch, and from its end: moments, statistics and what is frozen."""
     spec = spec_of(framework)
     whole, _, world = new_trainer(spec, **HEADED)
     whole.train(steps(spec, 0, after, world))

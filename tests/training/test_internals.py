@@ -89,17 +89,6 @@ def test_keras_sums_gradients_over_the_workers():
     assert len(given) == 1
 
 
-def test_a_registry_of_another_kind_is_left_alone(monkeypatch):
-    from tensorflow.python.framework import ops
-
-    assert keras_internals._gradient_registry() is ops.gradient_registry._registry
-    for other in (object(), type("Registry", (), {"_registry": None})()):
-        monkeypatch.setattr(ops, "gradient_registry", other)
-        assert keras_internals._gradient_registry() == {}
-    monkeypatch.delattr(ops, "gradient_registry")
-    assert keras_internals._gradient_registry() == {}
-
-
 @pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.parametrize(

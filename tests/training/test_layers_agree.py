@@ -44,10 +44,7 @@ MODELS = {
         (TOKENS,),
         (MeanEmbedding(VOCABULARY, 8), Residual((LayerNorm(), Dense(8), ReLU())), Dense(3)),
     ),
-    "flattened tokens": (
-        (TOKENS,),
-        (Embedding(VOCABULARY, 4), Flatten(), LayerNorm(), Dense(3)),
-    ),
+    "flattened tokens": ((TOKENS,), (Embedding(VOCABULARY, 4), Flatten(), LayerNorm(), Dense(3))),
     "averaged tokens": ((TOKENS,), (Embedding(VOCABULARY, 4), GlobalAveragePool(), Dense(3))),
     "pictures": (
         (8, 8, 3),
@@ -58,15 +55,7 @@ MODELS = {
     ),
     "flattened pictures": ((4, 6, 3), (Conv(2), GroupNorm(2), Flatten(), ReLU(), Dense(3))),
 }
-SHIPPED = {
-    "mnist_small": (28, 28, 1),
-    "mnist_large": (28, 28, 1),
-    "mnist_large_dense": (28, 28, 1),
-    "cnn7": (32, 32, 3),
-    "cifar_cnn": (32, 32, 3),
-    "deep_mlp": (28, 28, 1),
-    "small_resnet": (16, 16, 3),
-}
+SHIPPED = {"mnist_small": (28, 28, 1), "cnn7": (32, 32, 3), "small_resnet": (16, 16, 3)}
 WORKLOADS = [ShippedWorkload(name, shape, 3, layers) for name, (shape, layers) in MODELS.items()]
 WORKLOADS += [shipped.WORKLOADS[name](shape, 10) for name, shape in SHIPPED.items()]
 

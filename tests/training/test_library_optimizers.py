@@ -45,7 +45,6 @@ def test_a_class_takes_what_its_constructor_takes(framework: str, name: str) -> 
         ("SGDD", {}, "has no optimizer SGDD; did you mean 'SGD'"),
         ("nowhere_at_all.Lion", {}, "module 'nowhere_at_all' cannot be imported"),
         ("SGD", {"momentun": 0.9}, "optimizer_options.momentun: optimizer .*SGD has no such sett"),
-        ("SGD", {"momentum": "0.9"}, "optimizer_options.momentum: '0.9' is not of the kind"),
         ("SGD", {"momentum": -0.5}, "SGD: cannot be made with momentum=-0.5"),
     ],
 )

@@ -12,12 +12,7 @@ from local import NoTraining
 
 from raybench.spec.run import RunSpec
 from raybench.training import memory
-from raybench.training.machine import (
-    GpuLoad,
-    framework_sees,
-    gpu_memory_bytes,
-    nvml_sees,
-)
+from raybench.training.machine import GpuLoad, framework_sees, nvml_sees
 from raybench.training.run import Recording
 from tests.training.fake_gpus import FakeNvml
 
@@ -156,13 +151,6 @@ def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch)
     assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
     assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
     assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
-
-
-def test_memory_that_the_driver_does_not_tell_is_not_known(driver: FakeNvml) -> None:
-    """A GPU that shares the host's memory."""
-    driver.nvmlDeviceGetMemoryInfo = fails  # type: ignore[assignment]
-    assert nvml_sees().memory_bytes == nvml_sees().free_bytes == (0, 0)
-    assert gpu_memory_bytes() == 0
 
 
 def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:

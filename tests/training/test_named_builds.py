@@ -152,7 +152,6 @@ def _touched(path: Path) -> str:
     ("framework", "name", "words"),
     [
         ("torch", "torchvision:resnet19", "80 models; did you mean 'resnet18'"),
-        ("torch", "timm:resnet_18", "did you mean 'resnet18'"),
         ("tensorflow", "keras:mobilenetv2", "did you mean 'MobileNetV2'"),
         ("tensorflow", "keras:InceptionV3", "cannot be built for images of 32 x 32"),
     ],
@@ -161,11 +160,6 @@ def test_names_and_sizes_that_a_library_has_not(framework: str, name: str, words
     with pytest.raises(UserError, match=words) as caught:
         built(framework, workload_of(name))
     assert "\n" not in str(caught.value)
-
-
-def test_timm_takes_any_channels_and_a_regression_one_output() -> None:
-    model = built("torch", workload_of("timm:resnet18", outputs=1, channels=4))
-    assert outputs(model, images_of(32, 4), training=True).shape == (4, 1)
 
 
 def test_a_transformer_from_a_folder_ignores_padding(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """Optimizers of both frameworks against the papers, on every path that each has; what torch's have
 of their own: kernels and buckets.
 
-On several workers test_single_process.py holds Keras's to the papers.
+On several workers test_two_workers.py holds Keras's to the papers.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import weakref
 
@@ -132,7 +131,7 @@ def of_path(request, monkeypatch):
 
 
 @EACH
-@pytest.mark.parametrize(("weight_decay", "scale"), [(0.0, 1.0), (0.05, 1.0), (0.05, 1e-7)])
+@pytest.mark.parametrize(("weight_decay", "scale"), [(0.05, 1.0), (0.0, 1e-7)])
 def test_follows_the_paper(framework, name, path, weight_decay, scale):
     """Of gradients as small as epsilon too, whose place in the formula decides the step then."""
     mine = new(framework, name, weight_decay=weight_decay)
@@ -310,8 +309,10 @@ def probed_anew():
     internals.fused_kernels_work.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "lamb"])
-@pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_"])
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("adam", "_fused_adamw_"), ("sgd", "_fused_sgd_"), ("lamb", "_fused_sgd_")],
+)
 def test_works_without_the_fused_kernels(name, missing, probed_anew, monkeypatch):
     monkeypatch.delattr(torch, missing)
     mine = InTorch(name, weight_decay=0.05)
@@ -325,28 +326,6 @@ def test_a_changed_kernel_is_not_used(probed_anew, monkeypatch):
     internals.fused_kernels_work.cache_clear()
     monkeypatch.setattr(torch, "_fused_sgd_", lambda *args, **kwargs: None)
     assert not internals.fused_kernels_work("cpu")
-
-
-@pytest.mark.parametrize("path", ["fused", "foreach"])
-def test_buckets_are_kept_until_a_layout_or_a_state_is_another(path, monkeypatch):
-    built, buckets = [], torch_kernels.buckets
-    monkeypatch.setattr(
-        torch_kernels, "buckets", lambda *args, **more: built.append(1) or buckets(*args, **more)
-    )
-    mine = InTorch("lamb")
-    run(mine, "lamb", last=5)
-    assert len(built) == 1
-    mine.optimizer.load_state_dict(copy.deepcopy(mine.optimizer.state_dict()))
-    run(mine, "lamb", first=5, last=10)
-    assert len(built) == 2
-    first = mine.params[0]
-    first.grad = first.grad.T.contiguous().T
-    mine.optimizer.step()
-    first.grad = None
-    mine.optimizer.step()
-    assert len(built) == 4
-    run(mine, "lamb", first=10)
-    assert len(built) == 5
 
 
 @pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
@@ -409,10 +388,3 @@ def test_cuda_steps_never_wait_for_the_device(name, has_fused, path, chosen, mon
                 p.grad = torch.ones_like(p)
             optimizer.step()
     assert chosen == {path}
-
-
-def test_frozen_parameters_are_left_out():
-    model = torch.nn.Linear(3, 2)
-    model.weight.requires_grad_(False)
-    optimizer = torch_optim.build_optimizer("lamb", model, learning_rate=0.1)
-    assert [p for group in optimizer.param_groups for p in group["params"]] == [model.bias]

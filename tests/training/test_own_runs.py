@@ -155,8 +155,7 @@ def test_the_budget_and_nan_end_it() -> None:
     assert (last.failure, last.stop, last.index) == ("nan", None, 1)
 
 
-@pytest.mark.parametrize("looks", [True, False])
-@pytest.mark.parametrize("uses_epochs", [True, False])
+@pytest.mark.parametrize(("looks", "uses_epochs"), [(False, True), (True, False), (False, False)])
 def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> None:
     """Also one that does not look at what `report` returns."""
 
@@ -192,10 +191,6 @@ def fails(run: Run) -> None:
     raise ValueError("no such thing")
 
 
-def out_of_memory(run: Run) -> None:
-    raise MemoryError
-
-
 @pytest.mark.parametrize(
     ("loop", "sentence"),
     [
@@ -203,7 +198,6 @@ def out_of_memory(run: Run) -> None:
             fails,
             r"train.py:train failed \(.*test_own_runs.py, line \d+: ValueError: no such thing\)",
         ),
-        (out_of_memory, "MemoryError"),
         (lambda run: sys.exit("enough"), r"sys.exit\('enough'\)"),
         (lambda run: None, "ended and has not reported its accuracy"),
         (lambda run: run.report(f1=0.5, samples=1), "f1 is not what runs are judged by, accuracy"),
@@ -212,7 +206,6 @@ def out_of_memory(run: Run) -> None:
             lambda run: run.report(accuracy=91, samples=1),
             "accuracy=91 is no share; report 0.91, not 91",
         ),
-        (lambda run: run.report(0.5, samples=0), "samples=0; name the training samples"),
         (lambda run: run.report(samples=1), r"run.report\(accuracy=..., samples=...\)"),
     ],
 )
@@ -220,16 +213,6 @@ def test_what_goes_wrong_is_one_sentence(loop: Loop, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as raised:
         Worker(loop).to_the_end()
     assert "\n" not in str(raised.value)
-
-
-def test_one_that_exits_well_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
-    def loop(run: Run) -> None:
-        reporting(0.5)(run)
-        print("done")
-        sys.exit()
-
-    assert Worker(loop).to_the_end()[-1].stop == "epochs"
-    assert capsys.readouterr().out == "done\n"
 
 
 def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:

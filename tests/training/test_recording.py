@@ -5,7 +5,6 @@ import time
 from typing import Any, ClassVar
 
 import numpy as np
-import pytest
 from local import new_trainer, small_spec, train
 from one_worker import weights_of
 from regularised import Regularised
@@ -113,20 +112,3 @@ def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(frame
         assert (point.bytes_exchanged_per_step, point.noise_scale) == (0, None)
         assert point.evenness is None
         assert point.gpu_utilization is None
-
-
-def test_a_clock_that_is_set_makes_times_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    tf = pytest.importorskip("tensorflow")
-    from raybench.training.tensorflow.loop import StepRecorder
-
-    recorder = StepRecorder(has_squares=False)
-    recorder.begin()
-    start = recorder.start()
-    rows = tf.constant([[start[1] + 0.1, 0, 0], [start[1] + 0.3, 0, 0]], tf.float64)
-    recorder.add(start, rows)
-    assert recorder.log().seconds == pytest.approx([0.1, 0.2])
-    real = tf.timestamp
-    monkeypatch.setattr(tf, "timestamp", lambda: real() + 3600)  # somebody sets it an hour ahead
-    recorder.add(start, rows)
-    assert np.isnan(recorder.log().seconds[2:]).all()
-    assert recorder.log().part_squares == []

@@ -2,7 +2,6 @@
 
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from task_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
 from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.training.run import run
 from raybench.training.steps import Step, take_until, training_steps, warm_up_step
@@ -82,8 +82,10 @@ def test_evaluations_come_every_so_many_samples(framework: str) -> None:
     assert [point.samples for point in curve] == expected
 
 
-@pytest.mark.parametrize("kind", ["time_to_target", "best_at_budget"])
-@pytest.mark.parametrize(("step_s", "budget_s"), [(0.5, 100.0), (4.0, 60.0), (90.0, 60.0)])
+@pytest.mark.parametrize(
+    ("kind", "step_s", "budget_s"),
+    [("time_to_target", 0.5, 100.0), ("best_at_budget", 4.0, 60.0), ("best_at_budget", 90.0, 60.0)],
+)
 def test_an_interval_that_would_take_much_too_long_is_cut(
     framework: str, kind: str, step_s: float, budget_s: float
 ) -> None:
@@ -120,12 +122,13 @@ def test_nan_ends_the_run_as_a_failure(framework: str, precision: str) -> None:
 def test_half_precision_learns(framework: str, precision: str) -> None:
     curve, _ = train(small_spec(framework, precision=precision))
     assert curve[-1].value > 0.5
-    full, _ = train(small_spec(framework))
+    full, _ = train(small_spec(framework, epochs=1.0))
     assert curve[0].train_loss != full[0].train_loss  # it took effect
 
 
 def test_a_step_whose_fp16_gradients_overflow_is_not_taken(framework: str) -> None:
-    spec = small_spec(framework, precision="fp16", weight_decay=0.1, ema_decay=0.9, clip_norm=1.0)
+    more = {"weight_decay": 0.1, "ema_decay": 0.9, "clip_norm": 1.0, "epochs": 1.0}
+    spec = small_spec(framework, precision="fp16", **more)
     trainer, dataset, world = new_trainer(spec)
     trainer.warm_up(warm_up_step(spec, dataset, world))
     steps, _ = take_until(training_steps(spec, dataset, world), 600)
@@ -152,7 +155,8 @@ def test_fp16_whose_gradients_are_never_finite_ends_as_nan(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loss that is finite, and its gradient not: the square root of zero."""
-    spec = small_spec(framework, precision="fp16", epochs=60.0, ema_decay=0.9)
+    small = {"workload": "mlp", "dataset": DatasetSpec(limit=300)}
+    spec = small_spec(framework, precision="fp16", epochs=60.0, ema_decay=0.9, **small)
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
 
     def torch_loss(outputs: Any, labels: Any) -> Any:
@@ -169,19 +173,6 @@ def test_fp16_whose_gradients_are_never_finite_ends_as_nan(
     curve, trainer = train(spec, workload=workload, dataset=dataset)
     assert curve[-1].failure == "nan"
     assert 40 <= trainer.skipped_steps() <= 50
-
-
-def test_a_run_needs_no_test_split(
-    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 255, (80, 28, 28, 1), np.uint8)
-    np.savez(tmp_path / "own.npz", x=images, y=np.arange(80) % 10)
-    own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_size": "none"}
-    evaluations, trainer = train(small_spec(framework, dataset=own, epochs=1.0))
-    assert evaluations[-1].value is not None
-    trainer.close()
 
 
 @pytest.mark.parametrize("augment", [[], ["flip"]])

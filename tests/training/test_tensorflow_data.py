@@ -13,7 +13,7 @@ from tests.training.fake_gpus import FakeNvml
 tf = pytest.importorskip("tensorflow")
 
 
-@pytest.mark.parametrize("offset", [0, 1, 4, 16, 64])
+@pytest.mark.parametrize("offset", [0, 1, 16])
 def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
     """A tensor over memory aligned to less than 64 bytes ends the process in a kernel."""
     from raybench.training.tensorflow.batches import to_tensor
@@ -54,17 +54,6 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     assert batches.free_bytes(share) == gib * 2**30
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
     assert batches.free_bytes(share) == 0  # not known is not without end
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (3, 3, 2), (5, 3, 1)])
-def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
-    from raybench.training.tensorflow.batches import gathered
-
-    every = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
-    rows = [3, 15, 0, 3]
-    found = tf.function(gathered)(tf.constant(every), tf.constant(rows))
-    assert found.dtype == tf.uint8
-    assert np.array_equal(found.numpy(), every[rows])
 
 
 def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(

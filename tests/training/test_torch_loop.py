@@ -3,16 +3,14 @@ forms of layers."""
 
 import threading
 
-import numpy as np
 import pytest
-from local import SMALL, alone, small_spec, train
+from local import SMALL, small_spec, train
 
 from raybench.data.dataset import epoch_order
 from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
 from raybench.spec.errors import UserError
-from raybench.training.steps import take_until, training_steps
 
 torch = pytest.importorskip("torch")
 
@@ -42,23 +40,6 @@ class Viewing(Workload):
 def test_a_users_model_may_view_what_its_convolutions_return() -> None:
     (last,), _ = train(small_spec("torch", epochs=1.0), workload=Viewing())
     assert last.value > 0.15
-
-
-def test_rows_and_weights_of_an_interval_reach_the_device_at_once() -> None:
-    from raybench.training.torch.batches import InMemoryBatches
-
-    spec = small_spec("torch", batch_size_per_worker=8, accumulate=3)
-    dataset = load_workload_dataset(spec.workload, spec.dataset)[1]
-    steps = take_until(training_steps(spec, dataset, alone("torch")), 400)[0]
-    part = InMemoryBatches(torch.arange(len(dataset.train)), torch.from_numpy(dataset.train.labels))
-    batches = list(part.batches(steps))
-    passes = [rows for step in steps for rows in step.indices]
-    for batch, rows in zip(batches, passes, strict=True):
-        np.testing.assert_array_equal(batch.inputs, rows)
-        np.testing.assert_array_equal(batch.labels, dataset.train.labels[rows])
-    for batch, weights in zip(batches, [one for s in steps for one in s.weights], strict=True):
-        np.testing.assert_array_equal(batch.weights, weights)
-    assert len({batch.weights.untyped_storage().data_ptr() for batch in batches}) == 1
 
 
 class Stream:
@@ -123,13 +104,6 @@ def test_a_replica_keeps_its_precision_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert found == [torch.bfloat16]
-
-
-def test_a_replica_adds_no_parameters_and_changes_no_names() -> None:
-    model = torch.nn.Linear(2, 2)
-    replica = Replica(model, torch.no_grad)
-    assert [id(one) for one in replica.parameters()] == [id(one) for one in model.parameters()]
-    assert list(model.state_dict()) == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -1,7 +1,6 @@
 """A worker uses the GPUs that it was given, and no others."""
 
 import importlib.util
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from local import small_spec, train
 
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.training.base import find_backend, find_part
+from raybench.training.base import find_part
 from tests.training.fake_gpus import FakeTensorFlow
 
 needs_tensorflow = pytest.mark.skipif(
@@ -70,14 +69,6 @@ def test_a_torch_worker_reads_the_load_of_its_own_gpu(monkeypatch: pytest.Monkey
     assert World(device="cuda:3").gpus == (3,)
     assert World(device="cuda:0", num_replicas=2).gpus == (0, 1)
     assert World().gpus == ()
-
-
-@needs_tensorflow
-def test_replicas_that_nobody_asked_for_end_a_run() -> None:
-    """Each would train on the same samples: of four the step was 4.00 times as large."""
-    world = SimpleNamespace(strategy=SimpleNamespace(num_replicas_in_sync=4))
-    with pytest.raises(AssertionError, match="4 replicas for 1 workers"):
-        find_backend("tensorflow").Trainer(small_spec("tensorflow"), None, None, world)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp32"])

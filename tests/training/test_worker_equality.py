@@ -1,6 +1,7 @@
 """Data parallelism changes who computes, not what: 2 workers x B is 1 worker x 2B."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +28,14 @@ def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -
     return small_spec(framework, optimizer=optimizer, **workers, **more, **MORE.get(optimizer, {}))
 
 
-def two_workers(framework: str, folder: Path, *more: RunSpec) -> None:
-    """Train every case, and more, in one group of two processes, and compare each with one."""
+def specs_of_two(framework: str) -> list[dict[str, Any]]:
     cases = [*CASES, LIBRARYS[framework]]
-    specs = [*(spec_of(framework, *case, num_workers=2) for case in cases), *more]
-    run_two("one_worker.py", framework, [spec.document() for spec in specs], folder)
-    for index, case in enumerate(cases):
+    return [spec_of(framework, *case, num_workers=2).document() for case in cases]
+
+
+def check_two_are_one(framework: str, folder: Path) -> None:
+    """Compare what a group of two processes has saved of every case with what one comes to."""
+    for index, case in enumerate([*CASES, LIBRARYS[framework]]):
         one = one_worker(spec_of(framework, *case, num_workers=1))
         two, other = (dict(np.load(folder / f"{index}-{rank}.npz")) for rank in range(2))
         np.testing.assert_equal(two, other)
@@ -53,9 +56,10 @@ def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
-    """Of TensorFlow test_single_process.py compares the same group with more."""
+    """Of TensorFlow test_two_workers.py compares the same, and more."""
     pytest.importorskip("torch")
-    two_workers("torch", tmp_path)
+    run_two("one_worker.py", "torch", specs_of_two("torch"), tmp_path)
+    check_two_are_one("torch", tmp_path)
 
 
 def test_accumulation_equals_one_large_batch(framework: str) -> None:
