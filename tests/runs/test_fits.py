@@ -63,14 +63,6 @@ def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
     assert fit_study(results, predict=None) == []
 
 
-def test_frameworks_are_series_of_their_own(tmp_path) -> None:
-    results = made(tmp_path, axes={"framework": ["torch", "tensorflow"]})
-    assert [key[0] for key in measurements(results).groups] == [
-        "torch, mnist_small",
-        "tensorflow, mnist_small",
-    ]
-
-
 def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
     """An epoch has 1,000 samples: a step of 4 x 256 has those."""
     results = made(tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
@@ -123,11 +115,6 @@ def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
     within = one.answers[one.answers["answer"] == "fastest within the budget"]
     assert (within["cost"] <= 0.02).all()
     assert len(within) == 1
-
-
-def test_without_a_target_there_is_no_plan(tmp_path) -> None:
-    results = made(tmp_path)
-    assert target_plans([results], fit_study(results, predict=None)) == []
 
 
 def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:

@@ -72,7 +72,6 @@ def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> No
     [
         ("0", "--network 0: is no ratio; write how many times longer"),
         ("nan", "--network nan: is no ratio"),
-        ("-3", "is no ratio"),
         (
             "nowhere.json",
             "--network nowhere.json: is no ratio, and no file that can be read (No such",

@@ -1,0 +1,3 @@
+from tests.fitted_once import fitted_once
+
+__all__ = ["fitted_once"]
