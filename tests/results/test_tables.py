@@ -76,11 +76,6 @@ def shown(results, *, width=300, verbose=True):
     return console.file.getvalue()
 
 
-def in_one_line(text):
-    """Sentences end at the width of 100: they are looked for without line ends."""
-    return " ".join(text.split())
-
-
 HOSTILE = [
     "[/__w/pytorch/third_party/gloo/pair.cc:152]",
     "[bold red]x[/] [link=http://e]y[/link] :smile: [blink]",

@@ -18,6 +18,8 @@ from raybench.scaling.fits import (
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 SIZES = [32, 64, 128, 256]
 
 

@@ -29,6 +29,8 @@ from raybench.training.machine import Seen
 from tests.runs.made_up import law, point, run_of, study_of, write
 from tests.search.made_up import record
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 GOOD = "base: {epochs: 3}\nnum_workers: [1, 2]\nbatch_sizes: [64]\nrepeats: 2\n"
 TWO_CORES = Capacity((Node(2, 0),), 0.0)
 
@@ -298,7 +300,9 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
     assert printed.endswith("interrupted: the same command continues.\n")
 
 
-def test_a_study_of_which_every_run_failed_is_a_failure(capsys, monkeypatch, made_up_runs) -> None:
+def test_a_study_of_which_every_run_failed_is_a_failure(
+    capsys, monkeypatch, made_up_runs, no_pictures
+) -> None:
     def fail(study: ScalingStudy, *, store: Store, **options: Any) -> None:
         runs, _ = run_of(study, state="failed", failure="oom", stop=None, message="too large")
         for ended in runs.values():

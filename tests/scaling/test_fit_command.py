@@ -15,6 +15,8 @@ from raybench.scaling.fit_command import cells_matched
 from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
 from raybench.spec.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 HEAD = "num_workers,num_nodes,batch_size_per_worker,step_s"
 GOOD = f"{HEAD}\n1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n"
 COLUMNS = [

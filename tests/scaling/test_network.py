@@ -12,6 +12,8 @@ from raybench.scaling.network import SURE, read_network
 from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 STEPS = """num_workers,num_nodes,batch_size_per_worker,step_s
 1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n4,1,64,0.095\n"""
 
