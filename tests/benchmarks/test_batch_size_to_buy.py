@@ -59,20 +59,3 @@ def test_what_is_hidden_is_not_seen(zeus, case) -> None:
     found = zeus.losses(case, "hidden")
     assert found["best measured"][0] == 64  # what it cannot see it cannot take
     assert found["raybench"] == (128, 0)
-
-
-def test_a_step_is_straight_in_the_batch_size(zeus, case) -> None:
-    """8 s an epoch and 2,000 a step of it: between and beyond what was profiled."""
-    known = np.array([16.0, 64, 128])
-    profile = zeus.Profile(known, (8 + 2000 / known) * known)
-    for batch in (4, 16, 48, 128, 512):
-        assert profile(1, 1, batch).step_s == pytest.approx(8 * batch + 2000)
-
-
-def test_peers_do_what_their_names_say(zeus) -> None:
-    peers = importlib.import_module("batch_peers")
-    known, samples = np.array([16.0, 64, 256]), np.array([100.0, 200, 400])
-    asked = np.array([24.0, 128, 1024])
-    assert peers.nearest(known, samples, asked).tolist() == [100, 200, 400]
-    assert peers.interpolated(known, samples, np.array([32.0]))[0] == pytest.approx(200**0.5 * 10)
-    assert peers.constant(known, samples, asked).tolist() == [200, 200, 200]

@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -34,9 +33,9 @@ def module(name: str) -> ModuleType:
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("name", MODULES)
-def test_every_benchmark_imports_without_its_peers(name: str) -> None:
-    assert module(name).__doc__
+def test_every_benchmark_imports_without_its_peers() -> None:
+    for name in MODULES:
+        assert module(name).__doc__, name
 
 
 @pytest.mark.usefixtures("bare")
@@ -63,67 +62,3 @@ def test_a_contestant_without_its_library_is_said_and_left_out(
     content = json.loads((tmp_path / "search_table.json").read_text())
     assert {row["contestant"] for row in content["searches"]} == {"random"}
     assert "syne-tune" not in content["versions"]
-
-
-@pytest.mark.usefixtures("bare")
-def test_what_has_nothing_to_be_compared_with_is_printed_without() -> None:
-    """Of `--runs mean` no runs are by chance; a peer of `--add` may be of another table."""
-    search_table = module("search_table")
-    near = {"median": 2.0, "never": 0}
-    cell = {search_table.key_of(margin): near for margin in search_table.MARGINS}
-    pairs = [("one", "raybench"), ("one", search_table.RACED), ("other", "random")]
-    cells = dict.fromkeys(pairs, cell)
-    assert search_table.raced_lines(cells, 0.05) == []
-    lines, bars = search_table.ratio_lines(cells, 0.05)
-    assert any(line.startswith("| random | nan") for line in lines)
-    assert bars == [("raybench never", 0, 0.0, True)]
-
-
-@pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (["Syne Tune ASHA"], "nothing is left to measure"),
-        (["random", "--add", "nowhere/earlier.json"], "--add: no file nowhere/earlier.json"),
-    ],
-)
-def test_what_cannot_be_measured_ends_with_a_sentence_before_computing(
-    asked: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    search_table = module("search_table")
-    arguments = ["search_table.py", "--contestants", *asked, "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as ended:
-        search_table.main()
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("bare")
-def test_a_framework_that_is_not_installed_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed = module("benchmarks.installed")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    assert installed.frameworks("x.py", ["torch", "tensorflow"]) == ["torch"]
-    assert capsys.readouterr().err == (
-        "x.py: tensorflow is left out: tensorflow is not installed (pip install "
-        "'raybench[benchmarks]').\n"
-    )
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(SystemExit) as ended:
-        installed.frameworks("x.py", ["torch", "tensorflow"])
-    assert ended.value.code == 2
-
-
-def test_the_packages_are_a_dependency_group_with_versions() -> None:
-    content = tomllib.loads((BENCHMARKS.parent / "pyproject.toml").read_text())
-    group = content["project"]["optional-dependencies"]["benchmarks"]
-    names = {line.partition(">=")[0].partition("[")[0] for line in group}
-    assert "syne-tune" in names
-    assert all(">=" in line or line.startswith("raybench[") for line in group)

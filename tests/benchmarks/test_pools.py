@@ -78,19 +78,6 @@ def test_a_run_stops_where_its_next_evaluation_is_too_late(make: Any, policies: 
     assert policies.until(miss, math.inf) == Replicate(100.0, is_hit=False)
 
 
-def test_seeds_drawn_once_come_back_only_after_all(make: Any, worlds: ModuleType) -> None:
-    pool = make((10.0, 20.0, 30.0))
-    draws = worlds.Draws(pool, np.random.default_rng(0), is_once=True)
-    assert draws.unused_s(0) == 20.0
-    first = draws.next(0).reached_s
-    assert draws.unused_s(0) == pytest.approx((60.0 - first) / 2)
-    assert sorted([first, draws.next(0).reached_s, draws.next(0).reached_s]) == [10, 20, 30]
-    assert draws.unused_s(0) is None
-    again = worlds.Draws(pool, np.random.default_rng(0))
-    drawn = [again.next(0).reached_s for _ in range(300)]
-    assert all(70 <= drawn.count(seconds) <= 130 for seconds in (10, 20, 30))
-
-
 def test_without_noise_all_name_the_best_and_pay_what_they_ran(
     make: Any, worlds: ModuleType, policies: ModuleType
 ) -> None:

@@ -29,7 +29,7 @@ def speed(seed: int = 0, noise: float = 0.02, taken: float = 0.0, **times: float
     return rounds | {"taken": [taken]}
 
 
-@pytest.mark.parametrize("number", [2, 3, 5])
+@pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize(
     ("kind", "taken", "words"),
     [
@@ -60,7 +60,7 @@ def test_a_lucky_transfer_hides_no_slow_core() -> None:
     assert "arithmetic" in slow_hosts({"a": one, "sick": sick})["sick"][1]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_noise_is_no_slow_host(seed: int) -> None:
     for noise, times in ((0.02, 1.0), (0.02, 1.05), (0.3, 1.1)):
         sick = speed(seed + 100, noise, compute=times, network=1.2)

@@ -1,6 +1,5 @@
 """`ray up`'s file by Ray's own schema, and what a job brings with it by Ray's own reader."""
 
-import os
 import re
 import shlex
 import tomllib
@@ -12,6 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from raybench.cluster.session import WORKER_ENVIRONMENT
+from raybench.commands import cli
 from raybench.results.place import check_folder
 from raybench.spec.errors import UserError
 
@@ -113,22 +113,14 @@ def test_results_in_a_jobs_temporary_folder_are_refused(
     assert not (unpacked / "results").exists()
 
 
-def test_both_commands_refuse_it_before_anything_starts(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
+def test_both_commands_refuse_it_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
     folder.mkdir(parents=True)
-    for words in (["raybench.tune", "digits"], ["raybench.train"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *words, "--address", "auto"],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "temporary folder of this Ray job" in done.stderr
-        assert done.stderr.count("\n") == 1
+    monkeypatch.chdir(folder)
+    for words in (["tune", "digits"], ["train"]):
+        assert cli.main([*words, "--address", "auto"]) == cli.WRONG_INPUT
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "temporary folder of this Ray job" in line
         assert list(folder.iterdir()) == []

@@ -90,14 +90,12 @@ def test_exporting_twice_changes_nothing(exported):
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "'=1", "''@x", " =1", "\t=1", "\r=1", "\uff1d1"]
 
 
-@pytest.mark.parametrize("text", [*FORMULAS, "'", "plain", "1e5", "nan", "NA", 'a,"b"'])
-def test_no_cell_is_a_formula_and_all_is_read_back(tmp_path, text):
+def test_no_cell_is_a_formula(tmp_path):
     lines = [
-        run_line("0000", failure="error", workload=text) | {"message": text},
-        run_line("0001", 2.0, weight_decay=0.1),
-        *curve("=1", [0.5]),
-        run_line("=1", 2.0),
+        run_line(f"{number:04d}", failure="error", workload=text) | {"message": text}
+        for number, text in enumerate([*FORMULAS, "'", "plain", "1e5", "nan", "NA", 'a,"b"'])
     ]
+    lines += [run_line("0099", 2.0, weight_decay=0.1), *curve("=1", [0.5]), run_line("=1", 2.0)]
     space = {"weight_decay": {}, "schedule": ["constant", "cosine"]}
     results = results_folder(tmp_path, lines, study={"space": space})
     with Store(tmp_path) as store:

@@ -86,12 +86,9 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
             {"learning_rate": 0.0299},
             "At the upper end of what was searched: learning_rate of",
         ),
-        (RATE, {"learning_rate": 0.01}, None),
         (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lower end of"),
         (RATE, {"learning_rate": 0.06}, None),  # the search went there, and further
-        (BATCH, {"batch_size_per_worker": 32}, None),
         ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
-        ({"num_workers": {"low": 1, "high": 4}}, {"num_workers": 1}, None),  # nothing is below
         ({"weight_decay": {"low": 0.0, "high": 0.1}}, {"weight_decay": 0.0}, None),
         (
             {

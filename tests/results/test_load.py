@@ -1,13 +1,10 @@
 """`raybench.load`: which records count, and what of a study is read back."""
 
-import json
 import math
-from time import process_time
 
 import pytest
 
 import raybench
-from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
 from raybench.spec.errors import UserError
 from tests.made_results import again, curve, results_folder, run_line
@@ -53,18 +50,6 @@ def test_a_run_counts_once_with_its_last_curve(tmp_path, lines, curves):
     for trial, values in curves.items():
         assert list(results.curves["accuracy"][results.curves["trial"] == trial]) == values
     assert len(results.curves) == sum(map(len, curves.values()))
-
-
-def test_many_records_are_read_in_seconds(tmp_path):
-    points, run = curve("0000", [0.5] * 10), run_line("0000", 2.0)
-    with (tmp_path / "records.jsonl").open("w") as file:
-        for number in range(2000):
-            for line in (*points, run):
-                file.write(json.dumps(line | {"trial": f"{number:04d}"}) + "\n")
-    began = process_time()
-    records = read_records(tmp_path)
-    assert process_time() - began < 60
-    assert (len(records.runs), sum(map(len, records.curves.values()))) == (2000, 20_000)
 
 
 @pytest.mark.parametrize("missing", ["records.jsonl", STUDY_FILE])

@@ -99,13 +99,6 @@ def test_every_searched_key_is_a_column_and_in_the_label_where_it_differs(tmp_pa
     assert results.label(results.specs["0001"]) == results.trials["config"][1]
 
 
-def test_a_key_that_may_be_none_is_a_column_too(tmp_path):
-    lines = [run_line("0000", 2.0), run_line("0001", 2.0, epsilon=1e-8)]
-    results = results_folder(tmp_path, lines, study={"space": {"epsilon": [None, 1e-8]}})
-    assert results.trials["epsilon"].isna().tolist() == [True, False]
-    assert results.trials["config"][0].endswith("epsilon None")
-
-
 @pytest.mark.parametrize("lines", [[], [run_line("0000", failure="oom")], [run_line("0000", 2.0)]])
 def test_columns_are_those_that_are_documented_whatever_is_missing(tmp_path, lines):
     lines = [line | {"num_parameters": None, "concurrent": 0} for line in lines]

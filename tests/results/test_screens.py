@@ -86,7 +86,6 @@ CASES = {
     "ran once": [run_line("0000", 4.0), run_line("0001", 5.0), run_line("0002", 30.0)],
     "ran again in vain": [*again("0000", [None, None]), run_line("0001", 5.0)],
     "refuted": [run_line("0000", 9.0), *raced("0001", 4.0, [None], [None])],
-    "confirmed alone": again("0000", [4.0, 4.1, 4.2]),
     "misses": again("0000", [4.0, None, 6.0, None], missed_s=10.0),
     "fastest and cheapest differ": [
         *again("0000", [3.0] * 3, num_workers=4),
@@ -123,20 +122,12 @@ CASES = {
     ],
     "only the search reached it": [*COLD, *raced("0001", 2.0, [None, None])],
     "rate of all runs": [*COLD, *raced("0001", 4.0, [4.0, None], [4.5, None, 4.4])],
-    "misses of the race": [
-        *raced("0000", 4.0, [4.0, 4.0, None, None], [4.5] * 3),
-        run_line("0001", learning_rate=0.5),
-    ],
     "interpolated": (FAR_RUNS, FAR),
     "disturbed": [
         run_line("0000", 4.0, slow={"disturbed": 1.2, "train_cpu": 2.5}),
         run_line("0001", 5.0, learning_rate=0.01) | {"reruns": 1},
         run_line("0002", 6.0, learning_rate=0.02, slow={"disturbed": 0.3}),
     ],
-    "best at a budget": (
-        [*at_budget("0000", 0.9, [0.9, 0.92, 0.94]), *at_budget("0001", 0.9, [0.89, 0.9, 0.93])],
-        BUDGET,
-    ),
     "RMSE at a budget": (RMSE_LINES, RMSE_BUDGET),
     "RMSE, one new seed": (
         [

@@ -44,9 +44,8 @@ def many(folder):
     return results
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_however_much_there_is_it_is_about_a_screen(tmp_path, width):
-    results = many(tmp_path)
+def test_however_much_there_is_it_is_about_a_screen(tmp_path):
+    results, width = many(tmp_path), 80
     text = shown(results, width=width, verbose=False)
     lines = text.splitlines()
     assert len(lines) <= MOST_LINES

@@ -121,12 +121,6 @@ def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path, below):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_a_folder_without_records_is_no_results_folder(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserError, match=r"holds no records\.jsonl"):
-            read(folder)
-
-
 def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
     store = Store(tmp_path)
     store.write_yaml("best.yaml", {"b": 1e-5, "a": [1]}, comment="one\ntwo")
@@ -158,19 +152,12 @@ def test_strings_are_cleaned_on_the_way_out(tmp_path):
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("[1, 2]", "it holds no keys and values"),
-        ("3", "it holds no keys and values"),
         ("null", "it holds no keys and values"),
-        ("{}", "its kind is none of eval, run, prediction"),
         ('{"kind": ["run"]}', "its kind is none of"),
         ('{"kind": "run"}', "the key 'trial' is missing"),
         ('{"kind": "eval", "trial": 3}', "'trial' must be text"),
-        ('{"kind": "run", "trial": "0000"}', "the key 'role' is missing"),
         ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
-        *(
-            (json.dumps(curve("0000", [0.5])[0] | {key: value}), f"'{key}'")
-            for key, value in (("value", "0.5"), ("samples", 1.5), ("samples", 10**30))
-        ),
+        (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "'samples'"),
         (json.dumps(curve("0000", [0.5])[0] | {"train_s": True}), "'train_s'"),
     ],
 )
@@ -190,17 +177,11 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
         ({"spec": 3}, "'spec': must hold keys of its own"),
         ({"spec": {"framework": "torch"}}, "the key 'spec.workload' is missing"),
         ({"ledger": {"train": "x"}}, "the key 'ledger.queue' is missing"),
-        ({"samples": None}, "'samples': input should be a valid integer"),
         ({"wall_s": True}, "'wall_s': input should be a valid number"),
         ({"wall_s": None}, "'wall_s': input should be a valid number"),
-        ({"score": "low"}, "'score': input should be a valid number"),
-        ({"message": 3}, "'message': input should be a valid string"),
         ({"role": "winner"}, "'role': input should be 'trial', 'placement_check', 'race'"),
-        ({"source": 3}, "'source': input should be a valid string"),
         ({"spec.num_workers": 0}, "'spec.num_workers': input should be greater than 0"),
         ({"spec.num_workers": 10**30}, "'spec.num_workers': input should be a valid integer"),
-        ({"spec.batch_size_per_worker": 1.5}, "size_per_worker': input should be a valid integer"),
-        ({"spec.learning_rate": "fast"}, "'spec.learning_rate': input should be a valid number"),
         ({"spec.optimizer": None}, "optimizer': input should be a valid string"),
     ],
 )
@@ -220,10 +201,8 @@ def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
     [
         "versions: {}",
         "study: 3",
-        "study: {}",
         "study: {objective: []}",
         "study: {objective: {kind: time_to_target}}",
-        "study: {objective: {kind: 3, target: 0.9}}",
         "study: {objective: {kind: time_to_target, target: high}}",
         "study: {objective: {kind: time_to_target, target: 0.9}, space: [1]}",
         "study: {objective: {kind: time_to_target, target: 0.9}, price: much}",
@@ -268,15 +247,9 @@ def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_
     assert not [sentence for sentence in refused if "\n" in sentence]
 
 
-def test_a_comment_with_line_ends_or_half_a_surrogate_stays_a_comment(tmp_path):
-    Store(tmp_path).write_yaml("best.yaml", {"a": 1}, comment="x\udce9\x1b[1m\nepochs: 3")
-    assert parse_yaml((tmp_path / "best.yaml").read_text(), "best.yaml") == {"a": 1}
-
-
 @pytest.mark.parametrize(
     ("trial", "name"),
     [
-        ("0003", "0003.txt"),
         ("0018.torch2", "0018.torch2.txt"),
         ("../../etc/passwd", "_.._etc_passwd.txt"),
         ("..", "_.txt"),

@@ -41,7 +41,6 @@ NO_MISSES = [
         ([4.0, None, 6.0], 6.0, 2),
         ([4.0, None, None], math.inf, 1),
         ([None, None, None], math.inf, 0),
-        ([4.0, None], math.inf, 1),
         ([2.0, 4.0], 3.0, 2),
         ([7.0], 7.0, 1),
     ],

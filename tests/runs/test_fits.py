@@ -18,6 +18,8 @@ from raybench.scaling.fits import (
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 SIZES = [32, 64, 128, 256]
 
 
@@ -61,14 +63,6 @@ def test_unasked_the_next_doublings_are_predicted(results) -> None:
 def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
     results = made(tmp_path, num_workers=[1], scaling="weak")
     assert fit_study(results, predict=None) == []
-
-
-def test_frameworks_are_series_of_their_own(tmp_path) -> None:
-    results = made(tmp_path, axes={"framework": ["torch", "tensorflow"]})
-    assert [key[0] for key in measurements(results).groups] == [
-        "torch, mnist_small",
-        "tensorflow, mnist_small",
-    ]
 
 
 def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
@@ -123,11 +117,6 @@ def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
     within = one.answers[one.answers["answer"] == "fastest within the budget"]
     assert (within["cost"] <= 0.02).all()
     assert len(within) == 1
-
-
-def test_without_a_target_there_is_no_plan(tmp_path) -> None:
-    results = made(tmp_path)
-    assert target_plans([results], fit_study(results, predict=None)) == []
 
 
 def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:

@@ -18,6 +18,8 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums, NoiseTerms
 from tests.runs.made_up import CRITICAL, needed, reaching, run_of, study_of, write
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 BATCH = 64
 
 

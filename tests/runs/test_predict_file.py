@@ -13,6 +13,8 @@ from raybench.scaling.fits import fit_study, not_measured
 from raybench.spec.errors import UserError
 from tests.runs.made_up import law, run_of, study_of, write
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> StudyResults:

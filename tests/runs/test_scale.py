@@ -29,6 +29,8 @@ from raybench.training.machine import Seen
 from tests.runs.made_up import law, point, run_of, study_of, write
 from tests.search.made_up import record
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 GOOD = "base: {epochs: 3}\nnum_workers: [1, 2]\nbatch_sizes: [64]\nrepeats: 2\n"
 TWO_CORES = Capacity((Node(2, 0),), 0.0)
 
@@ -128,8 +130,6 @@ def refusal(capsys: Any, *arguments: object) -> str:
         (["my.yaml", "--set", "num_workers=[1, 3]"], "does not divide by 3 workers"),
         (["my.yaml", "--set", "num_workers=4"], "4 workers of 1 CPU each do not fit"),
         (["my.yaml", "--set", "optimizer=adagrad"], "'optimizer'"),
-        (["my.yaml", "--set", "axes.optimizer=[adagrad]"], "'optimizer'"),
-        (["my.yaml", "--set", "repeats=0"], "'repeats'"),
         (["my.yaml", "--seed", "-1"], "'seed'"),
         (["my.yaml", "--workload", "mnist_smal"], "did you mean 'mnist_small'?"),
         (["my.yaml", "--predict", "8,x"], "8,x: cannot be read"),
@@ -137,7 +137,6 @@ def refusal(capsys: Any, *arguments: object) -> str:
         (["my.yaml", "--until", "ten", "--predict", "8"], "--until ten: must be a share below"),
         (["my.yaml", "--address", "host:port"], "is no address"),
         (["my.yaml", "--out", "my.yaml"], "is a file; name a folder"),
-        (["my.yaml", "--set", "axes.framework=[torch, jax]"], "'framework'"),
         (
             ["my.yaml", "--set", "axes.objective.metric=[accuracy, loss]"],
             "judged by one metric, here by accuracy and loss",
@@ -160,13 +159,6 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
-def test_axes_are_told_where_cells_are_listed(capsys) -> None:
-    study_file(GOOD + "axes: {dataset.repeat: [1, 4], schedule: [cosine, constant]}\n")
-    assert scale.main(["my.yaml", "--dry-run"]) == cli.DONE
-    printed = capsys.readouterr().out
-    assert "torch 1x64 adam 0.001 dataset image_size=28,repeat=4 schedule cosine" in printed
-
-
 def test_a_metric_alone_leaves_the_rest_of_the_objective_as_it_is() -> None:
     objective = study_of(base={"objective": {"metric": "loss"}}).base.objective
     assert (objective.kind, objective.max_train_seconds) == ("best_at_budget", 600.0)
@@ -183,7 +175,6 @@ def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
     ("cpus", "content", "expected"),
     [
         (1, {}, [1]),
-        (2, {}, [1, 2]),
         (7, {}, [1, 2, 4]),
         (256, {}, [1, 2, 4, 8, 16, 32, 64]),
         (4, {"base": {"gpus_per_worker": 1}}, [1, 2, 4]),  # which nobody has counted
@@ -309,7 +300,9 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
     assert printed.endswith("interrupted: the same command continues.\n")
 
 
-def test_a_study_of_which_every_run_failed_is_a_failure(capsys, monkeypatch, made_up_runs) -> None:
+def test_a_study_of_which_every_run_failed_is_a_failure(
+    capsys, monkeypatch, made_up_runs, no_pictures
+) -> None:
     def fail(study: ScalingStudy, *, store: Store, **options: Any) -> None:
         runs, _ = run_of(study, state="failed", failure="oom", stop=None, message="too large")
         for ended in runs.values():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -73,6 +74,11 @@ def usual(spec: RunSpec) -> float:
     return slow * (0.001 * spec.batch_size_per_worker + 0.002) * spec.accumulate + exchange
 
 
+@cache
+def study_named(name: str, *, quick: bool) -> ScalingStudy:
+    return STUDIES[name].study(quick)
+
+
 def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
-    study = STUDIES[name].study(quick)
+    study = study_named(name, quick=quick)
     return {one.claim: one for one in STUDIES[name].compare(study, cells_on(machine, study))}

@@ -116,22 +116,6 @@ def benchmark(monkeypatch: pytest.MonkeyPatch):
     return importlib.import_module("extrapolation")
 
 
-def test_tasks_ask_for_what_was_not_fitted(benchmark) -> None:
-    rows = [(Cell(k, math.ceil(k / 8), b), 1.0) for k in (1, 2, 4, 8, 16, 32) for b in (8, 16)]
-    found = benchmark.tasks(rows)
-    workers = {
-        name: tuple(sorted({cell.num_workers for cell, _ in some}) for some in both)
-        for name, both in found.items()
-    }
-    assert workers == {
-        "inside": ([1, 2, 4], [8]),
-        "one host": ([1, 2, 4, 8], [16, 32]),
-        "two hosts": ([1, 2, 4, 8, 16], [32]),
-        "largest": ([1, 2, 4, 8, 16], [32]),
-    }
-    assert benchmark.tasks(rows[:2]) == {}, "of one number of workers nothing is asked"
-
-
 @pytest.mark.skipif(not (DATA / "scaling").is_dir(), reason="RAYBENCH_DATA has no scaling")
 def test_real_steps_on_eight_hosts_are_predicted_from_two(benchmark) -> None:
     """The bar of the issue, on ElasticFlow's tables; all others are in the benchmark."""

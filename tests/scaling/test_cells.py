@@ -78,7 +78,6 @@ def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
     ("key", "one", "other"),
     [
         ("framework", "torch", "tensorflow"),
-        ("workload", "mnist_small", "mnist_large"),
         ("dataset.repeat", 1, 2),
         ("placement_strategy", "pack", "spread"),
         ("cpus_per_worker", 1, 2),

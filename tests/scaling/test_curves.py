@@ -33,13 +33,8 @@ def on_hosts(counts: dict[str, int]) -> pd.DataFrame:
     [
         ("cpus_per_worker", [1, 2]),
         ("placement_strategy", ["pack", "spread"]),
-        ("framework", ["torch", "tensorflow"]),
-        ("strategy", ["single_process", "distributed"]),
-        ("workload", ["mnist_small", "mnist_large"]),
         ("dataset", ["digits", "mnist"]),
         ("batch_size_per_worker", [64, 128]),
-        ("optimizer", ["adam", "sgd"]),
-        ("precision", ["fp32", "bf16"]),
         ("accumulate", [1, 2]),
     ],
 )

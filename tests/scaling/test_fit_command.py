@@ -15,6 +15,8 @@ from raybench.scaling.fit_command import cells_matched
 from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
 from raybench.spec.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 HEAD = "num_workers,num_nodes,batch_size_per_worker,step_s"
 GOOD = f"{HEAD}\n1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n"
 COLUMNS = [
@@ -149,12 +151,9 @@ ROWS = [
     ("", "has no rows below the names of its columns"),
     ("1,1,32,0.1\n", "has one row, which says nothing of how a training scales"),
     ("1,1,32,0.1\n2,1,32\n", "row 3: has 3 values, the first line names 4 columns"),
-    ("\n1,1,32,0.1\n0,1,32,0.1\n", f"row 4: num_workers '0': {GREATER}or equal to 1"),
     ("1,1,32,0.1\n1.5,1,32,0.1\n", f"row 3: num_workers '1.5': {WHOLE}"),
-    ("1,1,-8,0.1\n1,1,8,1\n", f"row 2: batch_size_per_worker '-8': {GREATER}"),
     ("1,1,1e300,0.1\n1,1,8,1\n", "row 2: batch_size_per_worker '1e300': input should be a"),
     ("1,1,8,0\n1,1,8,1\n", f"row 2: step_s '0': {GREATER}0"),
-    ("1,1,8,fast\n1,1,8,1\n", "row 2: step_s 'fast': input should be a valid number"),
     ("1,1,8,nan\n1,1,8,1\n", "row 2: step_s 'nan': input should be"),
     ("1,1,8,\n1,1,8,1\n", "row 2: step_s '': field required"),
     ("2,4,8,1\n1,1,8,1\n", "row 2: num_nodes 4 is more than its num_workers, 2"),
@@ -190,12 +189,9 @@ def test_a_wrong_file_is_one_sentence(
 @pytest.mark.parametrize(
     ("predict", "words"),
     [
-        ("0", "'0' is no number of workers"),
         ("8,,16", "'' is no number of workers"),
         ("9" * 5000, "is no number of workers"),
         ("-8", "--predict -8: '-8' is no number of workers; write 1 to 1,000,000 with commas"),
-        ("8.5", "--predict 8.5: '8.5' is no number of workers"),
-        ("", "is no number of workers"),
         ("٨", "is no number of workers"),
         ("nowhere.csv", "nowhere.csv: cannot be read (No such file or directory)"),
     ],

@@ -12,6 +12,8 @@ from raybench.scaling.network import SURE, read_network
 from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 STEPS = """num_workers,num_nodes,batch_size_per_worker,step_s
 1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n4,1,64,0.095\n"""
 
@@ -72,7 +74,6 @@ def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> No
     [
         ("0", "--network 0: is no ratio; write how many times longer"),
         ("nan", "--network nan: is no ratio"),
-        ("-3", "is no ratio"),
         (
             "nowhere.json",
             "--network nowhere.json: is no ratio, and no file that can be read (No such",

@@ -10,6 +10,8 @@ from raybench.commands import cli
 from raybench.scaling.averaged import ALIKE, STEPS, ThroughputModel, least_sure, next_cells
 from raybench.scaling.measurements import Cell, Observed
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 
 def step(cell: Cell) -> float:
     """A ring between hosts is three times as slow as inside."""

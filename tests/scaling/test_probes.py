@@ -54,9 +54,8 @@ def test_any_batch_size_has_another_beside_it(batch: int) -> None:
     assert found["compute"] == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_every_round_sums_to_one_whatever_the_noise(seed: int) -> None:
-    shares = shares_of(spec_of(), noise=0.5, seed=seed, rounds=6, **MIXED)
+def test_every_round_sums_to_one_whatever_the_noise() -> None:
+    shares = shares_of(spec_of(), noise=0.5, rounds=6, **MIXED)
     total = sum(shares.rounds[part] for part in PARTS)
     np.testing.assert_allclose(total, 1.0)
 
@@ -164,7 +163,7 @@ def test_steps_of_about_so_many_seconds(step_s: float, steps: int) -> None:
     assert steps_for(0.5, step_s) == steps
 
 
-@pytest.mark.parametrize("rows", [1, 7, 64, 1000, 100_000])
+@pytest.mark.parametrize("rows", [1, 64, 100_000])
 @pytest.mark.parametrize("steps", [2, 33])
 def test_a_probe_takes_whole_steps_alone_however_few_samples_there_are(
     rows: int, steps: int
@@ -179,13 +178,6 @@ def test_a_probe_takes_whole_steps_alone_however_few_samples_there_are(
         assert samples == INTERVALS * found.eval_every_samples
         assert epoch >= samples + found.global_batch_size, "no step at the end of an epoch"
         assert RunSpec.model_validate(found.document()) == found
-
-
-def test_a_limit_is_of_the_samples_that_were_loaded() -> None:
-    spec = spec_of(dataset={"name": "mnist", "limit": 100, "repeat": 3})
-    found = probe_spec(spec, Probes.of(spec).as_it_is, dataset_of(100), steps=10)
-    assert found.dataset.limit == 100
-    assert found.dataset.repeat % 3 == 0
 
 
 def test_synthetic_samples_fit_the_memory_and_have_the_shape() -> None:

@@ -41,10 +41,6 @@ def test_a_known_curve_comes_back() -> None:
     assert (law(between) < table["high"]).all()
 
 
-def test_the_same_runs_give_the_same_curve() -> None:
-    pd.testing.assert_frame_equal(fit(runs()).predict(BATCHES), fit(runs()).predict(BATCHES))
-
-
 @pytest.mark.parametrize(
     "truth", [{"power": 2.0}, {"power": 0.6}, {"small": 100.0}, {"critical": 1e9}]
 )

@@ -53,27 +53,3 @@ def test_the_table_of_mlperf_s_families_is_the_recorded_one(benchmark: ModuleTyp
     assert "\n".join(benchmark.lines(rows)) in PAGE
     assert benchmark.summary(rows) in PAGE
     assert "from the published logs" in " ".join(PAGE.split())
-
-
-@pytest.mark.parametrize("benchmark", ["mlperf"], indirect=True)
-def test_a_family_s_largest_system_is_not_seen(benchmark: ModuleType) -> None:
-    """Ten samples a step and GPU, the same at every scale: time to train divides by the GPUs."""
-    import pandas as pd
-
-    rows = [
-        {
-            **{"release": "v0", "benchmark": "b", "submitter": "s", "gpu_type": "g"},
-            **{"train_gpus": gpus, "num_nodes": gpus // 8, "global_batch_size": 10 * gpus},
-            **{"grad_accum": 1, "step_s": 0.5, "samples_to_target": 1e5},
-            "time_to_train_s": (1.1 if gpus < 64 else 5.0) * 1e5 / (10 * gpus) * 0.5,
-        }
-        for gpus in (8, 16, 32, 64)
-    ]
-    family = pd.DataFrame(rows)
-    found = benchmark.predict(family, family)
-    assert found["from"] == [8, 16, 32]
-    assert found["predicted_s"] == pytest.approx(1.1 * 1e5 / 640 * 0.5, rel=0.1)
-    assert found["errors"]["raybench"] == pytest.approx(1.1 / 5 - 1, abs=0.03)
-    assert not benchmark.is_inside(found)
-    assert benchmark.lines([found])[-1].count("*") == 1
-    assert benchmark.predict(family.head(2), family) is None

@@ -1,7 +1,5 @@
 """Figures of a scaling study: what is on their axes, and what never is."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -27,10 +25,10 @@ def step(spec: RunSpec, repeat: int) -> float:
     return (spec.batch_size_per_worker / 1000 + together) * (1 + 0.05 * repeat)
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> StudyResults:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], repeats=2)
-    return load(write(tmp_path / "made_up", study, *run_of(study, step)))
+    return load(write(tmp_path_factory.mktemp("made_up"), study, *run_of(study, step)))
 
 
 @pytest.mark.parametrize("draw", [plots.speedup_figure, plots.efficiency_figure])

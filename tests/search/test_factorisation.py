@@ -160,14 +160,12 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
 @pytest.mark.parametrize(
     ("changes", "fixed", "reason"),
     [
-        ({"num_workers": None, "framework": None}, {}, "neither workers nor frameworks"),
         ({"num_workers": [2], "framework": ["torch"]}, {}, "neither workers nor frameworks"),
         ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
         ({"bucket_mb": [1.0, 25.0]}, {}, "space.bucket_mb"),
         ({"compile": BY_OPTIMIZER}, {}, "space.compile"),
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "not strategy single_proc"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
-        ({"learning_rate_scaling": ["none", "sqrt"]}, {}, "learning_rate_scaling"),
         ({"weight_decay": BY_WORKERS}, {}, "space.weight_decay depends on num_workers"),
     ],
 )

@@ -204,13 +204,6 @@ def test_noise_of_five_percent_stays_small() -> None:
     assert np.mean(errors) < 0.06
 
 
-def test_an_optimizer_not_measured_there_costs_the_mean() -> None:
-    model = fitted(at("torch", 1, 16, "adam"), at("torch", 1, 16, "lamb"))
-    known = [model.step_s(*at("torch", 1, 16, name)) for name in ("adam", "lamb")]
-    found = model.step_s(*at("torch", 1, 16, "lars"))
-    assert found == pytest.approx(np.mean([time for time in known if time]), rel=1e-6)
-
-
 def test_more_measurements_of_one_setup_are_averaged_and_no_steps_say_nothing() -> None:
     model, setup = StepTime(), at("torch", 1, 64, "adam")
     model.observe(*setup, steps=0, seconds=0.0)

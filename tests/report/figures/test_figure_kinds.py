@@ -42,7 +42,7 @@ def studies(*fast: str) -> list[Any]:
     return [name if name in fast else pytest.param(name, marks=pytest.mark.all) for name in MAKERS]
 
 
-@pytest.mark.parametrize("study", studies("race", "recorded"))
+@pytest.mark.parametrize("study", studies("race"))
 def test_figures_are_drawn_inside_their_frames_and_no_text_hides_another(study: str) -> None:
     results = study_of(study)
     for name, kind in FIGURES.items():

@@ -135,11 +135,11 @@ def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
 def test_without_confirm_phase_all_points_are_single_runs(part_of_study: Any) -> None:
     results = part_of_study(lambda run: run["phase"] == "search")
     assert not reached_target(results)["is_confirmed"].any()
-    assert "confirmed" not in "".join(map(words, drawn_of(results).values()))
+    assert "confirmed" not in words(pareto_figure(results))
     assert "search 1.44 s (one run)" in words(curves_figure(results))
 
 
-@pytest.mark.parametrize("trials", [[], ["0016"], ["0001"], ["0005", "0007"]], ids=str)
+@pytest.mark.parametrize("trials", [[], ["0005", "0007"]], ids=str)
 def test_small_studies_are_drawn(trials: list[str], part_of_study: Any) -> None:
     figures = drawn_of(part_of_study(lambda run: run["trial"] in trials))
     assert {"curves", "ledger"} <= {*figures} if trials else not figures
@@ -214,12 +214,6 @@ def test_the_pareto_figure_is_filled_and_no_text_lies_over_another(drawn: StudyR
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         shown = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
         assert len(shown) >= 3, "enough to read it by"
-
-
-def test_long_configurations_and_misses_are_named_on_the_front(tmp_path: Path) -> None:
-    text = " ".join(words(pareto_figure(many_workers(tmp_path))).split())
-    assert "0007 torch 64x64 lamb 0.001 weight_decay 0.07 schedule cosine: 6.35 s" in text
-    assert "(2 of 3 runs reached the target)" in text
 
 
 def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:

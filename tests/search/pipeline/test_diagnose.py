@@ -327,6 +327,7 @@ def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: 
     assert (written.batch_size_per_worker, written.compile) == (16, "none")
 
 
+@pytest.mark.all
 def test_a_run_without_another_way_is_refused(faster: Faster, capsys: Any) -> None:
     settings = "batch_size_per_worker=33", "optimizer=keras:Adam", "strategy=single_process"
     given = [word for one in ("framework=tensorflow", *settings) for word in ("--set", one)]

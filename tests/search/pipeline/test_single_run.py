@@ -143,7 +143,7 @@ def test_isolation_holds_for_these_runs_too(machine: Machine, keep: bool) -> Non
     assert machine.keeps == [keep]
 
 
-@pytest.mark.parametrize("seed", [0, 1000, 2000, 2**32 - 1])
+@pytest.mark.parametrize("seed", [1000, 2**32 - 1])
 def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
     machine: Machine, seed: int
 ) -> None:

@@ -34,12 +34,12 @@ def test_regions_that_fail_are_left(tmp_path: Path) -> None:
         return record(name, spec, score=abs(math.log(spec.learning_rate)))
 
     late: list[str] = []
-    for seed in range(5):
+    for seed in range(2):
         content = STUDY | {"search": {"trials": 60, "seed": seed}}
         ended = run_all(make_search(tmp_path / str(seed), content), judge)
         assert len(ended) == 60
         late += [one.failure for one in ended[20:] if one.failure]
-    assert len(late) < 0.1 * 5 * 40, late
+    assert len(late) < 0.1 * 2 * 40, late
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,6 @@ def test_regions_that_fail_are_left(tmp_path: Path) -> None:
         ({"accumulate": {"low": 1, "high": 9}, "optimizer": ["adam", "sgd", "lars"]}, 27),
         ({"augment": [[], ["flip"], [{"random_crop": {"padding": 4}}]], "nesterov": [True]}, 3),
         ({"step_at": [[0.5, 0.75], [0.3]], "optimizer": ["adam", "sgd"]}, 4),
-        ({"num_workers": [1, 2], "optimizer": ["adam", "lars"]}, 4),
     ],
 )
 def test_ranges_of_whole_numbers_and_lists_are_tried_to_the_last(

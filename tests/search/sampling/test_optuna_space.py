@@ -140,7 +140,7 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(content=studies())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any]) -> None:
     study, space = build_study(content, "generated")
     study.run_spec(first_values(study, space))
