@@ -65,15 +65,7 @@ from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
 from raybench.spec.run import Placement, short
-from raybench.spec.space import (
-    Cases,
-    Dimension,
-    Range,
-    Simple,
-    Space,
-    possible_values,
-    values_of,
-)
+from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
 from raybench.stats.standing import is_informative, stages
 from raybench.training.machine import machine_facts, problems_of

@@ -213,8 +213,7 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     weights = (path / name).read_bytes()
     if hashlib.sha256(weights).hexdigest() != saved.weights_sha256:
         raise DamagedCheckpointError(
-            source,
-            f"{name} is not what was written: {len(weights)} of {saved.weights_bytes} bytes",
+            source, f"{name} is not what was written: {len(weights)} of {saved.weights_bytes} bytes"
         )
     return Checkpoint(state=state, weights=weights)
 

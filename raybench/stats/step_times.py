@@ -76,10 +76,6 @@ class NoiseSums:
     """Of |G|^2."""
     noise: Finite
     """Of tr(Sigma)."""
-    gradient_squares: Finite
-    noise_squares: Finite
-    products: Finite
-    """Of the two terms of a step."""
 
     @classmethod
     def of(cls, steps: Sequence[NoiseTerms]) -> "NoiseSums | None":
@@ -90,9 +86,6 @@ class NoiseSums:
             num_steps=len(steps),
             gradient=sum(step.gradient for step in steps),
             noise=sum(step.noise for step in steps),
-            gradient_squares=sum(step.gradient**2 for step in steps),
-            noise_squares=sum(step.noise**2 for step in steps),
-            products=sum(step.gradient * step.noise for step in steps),
         )
 
 

@@ -216,10 +216,7 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-ENDINGS = {
-    "parquet": (".parquet", ".pq"),
-    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
-}
+ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz")}
 
 
 def open_tables(kind: str, given: str) -> Tables:

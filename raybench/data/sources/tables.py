@@ -29,14 +29,7 @@ from raybench.data.sources.table import (
     require_columns,
 )
 from raybench.data.sources.table_set import split_members, table_dataset
-from raybench.data.store.build import (
-    File,
-    Source,
-    Writer,
-    file_at,
-    list_files,
-    stored_dataset,
-)
+from raybench.data.store.build import File, Source, Writer, file_at, list_files, stored_dataset
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError

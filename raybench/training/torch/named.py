@@ -341,11 +341,7 @@ def _fit(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
         config.is_decoder = True  # else such as BERT would see the token that it is to predict
 
 
-BUILD = {
-    "torchvision": build_torchvision,
-    "timm": build_timm,
-    "transformers": build_transformers,
-}
+BUILD = {"torchvision": build_torchvision, "timm": build_timm, "transformers": build_transformers}
 CACHED = {
     "torchvision": cached_torchvision,
     "timm": cached_timm,

@@ -97,7 +97,7 @@ def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
     side = next(fitting, None)
     advice = f"set dataset.image_size: {side}" if side else "choose another model"
     raise UserError(
-        f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); {advice}.",
+        f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); {advice}."
     )
 
 
