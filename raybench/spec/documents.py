@@ -49,15 +49,6 @@ class _Loader(yaml.SafeLoader):
         if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq")
     }
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Let `!!int few` be refused with its line, where PyYAML raises whatever it runs into."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, KeyError, IndexError):
-            raise yaml.MarkedYAMLError(
-                problem=f"this is no {node.tag.rpartition(':')[2]}", problem_mark=node.start_mark
-            ) from None
-
 
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes text which a reader of YAML 1.1 or 1.2 would take for another."""
@@ -102,7 +93,7 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, KeyError, IndexError) as error:  # also of `!!int few`
         raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
     except RecursionError:
         raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.") from None
@@ -192,8 +183,6 @@ SHORT_FORMS = {"dataset": "name"}
 """Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
 OTHER_NAMES = {"exchange_every": "accumulate"}
 """Other names of run-spec keys, and the keys."""
-FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
-"""Bounds of what float32, in which all training happens, holds at full precision."""
 
 
 class Document(BaseModel):
@@ -276,25 +265,15 @@ def problem_of(detail: ErrorDetails) -> str:
     return message.rstrip(".")
 
 
-def number_problem(value: Any) -> str:
-    """Return why no machine holds this number, or nothing."""
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return "is a number beyond 64 bits; name a smaller one"
-    if isinstance(value, float) and math.isfinite(value):
-        if abs(value) > FLOAT32_MAX:
-            return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
-        if 0 < abs(value) < FLOAT32_MIN:
-            return f"is 0 in float32, which begins at {FLOAT32_MIN:g}; name a larger number, or 0"
-    return ""
-
-
 def _check_numbers(content: Any, source: str, path: str = "") -> None:
+    """Raise UserError for whole numbers that no column of numbers holds."""
     if isinstance(content, dict | list | tuple):
         inside = content.items() if isinstance(content, dict) else enumerate(content)
         for key, inner in inside:
             _check_numbers(inner, source, f"{path}.{key}")
-    elif problem := number_problem(content):
-        raise UserError(f"{source}: '{path[1:]}': {_shown(content)} {problem}.")
+    elif isinstance(content, int) and abs(content) >= 2**63:
+        shown = f"{source}: '{path[1:]}': {_shown(content)}"
+        raise UserError(f"{shown} is a number beyond 64 bits; name a smaller one.")
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:

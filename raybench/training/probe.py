@@ -1,11 +1,9 @@
 """What both frameworks' probes of a user's model have in common: the checks of its numbers, and
 that several workers build the same one."""
 
-import contextlib
 import json
-import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple
@@ -71,16 +69,12 @@ class Trial:
     def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
         """Build the model, take a batch through it, loss and metric, and back.
 
-        UserError for what cannot train, by `several` workers too, which build the same one.
+        UserError for what cannot train, or not by `several` workers.
         """
         if self._gpu and not self._has_gpu():
             return Probed([])
         judge, array, framework = self.losses, self._array, self.framework
         model = self._build()
-        if several:
-            with as_another_worker():
-                other = self._build()
-            check_same(self.workload, *map(self.module.parameter_shapes, (model, other)))
         model, batch, answers = self._tensors(model, inputs, labels)
         half = each(batch, lambda one: one[: len(one) // 2])
         whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
@@ -244,21 +238,6 @@ DIFFERENT = "Workers build different models: "
 """Beginning of the sentence, by which it is found in what a run has failed with."""
 Shapes = Sequence[tuple[str, Sequence[int]]]
 """Name and shape of each parameter of a model, in its order."""
-
-
-@contextlib.contextmanager
-def as_another_worker() -> Iterator[None]:
-    """Show user code inside what the second of two workers finds in its environment."""
-    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
-    seen = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "TF_CONFIG": json.dumps(cluster)}
-    before = os.environ.copy()
-    os.environ.update(seen)
-    try:
-        yield
-    finally:
-        for name in seen:
-            os.environ.pop(name)
-        os.environ.update(before)
 
 
 def check_same(workload: Workload, first: Shapes, other: Shapes) -> None:

@@ -89,8 +89,7 @@ def test_steps_that_tell_nothing(parts: list[float], whole: float, sizes: list[i
 
 def test_sums_are_over_steps() -> None:
     found = NoiseSums.of([NoiseTerms(1.0, 10.0), NoiseTerms(2.0, -4.0)])
-    sums = {"gradient": 3.0, "noise": 6.0, "gradient_squares": 5.0, "noise_squares": 116.0}
-    assert found == NoiseSums(num_steps=2, products=2.0, **sums)
+    assert found == NoiseSums(num_steps=2, gradient=3.0, noise=6.0)
     assert NoiseSums.of([]) is None
 
 
