@@ -218,8 +218,7 @@ def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
 
 
 def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
-    """Return the samples of a `DatasetSpec` part: a number, a share of `total`, `none`, or the
-    typical number."""
+    """Return a part's samples: a number, a share of `total`, `none`, or the typical number."""
     if part is None or isinstance(part, str):
         return typical if part is None else 0
     return max(1, round(part * total)) if isinstance(part, float) else part

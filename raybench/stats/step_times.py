@@ -37,8 +37,6 @@ class StepTimes:
     p95_s: Seconds
     max_s: Seconds
     """The slowest of all steps, short ones too: a stall, where it is far above `p95_s`."""
-    first_s: Seconds
-    """The first of them, which may have more to do than the others."""
 
     @classmethod
     def of(cls, seconds: Sequence[float], short: Sequence[float] = ()) -> "StepTimes | None":
@@ -52,7 +50,7 @@ class StepTimes:
         names = ("p25_s", "median_s", "p75_s", "p95_s")
         parts = dict(zip(names, np.percentile(known, [25, 50, 75, 95]).tolist(), strict=True))
         slowest = max(one for one in (*known, *short) if np.isfinite(one))
-        return cls(num=len(known), first_s=known[0], max_s=slowest, **parts)
+        return cls(num=len(known), max_s=slowest, **parts)
 
 
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]

@@ -353,8 +353,7 @@ class OwnTrainer:
         return self.run.note
 
     def state(self) -> bytes | None:
-        """Return what `Run.save` was given for the last evaluation; None without, b"" on all ranks
-        but the first."""
+        """Return what `Run.save` was given last; None without, b"" on all ranks but the first."""
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None

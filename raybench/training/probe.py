@@ -31,8 +31,7 @@ class Probed(NamedTuple):
     warnings: list[str]
     """Sentences."""
     batch_statistics: bool = False
-    """Whether a layer normalises over the samples of one worker's batch; False of what was not
-    tried."""
+    """Whether a layer normalises over one worker's batch; False of what was not tried."""
 
 
 class Trial:
@@ -127,8 +126,7 @@ class Trial:
         return outputs
 
     def _check_outputs(self, outputs: Array, labels: Array) -> None:
-        """Raise UserError for outputs of a wrong shape (where no hooks take them), NaN or
-        infinite."""
+        """Raise UserError for outputs of a wrong shape (where no hooks take them) or not finite."""
         wanted = self._wanted_shapes(labels)
         if self._is_default() and outputs.shape not in wanted:
             raise self._error(
@@ -163,8 +161,7 @@ class Trial:
         return f"{len(labels)} samples of {classes} classes"
 
     def _check_alone(self, few: Array, all_of_them: Array) -> list[str]:
-        """Return a warning if a sample's outputs in an evaluation depend on the others beside
-        it."""
+        """Return a warning if a sample's outputs in an evaluation depend on those beside it."""
         if few.shape[1:] != all_of_them.shape[1:] or not len(few):
             return []
         size = max(float(np.abs(all_of_them).max()), 1e-6)
@@ -173,8 +170,7 @@ class Trial:
         return [
             f"Workload {self.workload.name}: in an evaluation its model's outputs for a sample "
             "depend on the other samples of the batch, so what it reaches depends on how the "
-            "validation set is cut; look for statistics of the batch that are taken in eval mode "
-            "too."
+            "validation set is cut; look for batch statistics that are taken in eval mode too."
         ]
 
     def _check_per_sample(self, what: str, values: Array, num_samples: int) -> None:
@@ -229,8 +225,7 @@ class Trial:
             return []
         return [
             f"Workload {workload.name}: its model's outputs look like probabilities (each row sums "
-            "to 1); leave out the softmax at its end, the loss applies it, and twice it learns "
-            "slowly."
+            "to 1); leave out the softmax at its end: twice it learns slowly."
         ]
 
 
@@ -318,13 +313,7 @@ def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
 def no_head(workload: Workload, names: list[str], what: str) -> UserError:
     """Return the error of a model whose parts (`what`: parameters, layers) have these names."""
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
-    if workload.head is None:
-        problem = "it does not say which is its head; set its attribute head to what the names of"
-        return UserError(
-            f"frozen_epochs: workload {workload.name}: {problem} the head's {what} begin with "
-            f"({shown})."
-        )
     return UserError(
-        f"frozen_epochs: workload {workload.name}: its head '{workload.head}' must be what the "
-        f"names of some of its {what} begin with, and not of all ({shown})."
+        f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
+        f"what the names of some of its {what} begin with, and not of all ({shown})."
     )

@@ -86,7 +86,9 @@ def test_a_model_whose_head_nobody_knows_is_refused(framework: str) -> None:
         new_trainer(spec_of(framework), workload=mnist_small(SHAPE, 3), dataset=PICTURES)
     workload = Headed()
     workload.head = "haed"
-    with pytest.raises(UserError, match="its head 'haed' must be what the names of some of its"):
+    with pytest.raises(
+        UserError, match=r"its attribute head .haed. must be what the names of some of"
+    ):
         new_trainer(spec_of(framework), workload=workload, dataset=PICTURES)
 
 

@@ -4,7 +4,6 @@ Optuna's own file waits for the disk after every line; here it does not.
 """
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from raybench.search.sampling.optuna_space import (
     distributions,
     params_of,
 )
-from raybench.spec.objective import BUDGET
 from raybench.spec.run import label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec
@@ -91,29 +89,12 @@ def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -
 
 
 def _open(study: StudySpec, path: Path) -> optuna.Study:
-    found = optuna.create_study(
+    return optuna.create_study(
         study_name=STUDY_NAME,
         storage=JournalStorage(JournalFile(path)),
         directions=["minimize"] * (2 if study.search.sampler in PARETO_SAMPLERS else 1),
         load_if_exists=True,
     )
-    if found.metric_names is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            found.set_metric_names(_metric_names(study)[: len(found.directions)])
-    return found
-
-
-def _metric_names(study: StudySpec) -> list[str]:
-    """Return what Optuna's own tools call the values of a trial (`spec.objective`)."""
-    objective, metric = study.objective, study.objective.judged_by
-    if objective.kind != BUDGET:
-        return [
-            "log seconds to target, on the fastest split",
-            "log worker-seconds to target, on the cheapest split",
-        ]
-    name = f"1 - {metric.name}" if metric.is_share else f"score by {metric.name}"
-    return [name, f"{name}, weighed by workers"]
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:

@@ -186,10 +186,7 @@ def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
 
     config = timm.models.get_pretrained_cfg(workload.model)
     if config is None:
-        raise UserError(
-            f"Workload {workload.name}: timm has no weights of that tag; leave out what follows "
-            "the dot."
-        )
+        raise UserError(f"Workload {workload.name}: timm has no weights of that tag; leave it out.")
     content: dict[str, Any] = asdict(config)
     return content
 
