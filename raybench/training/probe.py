@@ -5,7 +5,6 @@ import json
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -235,22 +234,6 @@ Shapes = Sequence[tuple[str, Sequence[int]]]
 """Name and shape of each parameter of a model, in its order."""
 
 
-def check_same(workload: Workload, first: Shapes, other: Shapes) -> None:
-    """Raise UserError where two workers' models differ in a shape: gradients could not be summed.
-
-    Their names may differ: Keras counts the layers of a process.
-    """
-    for one, two in zip_longest(first, other):
-        shapes = [None if each is None else tuple(each[1]) for each in (one, two)]
-        if shapes[0] != shapes[1]:
-            name, _ = one or two
-            raise UserError(
-                f"{DIFFERENT}{name} of workload {workload.name} is {shapes[0] or 'missing'} in one "
-                f"and {shapes[1] or 'missing'} in another; let its sizes depend on nothing that "
-                "differs between processes (rank, environment, numpy's or Python's random numbers)."
-            )
-
-
 def may_differ(spec: RunSpec, workload: Workload) -> bool:
     """Whether workers of a run build a model each that is the user's own code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
@@ -258,17 +241,15 @@ def may_differ(spec: RunSpec, workload: Workload) -> bool:
 
 
 def check_workers(workload: Workload, own: Shapes, world: World) -> None:
-    """Raise UserError, on all ranks alike, where one of them has built another model."""
-    text = json.dumps(own).encode()
+    """Raise UserError, on all ranks alike, where one of them has built another model: gradients
+    could not be summed. Names may differ: Keras counts the layers of a process."""
     shapes = json.dumps([shape for _, shape in own]).encode()
-    rows = world.gather([float(zlib.crc32(shapes)), float(len(text))])
-    if len({row[0] for row in rows}) == 1:
-        return
-    longest = int(max(row[1] for row in rows))
-    texts = world.gather([float(byte) for byte in text.ljust(longest)])
-    first, *others = (json.loads(bytes(map(int, row))) for row in texts)
-    for other in others:
-        check_same(workload, first, other)
+    if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:
+        raise UserError(
+            f"{DIFFERENT}the parameters of workload {workload.name} have other shapes in another; "
+            "let them depend on nothing that differs between processes (rank, environment, "
+            "numpy's or Python's random numbers)."
+        )
 
 
 def needs_check(spec: RunSpec) -> bool:
