@@ -230,15 +230,3 @@ def test_folders_are_listed_by_name_without_hidden_files(tmp_path):
     (tmp_path / "b" / "up").symlink_to(tmp_path)
     with pytest.raises(UserError, match=r"b/up is a link to a folder that it lies in"):
         list_files(tmp_path)
-
-
-def test_a_file_that_is_removed_while_it_is_listed_is_named(tmp_path, monkeypatch):
-    (tmp_path / "a.png").write_text("a")
-
-    def removed_first(path, *, name=None):
-        path.unlink()
-        return file_at(path, name=name)
-
-    monkeypatch.setattr(store, "file_at", removed_first)
-    with pytest.raises(UserError, match=r"a\.png was removed while .* was listed; run the same"):
-        list_files(tmp_path)

@@ -2,7 +2,6 @@
 
 import io
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -170,9 +169,7 @@ def test_decoding_ends_early_where_most_are_broken(tmp_path):
 
 def test_a_probe_looks_past_broken_images():
     spec = DatasetSpec(name="image_folder", path="x")
-    began = time.perf_counter()
-    found, seconds = images.probe(list(pictures(40, broken=(0, 2))), spec)
+    found = images.probe(list(pictures(40, broken=(0, 2))), spec)
     assert found.shape == (4, 6, 3)
-    assert 0 < seconds <= time.perf_counter() - began
     with pytest.raises(UserError, match="image 0 is no image"):
         images.probe(list(pictures(4, broken=range(4))), spec)

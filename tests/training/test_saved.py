@@ -76,7 +76,7 @@ def test_rows_become_the_features_that_were_trained_on(tmp_path: Path) -> None:
         assert {row.tobytes() for row in np.asarray(split.inputs)} <= made
     prices = known.answers(np.asarray(dataset.train.labels)[:, None])
     assert set(prices.round(1)) <= set(frame["price"].to_numpy(np.float32).round(1))
-    with pytest.raises(UserError, match="Column 'width' of the rows holds texts"):
+    with pytest.raises(UserError, match="Column 'width' of the rows holds no numbers"):
         known.inputs([{"width": "wide", "colour": "red"}])
 
 

@@ -35,9 +35,13 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Study:
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
     for key in SAME:
         if before.get(key) != now[key]:
+            old, new = before.get(key), now[key]
+            parts = old if isinstance(old, dict) else {}
+            changed = [f"{key}.{k} was {v}, is {new[k]}" for k, v in parts.items() if v != new[k]]
+            what = changed[0] if changed else f"{key} was {old}, is {new}"
             raise UserError(
-                f"--seed-from {folder}: is a study of another task ({key} was {before.get(key)}, "
-                f"is {now[key]}), so its scores say nothing here; leave it out."
+                f"--seed-from {folder}: is a study of another task ({what}), so its scores say "
+                "nothing here; leave it out, or search the same task."
             )
     return earlier
 
