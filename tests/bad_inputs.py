@@ -98,6 +98,7 @@ FILES = [
     in_file("classes", "dataset: {name: synthetic, num_classes: 10000000000}\n", "parameters and"),
     in_file("fixed and searched", "fixed: {num_workers: 1}\n", "also stands under 'fixed'"),
     in_file("a rate in quotes", "fixed: {learning_rate: '0.1'}\n", "found '0.1'"),
+    in_file("a rate of 0 in float32", "fixed: {learning_rate: 1e-60}\n", "is 0 in float32"),
     in_file(
         "a crop of all", "fixed: {augment: [{random_crop: {padding: 40}}]}\n", "padding below 28"
     ),

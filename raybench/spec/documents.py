@@ -183,6 +183,8 @@ SHORT_FORMS = {"dataset": "name"}
 """Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
 OTHER_NAMES = {"exchange_every": "accumulate"}
 """Other names of run-spec keys, and the keys."""
+FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
+"""Bounds of what float32, in which all training happens, holds at full precision."""
 
 
 class Document(BaseModel):
@@ -265,15 +267,25 @@ def problem_of(detail: ErrorDetails) -> str:
     return message.rstrip(".")
 
 
+def number_problem(value: Any) -> str:
+    """Return why no machine holds this number, or nothing."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "is a number beyond 64 bits; name a smaller one"
+    if isinstance(value, float) and math.isfinite(value):
+        if abs(value) > FLOAT32_MAX:
+            return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
+        if 0 < abs(value) < FLOAT32_MIN:
+            return f"is 0 in float32, which begins at {FLOAT32_MIN:g}; name a larger number, or 0"
+    return ""
+
+
 def _check_numbers(content: Any, source: str, path: str = "") -> None:
-    """Raise UserError for whole numbers that no column of numbers holds."""
     if isinstance(content, dict | list | tuple):
         inside = content.items() if isinstance(content, dict) else enumerate(content)
         for key, inner in inside:
             _check_numbers(inner, source, f"{path}.{key}")
-    elif isinstance(content, int) and abs(content) >= 2**63:
-        shown = f"{source}: '{path[1:]}': {_shown(content)}"
-        raise UserError(f"{shown} is a number beyond 64 bits; name a smaller one.")
+    elif problem := number_problem(content):
+        raise UserError(f"{source}: '{path[1:]}': {_shown(content)} {problem}.")
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:

@@ -157,6 +157,8 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
         ({"name": "x", "inner": 3}, "'inner': must hold keys of its own (found 3)."),
         ({"name": "x", "count": 2**63}, "'count': 9223372036854775808 is a number beyond 64 bits"),
         ({"name": "x", "count": -(10**5000)}, "'count': a number of thousands of digits is a"),
+        ({"name": "x", "rates": [1.0, 1e300]}, "'rates.1': 1e+300 is beyond float32"),
+        ({"name": "x", "rates": [-1e-300]}, "'rates.0': -1e-300 is 0 in float32"),
         ({"name": "x", "inner": {"width": 2**64}}, "'inner.width': 1844"),
         ({"name": ["x" * 500]}, "xxx...)."),
         ({"name": "x", "a\nb\x1b[31m": 1}, "unknown key 'a b\\x1b[31m'"),

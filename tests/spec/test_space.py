@@ -136,6 +136,7 @@ def test_a_bad_dimension_is_refused_by_name(space, message):
             "num_workers",
         ),
         ({"optimizer": ["adam"], "learning_rate": [OTHERS | {"low": 9.0}]}, "the range is empty"),
+        ({"learning_rate": {"low": 0.1, "high": 1e300}}, "1e+300"),
         ({"batch_size_per_worker": {"low": 1, "high": 2**70, "log2": True}}, "64 bits"),
         ({"learning_rate": {"low": 1, "high": 8, "log": True, "log2": True}}, "log or log2"),
         ({"learning_rate": [1, 1.0]}, "stands there twice"),

@@ -81,8 +81,7 @@ def test_all_freezes_to_the_end_and_none_says_which_samples() -> None:
 
 
 def test_a_model_whose_head_nobody_knows_is_refused(framework: str) -> None:
-    words = "set its attribute head to what the names of the head's"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=r"its attribute head .None. must be what the names"):
         new_trainer(spec_of(framework), workload=mnist_small(SHAPE, 3), dataset=PICTURES)
     workload = Headed()
     workload.head = "haed"
