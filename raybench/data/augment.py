@@ -124,8 +124,7 @@ ONE = 256
 number of 16 bits, the loss has the very same share, and all is the same on any machine."""
 
 Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
-"""(n, wanted) each: the two lines of the image that a line lies between, and the second's weight,
-from 0 to 256."""
+"""(n, wanted) each: the two lines that a line lies between, and the second's weight."""
 
 
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
@@ -286,8 +285,7 @@ def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Return each sample's own share, (n,) from 0 to 256: of the Beta(alpha, alpha) distribution,
-    by its inverse."""
+    """Return each sample's own share, (n,) from 0 to 256, by Beta(alpha, alpha)."""
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
@@ -406,8 +404,7 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
         if not images:
             raise UserError(
                 f"augment: {augmentation.kind} is of images (N, height, width, channels) of uint8 "
-                f"or float32, and {dataset.name} has {_shown(dataset)}; take {augmentation.kind} "
-                "out."
+                f"or float32, and {dataset.name} has {_shown(dataset)}; take it out."
             )
         height, width = min((one.shape[1:3] for one in images), key=min)
         if isinstance(augmentation, RandomCrop) and augmentation.padding >= min(height, width):

@@ -69,8 +69,7 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             for one in (own, others)
         ]
         raise UserError(
-            f"{where} has other inputs than the train split ({'; '.join(listed)}); make them the "
-            "same."
+            f"{where} has other inputs than the train split ({'; '.join(listed)}); unite them."
         )
     for name, one in own.items():
         if 0 in one.shape[1:] or not (one.shape[1:] or name):

@@ -136,8 +136,7 @@ class Dataset:
     """The tokens of a text set by number; empty where there are none."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """How inputs are made of what the user has, as JSON: `columns` of a table (`sources.encode`),
-    `tokens` that texts are cut into, `offset` and `scale` of arrays; None where they are used as
-    they are."""
+    `tokens` that texts are cut into; None where they are used as they are."""
 
     @property
     def num_train_samples(self) -> int:
@@ -219,8 +218,7 @@ def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
 
 
 def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
-    """Return the samples of a `DatasetSpec` part: a number, a share of `total`, `none`, or the
-    typical number."""
+    """Return a part's samples: a number, a share of `total`, `none`, or the typical number."""
     if part is None or isinstance(part, str):
         return typical if part is None else 0
     return max(1, round(part * total)) if isinstance(part, float) else part

@@ -81,8 +81,7 @@ class GroupNorm(Layer):
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    """The features of a vector, or of each token, to mean 0 and variance 1, then a weight and a
-    bias a feature."""
+    """The features of a vector or token to mean 0 and variance 1, then a weight and bias each."""
 
 
 @dataclass(frozen=True)

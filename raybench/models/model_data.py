@@ -100,8 +100,6 @@ class ModelData(Document):
             pixels: Batch = files_as_inputs(samples, self.input_shape, self.resize)
             return pixels
         found = self._of_shape(samples)
-        if "scale" in encoding:
-            found = each(found, lambda one: (one - encoding["offset"]) / encoding["scale"])
         return each(found, self._of_kind)
 
     def _of_shape(self, samples: Any) -> Batch:

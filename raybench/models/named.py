@@ -27,8 +27,7 @@ class NamedWorkload(Workload):
     """
 
     name: str
-    """As the user wrote it: `torchvision:resnet18`, or the name alone of a network of both
-    frameworks."""
+    """As the user wrote it: `torchvision:resnet18`, or the name of a network of both."""
     library: str
     """A key of `LIBRARIES`."""
     model: str
@@ -184,8 +183,7 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
             problem = "takes images and models no language"
         elif found[-1] not in (1, 3) and not name.startswith("timm:"):
             problem = (
-                f"takes images of 1 or 3 channels, the dataset has {found[-1]}; timm's models take "
-                "any number"
+                f"takes images of 1 or 3 channels, the dataset has {found[-1]}; timm's take any"
             )
     elif isinstance(found, dict):
         if "input_ids" not in found:

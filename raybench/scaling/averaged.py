@@ -212,8 +212,7 @@ class ThroughputModel:
         return self.own.observed
 
     def without(self, index: int) -> "ThroughputModel":
-        """Return the model fitted without a cell; what its law leaves over and the laws' shares are
-        kept."""
+        """Return the model fitted without a cell; misfits and the laws' shares are kept."""
         return replace(self, own=self.own.without(index))
 
     def predict(self, cells: Sequence[Cell]) -> list[Prediction]:
@@ -308,8 +307,7 @@ def next_cells(
 
 def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
     """Return cells, measured ones too: up to twice the most workers, and half of those asked
-    for, on nodes as full as any measured, or two on two nodes; at measured batches and the asked
-    one."""
+    for, on nodes as full as any measured, or two on two nodes; at measured or asked batches."""
     seen = model.observed.cells
     most = min(2 * max(cell.num_workers for cell in seen), max(asked.num_workers // 2, 1))
     full = max(cell.num_workers / cell.num_nodes for cell in seen)

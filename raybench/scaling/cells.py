@@ -116,9 +116,7 @@ common, `kind_of`, and the samples/s of each repeat."""
 
 
 def cell_table(
-    study: ScalingStudy,
-    runs: Mapping[str, RunRecord],
-    curves: Mapping[str, Sequence[Evaluation]],
+    study: ScalingStudy, runs: Mapping[str, RunRecord], curves: Mapping[str, Sequence[Evaluation]]
 ) -> pd.DataFrame:
     """Return a row for each cell, scaling and topology it ran on; columns CELL_COLUMNS.
 

@@ -89,8 +89,7 @@ def _worker_numbers(text: str) -> list[int] | None:
         if not re.fullmatch(r"[0-9]{1,7}", digits) or int(digits) > MOST_WORKERS:
             raise UserError(
                 f"--predict {text[:40]}: {part.strip()[:20]!r} is no number of workers; write 1 to "
-                f"{MOST_WORKERS:,} with commas between them, such as 8,16,64, or the name of a "
-                "file."
+                f"{MOST_WORKERS:,} with commas between them, such as 8,16,64, or a file."
             )
         numbers.append(int(digits))
     return sorted(set(numbers))

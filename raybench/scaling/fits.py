@@ -161,8 +161,7 @@ class TargetPlan:
     sentences: tuple[str, ...]
     """What is known of the critical batch, or why there is no plan; which prices are of no use."""
     table: pd.DataFrame
-    """`scaling.plan.with_measured`, the series, and `unit`, what bills are in; empty where there is
-    no plan."""
+    """`plan.with_measured`, the series, and `unit`, what bills are in; empty without a plan."""
     answers: pd.DataFrame
     """`scaling.plan.answers`; empty where there is no plan."""
     terms: "Terms"
@@ -247,8 +246,7 @@ UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
 
 
 def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Beside:
-    """Return what a job takes beside its training: medians of the runs on as many workers, or the
-    nearest number."""
+    """Return what a job takes beside its training: medians by the nearest number of workers."""
     own = runs[runs["gpu_type"] == kind]
     away = np.abs(np.log(own["num_workers"] / workers))
     near = own.loc[away == away.min(), [*UNKNOWN]].median()
@@ -318,8 +316,7 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
     curve = from_noise_scale(batch, samples, critical, missed=tuple(ran - {batch}))
     sentence = (
         f"Of one batch size, {batch}, is known what it needs to the target; what others need "
-        "follows from the noise of the gradients, which is right within a factor of three: they "
-        "were not run."
+        "follows from the noise of the gradients, which is right within a factor of three."
     )
     near = {int(times * batch) for times in TIMES if times * batch >= 1}
     return curve, sentence, sorted(ran | near)

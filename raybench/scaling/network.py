@@ -78,18 +78,15 @@ def _measured(path: Path) -> Network:
             f"--network {source}: is no ratio, and no file that can be read ({error.strerror})."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{source}: is not what `raybench doctor --json` printed; write it anew."
-        ) from None
+        pass
     raise UserError(
-        f"{source}: holds no all-reduce times both between hosts and inside one; ask the doctor on "
-        "two hosts with two workers' room or more, or write their ratio: --network 3."
+        f"{source}: holds no all-reduce times both between hosts and inside one, as `raybench "
+        "doctor --json` prints of two hosts with two workers' room; write the ratio: --network 3."
     )
 
 
 def _as_of_two(level: dict[str, Any]) -> list[float]:
-    """Return a level's seconds as if two took part: 2 (e - 1) / e of the bytes pass the slowest
-    link of e ends."""
+    """Return a level's seconds as if two took part: 2 (e - 1) / e of the bytes pass with e ends."""
     ends = level["workers"]
     part = ends / (2 * (ends - 1))
     return [one["seconds"] * part for one in level["sizes"] if one["bytes"] >= LARGE]

@@ -52,8 +52,7 @@ class Claim:
     ours: str
     """Those of this study."""
     holds: bool | None
-    """Whether it held here; None where it was not measured, not as it was published, or where
-    pairs disagree."""
+    """Whether it held; None where it was not measured as it was published, or pairs disagree."""
 
 
 @dataclass(frozen=True)

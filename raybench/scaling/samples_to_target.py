@@ -283,10 +283,11 @@ class SamplesToTarget:
         least, most = self.tried
         told = {
             (True, True): f"about {value} (90 %: {low} to {high})",
-            (True, False): f"above {low}; how far above cannot be told from batches of up to "
-            f"{most:,}",
-            (False, True): f"below {high}; how far below cannot be told from batches of {least:,} "
-            "and more",
+            (True, False): f"above {low}; how far cannot be told from batches of up to {most:,}",
+            (
+                False,
+                True,
+            ): f"below {high}; how far cannot be told from batches from {least:,}",
         }.get((found.low > 0, bool(np.isfinite(found.high))))
         if told is None:
             return (

@@ -140,8 +140,7 @@ class Found:
     was: str
     """The spec's own way."""
     step_s: dict[str, list[float]]
-    """Seconds of a step by way: of each round that it was in, from the first on. What failed is not
-    there any more."""
+    """Seconds of a step by way, of each round that it was in; what failed is not there."""
     compile_s: dict[str, list[float]]
     """Seconds before the first step, of each probe."""
 

@@ -17,8 +17,7 @@ SLACK = 1.5
 RACE_SLACK = 1.2
 """So much longer may those of a race take together: not all were lucky, and the slow are capped."""
 MOST = 0.4
-"""Share of what is left when the search begins that is set aside at most, unless one run alone
-needs more."""
+"""Share of the time left that is set aside at most, unless one run alone needs more."""
 MOST_FRESH = 0.5
 """Share of what is left that runs of the winners alone take at most, where there is little."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
@@ -80,8 +79,7 @@ def are_alike(one: RunSpec, other: RunSpec) -> bool:
 
 
 class Plan(NamedTuple):
-    """What there is time for: runs of the race as `ConfirmSpec` counts them, and of each winner
-    alone."""
+    """What there is time for: runs of the race (`ConfirmSpec`), and of each winner alone."""
 
     race: int
     fresh: int

@@ -41,9 +41,6 @@ class SearchPolicy:
     soonest at a target are the largest stable ones, about ten times as large."""
     startup_trials: int = 10
     """Trials before TPE begins to model; every other one of them has a default rate."""
-    num_modelled: int = 300
-    """TPE models so many of the trials that have ended, the latest, and the best of all: what it
-    does takes time in proportion. Searches of fewer trials see no difference."""
     patience: int = 500
     """Draws in a row that are known to fail, after which the search gives up."""
     rungs: bool = True
@@ -53,8 +50,7 @@ class SearchPolicy:
     rung_factor: float = 4.0
     """Ratio of the seconds of two rungs; the best 1 / `rung_factor` of a rung go on."""
     num_compared: int = 8
-    """Finished trials that the cap compares with: the fastest and the cheapest by what is known of
-    them."""
+    """Finished trials that the cap compares with: the fastest and cheapest known."""
     compared_with: int = 3
     """The cutoff stands on the so-many-th best of their times; of fewer, on the last. On the best,
     which was lucky, it stops a fifth of the configurations truly within 10 % of the best, on the

@@ -58,8 +58,7 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 
 
 RACE_SEEDS = 3000
-"""How far the seeds of a race are from the search's; those of a reference and of runs alone lie
-before."""
+"""How far the seeds of a race are from the search's; those of other runs lie before."""
 TRIES = 2
 """Times that a run is begun whose machines break it; then its candidate is out, until the same
 command is given again. Those of all earlier sessions count as one: each tries it once more."""

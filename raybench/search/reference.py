@@ -29,21 +29,8 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.preflight import GROUP_KEYS
 from raybench.runs.single_run import SingleRun, side_by_side
-from raybench.search.reference_settings import (
-    NO_TARGET,
-    SHARE_OF_BUDGET,
-    Measured,
-    has_learnt,
-    is_cut,
-    is_far_from_end,
-    judge_by_budget,
-    judged_by,
-    room_for,
-    set_eval_interval,
-    set_seconds,
-    set_target,
-    shorten_trials,
-)
+from raybench.search import reference_settings as settings
+from raybench.search.reference_settings import Measured
 from raybench.search.sampling.default_rates import priors, rate_factor
 from raybench.search.sampling.transfer import set_keys
 from raybench.spec.errors import UserError
@@ -126,31 +113,33 @@ def set_by_reference(
         return _without_reference(study, runs[0].record, eval_interval)
     words: list[str] = []
     slots = at_once(good[0].record.spec)
-    room_s = room_for(deadline.left_s, slots)
+    room_s = settings.room_for(deadline.left_s, slots)
     if study.needs_target:
         errors = BEST_OF_ALL if baselines["test"] is None else BEST_OF_MANY
         base = baselines["validation"]
         most_s = study.objective.max_train_seconds
-        is_short = all(is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good)
-        learnt = has_learnt(good, study.objective, baseline_value, base, errors)
-        if is_short and (not learnt or is_far_from_end(good, room_s, baseline_value)):
-            study, sentence = judge_by_budget(
+        is_short = all(
+            settings.is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good
+        )
+        learnt = settings.has_learnt(good, study.objective, baseline_value, base, errors)
+        if is_short and (not learnt or settings.is_far_from_end(good, room_s, baseline_value)):
+            study, sentence = settings.judge_by_budget(
                 study, good, deadline.left_s, slots, has_learnt=learnt
             )
         else:
-            study, sentence = set_target(
+            study, sentence = settings.set_target(
                 study, good, baseline_value, room_s=room_s, baseline=base, errors=errors
             )
         words.append(sentence)
     middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
     if "max_train_seconds" in study.auto and study.objective.kind == TIME:
-        study, sentence = set_seconds(study, middle)
+        study, sentence = settings.set_seconds(study, middle)
         words.append(sentence)
-    elif "target" in study.auto and (shorter := shorten_trials(study, middle, room_s)):
+    elif "target" in study.auto and (shorter := settings.shorten_trials(study, middle, room_s)):
         study, sentence = shorter
         words.append(sentence)
     if EVAL_INTERVAL in study.auto:
-        study, sentence = set_eval_interval(study, middle, num_train_samples)
+        study, sentence = settings.set_eval_interval(study, middle, num_train_samples)
         words.append(sentence)
     if "target" in study.auto or budget is not None:
         trials = [_as_trial(study, one, baseline_value) for one in good]
@@ -214,7 +203,9 @@ def _train(
 
 def share_s(budget: float | None, left_s: float) -> float:
     """Return the seconds that reference runs may take in all."""
-    return math.inf if budget is None else max(min(budget / SHARE_OF_BUDGET, left_s / 3), 0.1)
+    return (
+        math.inf if budget is None else max(min(budget / settings.SHARE_OF_BUDGET, left_s / 3), 0.1)
+    )
 
 
 def _as_trial(study: StudySpec, one: Measured, baseline_value: float | None) -> RunRecord:
@@ -253,7 +244,10 @@ def _count_as_trial(one: Measured, record: RunRecord, single_run: SingleRun) -> 
 
 
 def _cut_short(
-    study: StudySpec, runs: list[Measured], baseline_value: float | None, single_run: SingleRun
+    study: StudySpec,
+    runs: list[Measured],
+    baseline_value: float | None,
+    single_run: SingleRun,
 ) -> tuple[StudySpec, list[str]] | None:
     """Make the best of reference runs that the time budget has ended the answer there is."""
     metric = study.objective.judged_by
@@ -298,7 +292,7 @@ def reference_spec(
         simple = resolve(dimension, known)
         first = middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
         values[key] = hints.get(key, first)
-    changes = NO_TARGET if study.needs_target else {}
+    changes = settings.NO_TARGET if study.needs_target else {}
     objective = study.objective.model_copy(update=changes)
     spec = study.run_spec(values)
     if not has_room(spec):
@@ -325,7 +319,7 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     there, fixed = earlier["objective"], study.fixed
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
         fixed = fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
-    study = judged_by(study, **{key: there[key] for key in set_keys(study, there)})
+    study = settings.judged_by(study, **{key: there[key] for key in set_keys(study, there)})
     return study.model_copy(update={"fixed": fixed, "is_set": True})
 
 

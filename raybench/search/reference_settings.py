@@ -213,9 +213,7 @@ def set_target(
         return judged_by(study, target=target), how
     form, off = ".4f", "less half a point"
     if not metric.is_share:
-        form, off = ".6g", "and 1 % of it worse"
-        if baseline_value is not None:
-            off = f"and 1 % of its gap to the baseline ({baseline_value:.4g}) towards it"
+        form, off = ".6g", "and 1 % of its gap to the baseline worse"
     seconds = statistics.median(early_s(one, room_s) for one in runs)
     when = f" within {seconds:.2g} s of training, so that trials may be faster" if is_early else ""
     how = (
@@ -356,11 +354,6 @@ def set_eval_interval(
     times = "once" if often == 1 else f"{often} times"
     how = f"evaluated every {eval_interval:,} samples (about {times} "
     how += "to the target" if is_reached else "in a run"
-    if 2 * samples / EVALUATIONS < eval_interval:
-        how += (
-            "; evaluations take long beside so short a training, dataset.validation_size makes "
-            "them shorter"
-        )
     if target is not None and not is_reached:
         metric = study.objective.judged_by
         best = metric.shown(one.record.best_value)

@@ -23,13 +23,7 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store, with_session
 from raybench.results.study import Study, load
 from raybench.runs.deadline import Deadline
-from raybench.runs.preflight import (
-    Kind,
-    first_values,
-    following,
-    groups,
-    kinds_in_time,
-)
+from raybench.runs.preflight import Kind, first_values, following, groups, kinds_in_time
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import RAY_LOG, watching

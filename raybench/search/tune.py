@@ -37,22 +37,9 @@ from raybench.results.storage import open_storage, study_file, unused_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.study import Study, load
 from raybench.results.verdict import judge
+from raybench.runs import preflight
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import TuneOptions
-from raybench.runs.preflight import (
-    GPUS,
-    check_address,
-    check_cluster,
-    check_evaluations,
-    check_gpus,
-    check_room,
-    check_study,
-    default_concurrency,
-    first_groups,
-    groups,
-    with_gpus,
-    without_too_wide,
-)
 from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.race_stage import OVER, TURNS
@@ -65,15 +52,7 @@ from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
 from raybench.spec.run import Placement, short
-from raybench.spec.space import (
-    Cases,
-    Dimension,
-    Range,
-    Simple,
-    Space,
-    possible_values,
-    values_of,
-)
+from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
 from raybench.stats.standing import is_informative, stages
 from raybench.training.machine import machine_facts, problems_of
@@ -109,7 +88,7 @@ def print_plan(
     for key, value in study.fixed.items():
         table.add_row(key, f"{value} (fixed)")
     console.print(table, "")
-    every = groups(study, space)
+    every = preflight.groups(study, space)
     widest = max(group.cpus for group in every)
     objective = study.objective
     runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
@@ -249,24 +228,26 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
     content, source, name = study_content(options)
-    check_address(options.address)
+    preflight.check_address(options.address)
     place = check_place(options.out or f"results/{name}")
     study, space = build_study(content, source)
     words: list[str] = []
     if chosen_address(options.address) is None:
         # A file is shared between machines; what the command line asks for is meant for this one.
         named = options.workers is not None or any("num_workers" in s for s in options.settings)
-        content, words = with_gpus(content, study, space, local_capacity(), all_workers=named)
+        content, words = preflight.with_gpus(
+            content, study, space, local_capacity(), all_workers=named
+        )
         study, space = build_study(content, source)
         if not named:
-            content, left = without_too_wide(content, study, space, local_capacity())
+            content, left = preflight.without_too_wide(content, study, space, local_capacity())
             study, space = build_study(content, source)
             words += left
-        words += check_room(study, space, local_capacity())
-        check_gpus(groups(study, space))
-    study, dataset, warnings = check_study(study, space)
+        words += preflight.check_room(study, space, local_capacity())
+        preflight.check_gpus(preflight.groups(study, space))
+    study, dataset, warnings = preflight.check_study(study, space)
     words += warnings
-    check_evaluations(study, space, dataset)
+    preflight.check_evaluations(study, space, dataset)
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
@@ -385,17 +366,18 @@ def _run(
     with told, live_session(options.address, interrupt, console, options.hosts) as session:
         importing.join()
         interrupt.check()
-        left_out = check_room(study, space, session.capacity)
+        left_out = preflight.check_room(study, space, session.capacity)
         for sentence in left_out if chosen_address(options.address) is not None else ():
             say(console, sentence)
-        named = GPUS in space or GPUS in study.fixed
-        every, asking = groups(study, space), "--gpus-per-worker 1"
-        check_cluster(session, console, every, are_gpus_named=named, asking=asking)
-        concurrency = study.search.concurrency or default_concurrency(
+        named = preflight.GPUS in space or preflight.GPUS in study.fixed
+        every, asking = preflight.groups(study, space), "--gpus-per-worker 1"
+        preflight.check_cluster(session, console, every, are_gpus_named=named, asking=asking)
+        concurrency = study.search.concurrency or preflight.default_concurrency(
             study, space, session.capacity
         )
         session.pool.prepare.remote(
-            values_of("framework", space, study.fixed), first_groups(study, space, session.capacity)
+            values_of("framework", space, study.fixed),
+            preflight.first_groups(study, space, session.capacity),
         )
         from raybench.search.study import StudyPipeline
 

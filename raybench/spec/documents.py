@@ -49,15 +49,6 @@ class _Loader(yaml.SafeLoader):
         if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq")
     }
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Let `!!int few` be refused with its line, where PyYAML raises whatever it runs into."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, KeyError, IndexError):
-            raise yaml.MarkedYAMLError(
-                problem=f"this is no {node.tag.rpartition(':')[2]}", problem_mark=node.start_mark
-            ) from None
-
 
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes text which a reader of YAML 1.1 or 1.2 would take for another."""
@@ -102,7 +93,7 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, KeyError, IndexError) as error:  # also of `!!int few`
         raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
     except RecursionError:
         raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.") from None

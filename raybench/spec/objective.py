@@ -18,8 +18,6 @@ from raybench.spec.metric import ACCURACY, METRICS, Direction, Metric, find_metr
 
 TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
-LIMITS = {"rmse": 0.0, "mean_absolute_error": 0.0, "r2": 1.0}
-"""What no model gets beyond, of the metrics of errors."""
 
 
 def _kind(given: object) -> object:
@@ -118,16 +116,10 @@ def resolved(
     if objective.baseline_value is not None:
         baseline_value = objective.baseline_value
     if target is not None:
-        limit = LIMITS.get(metric.name)
         if metric.is_share and not 0 < target <= 1:
             raise UserError(
                 f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, "
                 f"not 98 (found {target:g})."
-            )
-        if limit is not None and metric.gap(limit, target) <= 0:
-            raise UserError(
-                f"objective.target: {target:g} cannot be reached: {metric.words} is "
-                f"{'below' if is_max else 'above'} {limit:g}; name another."
             )
         if baseline_value is not None and metric.gap(target, baseline_value) <= 0:
             raise UserError(

@@ -22,7 +22,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from raybench.spec.documents import (
     OTHER_NAMES,
-    SHORT_FORMS,
     Document,
     PositiveFloat,
     PositiveInt,
@@ -287,29 +286,17 @@ def _in_cell(cell: Any, key: str, value: Any) -> Any:
 
 
 def _overruled(axes: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return lists of values by their keys, without those that `key: value` replaces, and with it
+    """Return lists of values by their keys, without those of `key` and below it, and with `value`
     in those that it lies deeper in."""
     kept = {}
     for name, values in axes.items():
-        if _is_said(name, key, value):
+        if f"{OTHER_NAMES.get(name, name)}.".startswith(f"{OTHER_NAMES.get(key, key)}."):
             continue
         if key.startswith(f"{name}.") and isinstance(values, list):
             source = f"--set {key}"
             values = _once([with_key({name: one}, key, value, source)[name] for one in values])
         kept[name] = values
     return kept
-
-
-def _is_said(name: str, key: str, value: Any) -> bool:
-    """Say whether `key: value` says all that key `name` does: the same, or a deeper one of it."""
-    names, keys = ([OTHER_NAMES.get(part, part) for part in one.split(".")] for one in (name, key))
-    if isinstance(value, str) and key in SHORT_FORMS:
-        value = {SHORT_FORMS[key]: value}
-    for part in names[len(keys) :]:
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return names[: len(keys)] == keys
 
 
 def _once(values: list[Any]) -> list[Any]:

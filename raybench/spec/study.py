@@ -140,8 +140,7 @@ class StudySpec(Document):
 
 
 def target_of(study: Mapping[str, Any]) -> float | None:
-    """Return the target in a study's document; None where there is none, or reference runs have yet
-    to set it."""
+    """Return the target in a study's document; None where there is none, or none yet."""
     is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
     target: float | None = None if is_placeholder else study["objective"].get("target")
     return target
@@ -160,8 +159,7 @@ def load_content(
 
 
 def as_written(study: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's document as its file has it: `auto` where reference runs set a key, or
-    nothing."""
+    """Return a study's document as its file has it: `auto` where reference runs set a key."""
     auto, objective = study["auto"], study["objective"]
     own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
     return own | {

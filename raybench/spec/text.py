@@ -69,8 +69,7 @@ def split_command(given: str) -> list[str]:
 
 
 def program() -> str:
-    """Return the program of this process as a user would name it: without its folder where a shell
-    finds it."""
+    """Return this process's program as a user names it: bare where a shell finds it."""
     found = sys.argv[0]
     is_found = _is_script(found) and shutil.which(SCRIPT) == found
     return SCRIPT if is_found else found

@@ -26,15 +26,7 @@ Measured = Annotated[
 """May be NaN, which JSON does not know: null in a file."""
 
 Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
-Role = Literal[
-    "trial",
-    "placement_check",
-    "race",
-    "confirm",
-    "reference",
-    "scaling",
-    "pair",
-]
+Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scaling", "pair"]
 """What a run is for: proposed by the search; a placement that was only predicted; a candidate with
 a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
 time; what sets a target; a repeat of a cell of a

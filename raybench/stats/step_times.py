@@ -37,8 +37,6 @@ class StepTimes:
     p95_s: Seconds
     max_s: Seconds
     """The slowest of all steps, short ones too: a stall, where it is far above `p95_s`."""
-    first_s: Seconds
-    """The first of them, which may have more to do than the others."""
 
     @classmethod
     def of(cls, seconds: Sequence[float], short: Sequence[float] = ()) -> "StepTimes | None":
@@ -52,7 +50,7 @@ class StepTimes:
         names = ("p25_s", "median_s", "p75_s", "p95_s")
         parts = dict(zip(names, np.percentile(known, [25, 50, 75, 95]).tolist(), strict=True))
         slowest = max(one for one in (*known, *short) if np.isfinite(one))
-        return cls(num=len(known), first_s=known[0], max_s=slowest, **parts)
+        return cls(num=len(known), max_s=slowest, **parts)
 
 
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -76,10 +74,6 @@ class NoiseSums:
     """Of |G|^2."""
     noise: Finite
     """Of tr(Sigma)."""
-    gradient_squares: Finite
-    noise_squares: Finite
-    products: Finite
-    """Of the two terms of a step."""
 
     @classmethod
     def of(cls, steps: Sequence[NoiseTerms]) -> "NoiseSums | None":
@@ -90,9 +84,6 @@ class NoiseSums:
             num_steps=len(steps),
             gradient=sum(step.gradient for step in steps),
             noise=sum(step.noise for step in steps),
-            gradient_squares=sum(step.gradient**2 for step in steps),
-            noise_squares=sum(step.noise**2 for step in steps),
-            products=sum(step.gradient * step.noise for step in steps),
         )
 
 

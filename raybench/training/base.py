@@ -16,8 +16,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 
 WARM_UP_STEPS = 2
-"""Of each shape: the first traces, allocates and picks kernels, the second runs as all later ones
-do."""
+"""Of each shape: the first traces, allocates and picks kernels, the second runs as later ones."""
 LEAST_SCALE = 2.0**-24
 """Of a loss in fp16: where gradients overflow at less, 40 steps after the first scale, the run has
 diverged. Far below it they would vanish, and a step of zeros would pass for one."""
@@ -62,8 +61,7 @@ class StepLog:
     """What one worker recorded of the steps of a `Trainer.train`, one number a step each."""
 
     seconds: list[float]
-    """From the end of the step before (or the call) to its own, the device synchronised; NaN where
-    it is not known."""
+    """From the end of the step before (or the call) to its own, synchronised; NaN: not known."""
     part_squares: list[float]
     """Squared norm of what this worker has given to the exchange: its summed gradient over the
     samples of all workers. Both are empty where nothing is exchanged."""

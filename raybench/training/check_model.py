@@ -127,10 +127,7 @@ def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict
         return json.loads(answer)  # type: ignore[no-any-return]
     code = process.returncode
     end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return {
-        "error": f"{what} ended with {end}.",
-        "details": errors.decode(errors="replace"),
-    }
+    return {"error": f"{what} ended with {end}.", "details": errors.decode(errors="replace")}
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -52,10 +52,7 @@ MOST_SHOWN = 200
 def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
     """Return what may stand in a command, by name."""
     content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
-    return content | {
-        "global_batch_size": spec.global_batch_size,
-        "learning_rate": learning_rate,
-    }
+    return content | {"global_batch_size": spec.global_batch_size, "learning_rate": learning_rate}
 
 
 def run_command(run: Run) -> None:

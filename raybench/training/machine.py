@@ -232,8 +232,7 @@ def gpu_memory_bytes(index: int = 0) -> int:
 
 
 def cores_near(index: int) -> set[int]:
-    """Return the CPU cores that are next to a GPU that this process sees; none where the driver
-    does not tell."""
+    """Return the cores next to a GPU of this process; none where the driver does not tell."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     if handle is None:
@@ -343,15 +342,10 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
     `ray_gpus`: how many Ray has there; None without Ray.
     """
     gpus, there, said = facts["gpus"], _visible_gpus(facts), []
-    if ray_gpus is not None and int(ray_gpus) < there:
+    if ray_gpus is not None and int(ray_gpus) != there and not gpus["nvml"]["problem"]:
         said.append(
             f"the driver (NVML) sees {there} GPUs and Ray {ray_gpus:g}; start this node again "
             f"with: ray start --num-gpus={there} ..."
-        )
-    if ray_gpus and not gpus["nvml"]["problem"] and int(ray_gpus) > there:
-        said.append(
-            f"Ray has {ray_gpus:g} GPUs and the driver (NVML) sees {there}: workers would wait for "
-            f"GPUs that are not there; start this node again with: ray start --num-gpus={there} ..."
         )
     installed = [name for name in FRAMEWORKS if name in gpus]
     if not installed:

@@ -13,7 +13,6 @@ import json
 import math
 import queue
 import random
-import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -286,8 +285,6 @@ def state_of(saved: bytes) -> tuple[str, bytes]:
 
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
 """Where `raybench train` leaves the state of a loop, by its kind."""
-IDLE = ("ThreadPoolExecutor", "tqdm_monitor", "asyncio")
-"""Names of threads that libraries keep, and that wait."""
 _first_bytes: list[int] = []
 """Memory of this process after its first run."""
 
@@ -312,7 +309,6 @@ class OwnTrainer:
         self.run = Run(spec, world, ledger, resume=resume)
         self._last = resume.evaluations[-1] if resume else None
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
-        self._before = set(threading.enumerate())
 
     def evaluations(self) -> Iterator[Evaluation]:
         """Yield at every report; the last has `stop` or `failure`, and comes again where the
@@ -353,19 +349,11 @@ class OwnTrainer:
         return self.run._test
 
     def note(self) -> str | None:
-        """Return what a finished run has left behind, in a sentence; None of a clean one."""
-        there = (one for one in threading.enumerate() if not one.name.startswith(IDLE))
-        left = [re.sub(r"-\d+", "", one.name) for one in there if one not in self._before]
-        if not left:
-            return self.run.note
-        return (
-            f"{self._name} has left threads running ({', '.join(left[:3])}), which may slow the "
-            "runs after it; end them before it returns"
-        )
+        """Return what there is to say of how it ran, in a sentence; None: nothing."""
+        return self.run.note
 
     def state(self) -> bytes | None:
-        """Return what `Run.save` was given for the last evaluation; None without, b"" on all ranks
-        but the first."""
+        """Return what `Run.save` was given last; None without, b"" on all ranks but the first."""
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None

@@ -1,13 +1,10 @@
 """What both frameworks' probes of a user's model have in common: the checks of its numbers, and
 that several workers build the same one."""
 
-import contextlib
 import json
-import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,8 +30,7 @@ class Probed(NamedTuple):
     warnings: list[str]
     """Sentences."""
     batch_statistics: bool = False
-    """Whether a layer normalises over the samples of one worker's batch; False of what was not
-    tried."""
+    """Whether a layer normalises over one worker's batch; False of what was not tried."""
 
 
 class Trial:
@@ -71,16 +67,12 @@ class Trial:
     def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
         """Build the model, take a batch through it, loss and metric, and back.
 
-        UserError for what cannot train, by `several` workers too, which build the same one.
+        UserError for what cannot train, or not by `several` workers.
         """
         if self._gpu and not self._has_gpu():
             return Probed([])
         judge, array, framework = self.losses, self._array, self.framework
         model = self._build()
-        if several:
-            with as_another_worker():
-                other = self._build()
-            check_same(self.workload, *map(self.module.parameter_shapes, (model, other)))
         model, batch, answers = self._tensors(model, inputs, labels)
         half = each(batch, lambda one: one[: len(one) // 2])
         whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
@@ -133,8 +125,7 @@ class Trial:
         return outputs
 
     def _check_outputs(self, outputs: Array, labels: Array) -> None:
-        """Raise UserError for outputs of a wrong shape (where no hooks take them), NaN or
-        infinite."""
+        """Raise UserError for outputs of a wrong shape (where no hooks take them) or not finite."""
         wanted = self._wanted_shapes(labels)
         if self._is_default() and outputs.shape not in wanted:
             raise self._error(
@@ -169,8 +160,7 @@ class Trial:
         return f"{len(labels)} samples of {classes} classes"
 
     def _check_alone(self, few: Array, all_of_them: Array) -> list[str]:
-        """Return a warning if a sample's outputs in an evaluation depend on the others beside
-        it."""
+        """Return a warning if a sample's outputs in an evaluation depend on those beside it."""
         if few.shape[1:] != all_of_them.shape[1:] or not len(few):
             return []
         size = max(float(np.abs(all_of_them).max()), 1e-6)
@@ -179,8 +169,7 @@ class Trial:
         return [
             f"Workload {self.workload.name}: in an evaluation its model's outputs for a sample "
             "depend on the other samples of the batch, so what it reaches depends on how the "
-            "validation set is cut; look for statistics of the batch that are taken in eval mode "
-            "too."
+            "validation set is cut; look for batch statistics that are taken in eval mode too."
         ]
 
     def _check_per_sample(self, what: str, values: Array, num_samples: int) -> None:
@@ -235,8 +224,7 @@ class Trial:
             return []
         return [
             f"Workload {workload.name}: its model's outputs look like probabilities (each row sums "
-            "to 1); leave out the softmax at its end, the loss applies it, and twice it learns "
-            "slowly."
+            "to 1); leave out the softmax at its end: twice it learns slowly."
         ]
 
 
@@ -246,37 +234,6 @@ Shapes = Sequence[tuple[str, Sequence[int]]]
 """Name and shape of each parameter of a model, in its order."""
 
 
-@contextlib.contextmanager
-def as_another_worker() -> Iterator[None]:
-    """Show user code inside what the second of two workers finds in its environment."""
-    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
-    seen = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "TF_CONFIG": json.dumps(cluster)}
-    before = os.environ.copy()
-    os.environ.update(seen)
-    try:
-        yield
-    finally:
-        for name in seen:
-            os.environ.pop(name)
-        os.environ.update(before)
-
-
-def check_same(workload: Workload, first: Shapes, other: Shapes) -> None:
-    """Raise UserError where two workers' models differ in a shape: gradients could not be summed.
-
-    Their names may differ: Keras counts the layers of a process.
-    """
-    for one, two in zip_longest(first, other):
-        shapes = [None if each is None else tuple(each[1]) for each in (one, two)]
-        if shapes[0] != shapes[1]:
-            name, _ = one or two
-            raise UserError(
-                f"{DIFFERENT}{name} of workload {workload.name} is {shapes[0] or 'missing'} in one "
-                f"and {shapes[1] or 'missing'} in another; let its sizes depend on nothing that "
-                "differs between processes (rank, environment, numpy's or Python's random numbers)."
-            )
-
-
 def may_differ(spec: RunSpec, workload: Workload) -> bool:
     """Whether workers of a run build a model each that is the user's own code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
@@ -284,17 +241,15 @@ def may_differ(spec: RunSpec, workload: Workload) -> bool:
 
 
 def check_workers(workload: Workload, own: Shapes, world: World) -> None:
-    """Raise UserError, on all ranks alike, where one of them has built another model."""
-    text = json.dumps(own).encode()
+    """Raise UserError, on all ranks alike, where one of them has built another model: gradients
+    could not be summed. Names may differ: Keras counts the layers of a process."""
     shapes = json.dumps([shape for _, shape in own]).encode()
-    rows = world.gather([float(zlib.crc32(shapes)), float(len(text))])
-    if len({row[0] for row in rows}) == 1:
-        return
-    longest = int(max(row[1] for row in rows))
-    texts = world.gather([float(byte) for byte in text.ljust(longest)])
-    first, *others = (json.loads(bytes(map(int, row))) for row in texts)
-    for other in others:
-        check_same(workload, first, other)
+    if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:
+        raise UserError(
+            f"{DIFFERENT}the parameters of workload {workload.name} have other shapes in another; "
+            "let them depend on nothing that differs between processes (rank, environment, "
+            "numpy's or Python's random numbers)."
+        )
 
 
 def needs_check(spec: RunSpec) -> bool:
@@ -339,13 +294,7 @@ def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
 def no_head(workload: Workload, names: list[str], what: str) -> UserError:
     """Return the error of a model whose parts (`what`: parameters, layers) have these names."""
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
-    if workload.head is None:
-        problem = "it does not say which is its head; set its attribute head to what the names of"
-        return UserError(
-            f"frozen_epochs: workload {workload.name}: {problem} the head's {what} begin with "
-            f"({shown})."
-        )
     return UserError(
-        f"frozen_epochs: workload {workload.name}: its head '{workload.head}' must be what the "
-        f"names of some of its {what} begin with, and not of all ({shown})."
+        f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
+        f"what the names of some of its {what} begin with, and not of all ({shown})."
     )

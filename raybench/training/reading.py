@@ -115,8 +115,7 @@ class Reader:
 
 
 class BatchesInMemory:
-    """Inputs and labels that are on the device: a batch is an index into them. A framework's own
-    has the rest."""
+    """Inputs and labels that are on the device: a batch is an index. A framework's has the rest."""
 
     _noise_like: Any
     """Returns random pixels or numbers in the shape of an array of inputs."""
@@ -149,13 +148,11 @@ class BatchesInMemory:
 
 
 class BatchesOnDemand:
-    """Inputs that are read when they are asked for, `prefetch` batches ahead. A framework's own has
-    the rest."""
+    """Inputs that are read on demand, `prefetch` batches ahead. A framework's has the rest."""
 
     in_memory: Any
     _sent: Any
-    """Returns an array as a tensor from where the device takes it, or there; `_on_device` takes
-    it."""
+    """Returns an array as a tensor that the device, by `_on_device`, takes."""
     _on_device: Any
 
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:

@@ -92,7 +92,7 @@ def test_where_all_agree_nothing_is_said(gpus: int) -> None:
     ("changed", "ray_gpus", "words"),
     [
         ({}, 0, "sees 8 GPUs and Ray 0; start this node again with: ray start --num-gpus=8"),
-        ({}, 9, "workers would wait for GPUs that are not there"),
+        ({}, 9, "sees 8 GPUs and Ray 9; start this node again"),
         ({"torch__names": ()}, 8, "torch sees none of 8 GPUs; install the torch wheel for"),
         (
             {"torch__names": (), "torch__versions": {"cuda": "13.2"}},

@@ -131,7 +131,7 @@ def pictures(number, broken=()):
 
 def decoded(folder, number, broken=()):
     writer = Writer(folder, "dataset toy")
-    decode_images(writer, "images", pictures(number, broken), number, form(), seconds_each=1)
+    decode_images(writer, "images", pictures(number, broken), number, form())
 
 
 def test_every_image_is_written_to_its_row(tmp_path):

@@ -1,7 +1,6 @@
 """npz files, and sets that Keras and torchvision have fetched: read by their own files."""
 
 import gzip
-import json
 import pickle
 
 import numpy as np
@@ -79,32 +78,6 @@ def test_sets_like_mnist(tmp_path, monkeypatch):
     assert keras.input_shape == torch.input_shape == (28, 28, 1)
     for name, array in all_arrays(keras).items():
         np.testing.assert_array_equal(array, all_arrays(torch)[name])
-
-
-def test_texts_of_keras_are_tokens(tmp_path):
-    texts = np.empty(6, object)
-    texts[:] = [[1, 2, 9], [3], [2, 2, 2, 2, 2], [9, 1], [1], [2, 1]]
-    labels = digits(6, 2)
-    np.savez(tmp_path / "imdb.npz", x_train=texts, y_train=labels, x_test=texts, y_test=labels)
-    words = {"the": 1, "and": 2, "a": 3, "rare": 9}
-    (tmp_path / "imdb_word_index.json").write_text(json.dumps(words))
-    keys = {"sequence_length": 4, "vocabulary_size": 5, "validation_size": 1}
-    found = load(name="keras", set="imdb", path=str(tmp_path), **keys)
-    assert found.vocabulary == ("<padding>", "<unknown>", "the", "and", "a")
-    assert found.test.inputs.dtype == np.int32
-    wanted = {(2, 3, 1, 0), (4, 0, 0, 0), (3, 3, 3, 3), (1, 2, 0, 0), (2, 0, 0, 0), (3, 2, 0, 0)}
-    assert set(map(tuple, found.test.array.tolist())) == wanted
-
-
-def test_a_table_of_keras_is_a_regression_in_its_own_unit(tmp_path):
-    inputs = np.arange(60, dtype=np.float64).reshape(30, 2) * [1, 1000]
-    np.savez(tmp_path / "california_housing.npz", x=inputs, y=inputs[:, 0] * 3 + 5)
-    found = load(name="keras", set="california_housing", path=str(tmp_path))
-    assert (found.task, found.num_outputs) == ("regression", 1)
-    assert [len(one) for one in (found.train, found.validation, found.test)] == [24, 3, 3]
-    np.testing.assert_allclose(found.train.array.std(axis=0), 1, rtol=1e-5)
-    own = found.test.labels * found.label_scale + found.label_offset
-    assert {round(float(value)) % 6 for value in own} == {5}
 
 
 def npz(path, **arrays):

@@ -27,14 +27,7 @@ def noise(spec: RunSpec) -> NoiseSums | None:
     """Return the sums of a hundred steps whose noise scale is CRITICAL; one worker has none."""
     if spec.num_workers == 1:
         return None
-    return NoiseSums(
-        num_steps=100,
-        gradient=100.0,
-        noise=100.0 * CRITICAL,
-        gradient_squares=100.0,
-        noise_squares=100.0 * CRITICAL**2,
-        products=100.0 * CRITICAL,
-    )
+    return NoiseSums(num_steps=100, gradient=100.0, noise=100.0 * CRITICAL)
 
 
 def plan_of(folder: Path, *sizes: int, has_noise: bool = True, misses: int = 0) -> TargetPlan:

@@ -65,7 +65,7 @@ def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> No
         read_network(str(path))
     for text in ("{}", "no json", '{"network": {"workers": 2}, "inside": {"workers": 2}}'):
         path.write_text(text)
-        with pytest.raises(UserError, match="is not what `raybench doctor --json` printed"):
+        with pytest.raises(UserError, match="as `raybench doctor --json` prints"):
             read_network(str(path))
 
 

@@ -102,7 +102,7 @@ def test_doubt_grows_away_from_the_runs() -> None:
     ("table", "low", "high", "said"),
     [
         (runs(critical=1e9), True, False, "is above .* up to 4,096"),
-        (runs(critical=0.1, least=10.0), False, True, "is below .* of 16 and"),
+        (runs(critical=0.1, least=10.0), False, True, "is below .* from 16"),
         (runs([64, 70], noise=0.2, repeats=2), False, False, "cannot be told"),
     ],
 )

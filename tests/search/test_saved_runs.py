@@ -105,7 +105,7 @@ def test_what_cannot_serve_is_put_aside_and_said(is_damaged: bool, bench: Bench)
             assert saved.resume("0001", SPEC) == ()
     (sentence,) = bench.said
     assert ("is damaged" in sentence) == is_damaged
-    assert ("learning_rate 0.5 there" in sentence) != is_damaged
+    assert ("is of another run" in sentence) != is_damaged
     assert sentence.endswith(f"Run 0001 begins anew; what was there is now {folder}.refused.")
     assert folder.with_name("0001.refused").is_dir()
     bench.write("0001", 1)

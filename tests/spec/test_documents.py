@@ -115,7 +115,7 @@ ODD = "int few, float few, int '', float '', bool maybe, int [1], timestamp x, b
 
 @pytest.mark.parametrize("text", [*(f"!!{one}" for one in ODD.split(", ")), "!!seq {}", "9" * 5000])
 def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
-    with pytest.raises(UserError, match=r"^space\.yaml, line 1: not valid YAML"):
+    with pytest.raises(UserError, match=r"^space\.yaml(, line 1)?: not valid YAML"):
         parse_yaml(f"a: {text}", "space.yaml")
 
 

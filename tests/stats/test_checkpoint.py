@@ -156,20 +156,13 @@ def test_a_damaged_one_is_refused_and_the_one_before_serves(
 
 
 @pytest.mark.parametrize(
-    ("changes", "shown"),
-    [
-        ({"seed": 1}, "seed 0 there, 1 here"),
-        ({"framework": "tensorflow"}, "framework torch there, tensorflow here"),
-        ({"objective": Objective(target=0.5)}, "objective.target 0.95 there, 0.5 here"),
-    ],
+    "changes",
+    [{"seed": 1}, {"framework": "tensorflow"}, {"objective": Objective(target=0.5)}],
 )
-def test_one_of_another_run_is_refused(
-    tmp_path: Path, changes: dict[str, object], shown: str
-) -> None:
+def test_one_of_another_run_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     write_checkpoint(tmp_path, checkpoint(2))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="is of another run; remove it"):
         latest_checkpoint(tmp_path, SPEC.model_copy(update=changes))
-    assert f"is of another run ({shown}); remove it" in str(caught.value)
 
 
 def test_how_often_it_is_saved_may_change(tmp_path: Path) -> None:

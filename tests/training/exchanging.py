@@ -17,7 +17,7 @@ from group import serve
 from headed import PICTURES
 from local import new_trainer, small_spec
 from one_worker import weights_of
-from test_probe import WideByRank
+from test_probe import Own
 
 from raybench.data.dataset import worker_share
 from raybench.spec.errors import UserError
@@ -118,11 +118,22 @@ def steps_without_the_other(trainer: Trainer, world: World) -> int:
 def different_models(framework: str, world: World) -> str:
     """Build a model of other shapes on each rank; return what is said."""
 
-    class Own(WideByRank):
-        rank = world.rank  # type: ignore[assignment]
+    width = 7 + world.rank
+
+    class WideByRank(Own):
+        def build_torch(self):
+            import torch
+
+            return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 10))
+
+        def build_keras(self):
+            import keras
+
+            dense = keras.layers.Dense
+            return keras.Sequential([keras.Input((4,)), dense(width), dense(10)])
 
     try:
-        new_trainer(spec_of(framework), workload=Own(), dataset=PICTURES, world=world)
+        new_trainer(spec_of(framework), workload=WideByRank(), dataset=PICTURES, world=world)
     except UserError as error:
         return str(error)
     return ""

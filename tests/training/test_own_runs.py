@@ -230,22 +230,6 @@ def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPat
     free.set()
 
 
-def test_threads_left_behind_are_named() -> None:
-    free = threading.Event()
-
-    def loop(run: Run) -> None:
-        threading.Thread(target=free.wait, args=[60], name="loader-3").start()
-        reporting(0.5)(run)
-
-    worker = Worker(loop)
-    worker.to_the_end()
-    assert "has left threads running (loader)" in (worker.trainer.note() or "")
-    free.set()
-    clean = Worker(reporting(0.5))
-    clean.to_the_end()
-    assert clean.trainer.note() is None
-
-
 def test_memory_left_by_runs_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "_first_bytes", [])
     worker = Worker(reporting(0.5))

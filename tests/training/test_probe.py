@@ -1,7 +1,5 @@
 """A user's model that is tried on a few samples: refused with what is wrong, or warned of."""
 
-import os
-
 import numpy as np
 import pytest
 from framework_models import backend
@@ -12,7 +10,6 @@ from raybench.models.shipped import ShippedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY, METRICS, Metric
 from raybench.training.base import find_part
-from raybench.training.probe import DIFFERENT
 
 INPUTS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 LABELS = np.arange(8, dtype=np.int64) % 10
@@ -160,35 +157,6 @@ def test_a_model_that_cannot_be_trained_is_refused(framework, workload, words):
     error = refused(framework, workload())
     assert words in str(error)
     assert workload is not Raises or 'raise RuntimeError("no weights' in error.details
-
-
-class WideByRank(Own):
-    """As wide as what torchrun and Ray Train call a process."""
-
-    @property
-    def rank(self):
-        return int(os.environ.get("RANK", 0))
-
-    def build_torch(self):
-        import torch
-
-        width = 7 + self.rank
-        return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 10))
-
-    def build_keras(self):
-        import keras
-
-        dense = keras.layers.Dense
-        return keras.Sequential([keras.Input((4,)), dense(7 + self.rank), dense(10)])
-
-
-def test_several_workers_need_models_of_the_same_shapes(framework):
-    assert probe(framework, WideByRank()) == []
-    error = str(refused(framework, WideByRank(), several=True))
-    assert error.startswith(DIFFERENT)
-    assert "(rank, environment" in error
-    assert "RANK" not in os.environ
-    assert probe(framework, Own(), several=True) == [], "layers are counted on in Keras"
 
 
 class Unfinished(Own):

@@ -92,7 +92,7 @@ def test_workers_are_even_where_all_take_as_long() -> None:
 def test_one_slow_step_is_the_slowest_and_moves_nothing_else(framework: str) -> None:
     found = recorded(framework, 40, (17,))
     assert found.max_s >= STALL_S
-    assert max(found.median_s, found.p95_s, found.first_s) < found.max_s
+    assert max(found.median_s, found.p95_s) < found.max_s
 
 
 def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(framework: str) -> None:

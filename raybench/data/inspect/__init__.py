@@ -98,10 +98,9 @@ def see_sizes(
             f"{len(set(found)):,} sizes among {len(found):,} that were looked at: {min(widths)} to "
             f"{max(widths)} pixels wide, {min(heights)} to {max(heights)} high."
         )
-    form, seconds = images.probe(pictures, DatasetSpec.model_validate(content))
+    form = images.probe(pictures, DatasetSpec.model_validate(content))
     pixels = total * int(np.prod(form.shape))
     return form.shape, [
         line,
-        f"Decoded once to {form.height} x {form.width} x {form.channels}: {size_in_words(pixels)}, "
-        f"about {max(1, round(total * seconds))} s of one core.",
+        f"Decoded once to {form.height} x {form.width} x {form.channels}: {size_in_words(pixels)}.",
     ]

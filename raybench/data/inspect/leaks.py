@@ -66,8 +66,7 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(split: Split, *, most: int | None = None) -> Codes:
-    """Return a number for each sample, equal where its inputs are: or the middle of each of them,
-    `most` bytes."""
+    """Return a number for each sample, equal where its inputs (or `most` bytes amid them) are."""
     found = np.zeros(min(len(split), MOST_HASHED), np.int64)
     for array in parts(split.arrays):
         rows = array[: len(found)].reshape(len(found), -1)

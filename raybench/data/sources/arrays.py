@@ -1,16 +1,14 @@
 """Datasets that come as arrays: an `.npz` file, and sets that torchvision or Keras has downloaded,
 read from their files without the libraries."""
 
-import io
 import itertools
-import json
 import os
 import pickle
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import MemoryTable
-from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN
 from raybench.data.store.build import Source, Writer, file_at
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec, Task
@@ -58,10 +55,6 @@ class RawSet:
     """By `train`, `validation`, `test`; `train` is always there."""
     class_names: tuple[str, ...] = ()
     """Of the classes by number, where the files tell them."""
-    vocabulary: tuple[str, ...] = field(default=(), repr=False)
-    """Of token ids, where the inputs are such."""
-    standardise_inputs: bool = False
-    """Whether columns of the inputs are scaled to mean 0 and deviation 1 over training."""
 
 
 class ArrayTable(MemoryTable):
@@ -214,13 +207,7 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
                 else:
                     writer.save(name, array[order])
             advance(len(labels))
-    return {
-        "task": found.task,
-        "num_classes": num_classes,
-        "class_names": list(found.class_names),
-        "vocabulary": raw.vocabulary,
-        "standardise_inputs": raw.standardise_inputs,
-    }
+    return {"task": found.task, "num_classes": num_classes, "class_names": list(found.class_names)}
 
 
 def load_npz(spec: DatasetSpec) -> Dataset:
@@ -323,8 +310,6 @@ class LibrarySet:
     """Files from the library's folder, in one form or another; one that ends in * may end in .gz.
     The first of which all are there is read."""
     read: Read
-    options: tuple[str, ...] = ()
-    """Keys of the dataset that its arrays depend on, besides those of all arrays."""
 
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
@@ -361,7 +346,7 @@ def _load(
                 name=spec.name,
                 path=folder,
                 files=[file_at(file, name=str(file.relative_to(folder))) for file in files],
-                options=spec.model_dump(mode="json", include={*OPTIONS, *known.options, "set"}),
+                options=spec.model_dump(mode="json", include={*OPTIONS, "set"}),
             )
             return load_arrays(source, partial(known.read, files, spec), spec)
     raise UserError(
@@ -455,72 +440,10 @@ def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
     return _of_four(arrays)
 
 
-def _arrays(file: Path, *names: str) -> list[Array]:
-    """Return arrays of an npz of Keras, lists of several lengths among them."""
-    found = []
-    with fetched_whole(file), zipfile.ZipFile(file) as archive:
-        for name in names:
-            content = io.BytesIO(archive.read(f"{name}.npy"))
-            major, _ = np.lib.format.read_magic(content)
-            read_header = getattr(np.lib.format, f"read_array_header_{major}_0")
-            if read_header(content)[2].hasobject:
-                found.append(ArraysOnly(content).load())
-            else:
-                content.seek(0)
-                found.append(np.lib.format.read_array(content, allow_pickle=False))
-    return found
-
-
-FOUR = ("x_train", "y_train", "x_test", "y_test")
-
-
-def _read_housing(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    inputs, prices = (one.astype(np.float32) for one in _arrays(files[0], "x", "y"))
-    return RawSet({"train": RawSplit(inputs, prices)}, standardise_inputs=True)
-
-
-def _read_imdb(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
-    texts, labels, others, their = _arrays(files[0], *FOUR)
-    return _of_four(
-        [_tokens(texts, spec), labels.astype(int), _tokens(others, spec), their.astype(int)],
-        class_names=("negative", "positive"),
-        vocabulary=_vocabulary(files[1], spec),
-    )
-
-
-def _read_reuters(files: Sequence[Path], spec: DatasetSpec) -> RawSet:
-    texts, topics = _arrays(files[0], "x", "y")
-    split = RawSplit(_tokens(texts, spec), topics.astype(np.int64))
-    return RawSet({"train": split}, vocabulary=_vocabulary(files[1], spec))
-
-
-def _tokens(texts: Array, spec: DatasetSpec) -> Array:
-    """Return (N, tokens) ids: the first ones of a text, and padding behind a short one.
-
-    Word number w of a set, the most frequent is 1, is token w + 1.
-    """
-    tokens = np.full((len(texts), spec.sequence_length), PADDING, np.int32)
-    for row, text in enumerate(texts):
-        words = np.asarray(text[: spec.sequence_length], np.int32) + 1
-        tokens[row, : len(words)] = np.where(words < spec.vocabulary_size, words, UNKNOWN)
-    return tokens
-
-
-def _vocabulary(file: Path, spec: DatasetSpec) -> tuple[str, ...]:
-    """Return the words by token id."""
-    with fetched_whole(file):
-        places: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
-    size = min(spec.vocabulary_size, 2 + max(places.values()))
-    words = [*SPECIAL, *[""] * (size - 2)]
-    for word, place in places.items():
-        if place + 1 < size:
-            words[place + 1] = word
-    return tuple(words)
-
-
-def _text(name: str, read: Read) -> LibrarySet:
-    files = [f"{name}.npz", f"{name}_word_index.json"]
-    return LibrarySet([files], read, ("vocabulary_size", "sequence_length"))
+def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
+    names = ("x_train", "y_train", "x_test", "y_test")
+    with fetched_whole(files[0]), np.load(files[0], allow_pickle=False) as arrays:
+        return _of_four([arrays[name] for name in names])
 
 
 C10, C100 = "cifar-10-batches-py", "cifar-100-python"
@@ -533,13 +456,9 @@ TORCHVISION_SETS = {
     "SVHN": LibrarySet([["train_32x32.mat", "test_32x32.mat"]], _read_svhn),
 }
 KERAS_SETS = {
-    "mnist": LibrarySet([["mnist.npz"]], lambda files, _: _of_four(_arrays(files[0], *FOUR))),
+    "mnist": LibrarySet([["mnist.npz"]], _read_mnist),
     "fashion_mnist": _idx("fashion-mnist"),
     # Unpacked in a folder of the archive's name.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),
     "cifar100": _cifar([f"{C100}-target/{C100}", f"{C100}_extracted/{C100}", C100], fine=True),
-    "imdb": _text("imdb", _read_imdb),
-    "reuters": _text("reuters", _read_reuters),
-    "california_housing": LibrarySet([["california_housing.npz"]], _read_housing),
-    "boston_housing": LibrarySet([["boston_housing.npz"]], _read_housing),
 }

@@ -40,10 +40,7 @@ def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
     """Return samples that are stored in a mixed order (see `stored`), cut into their splits;
-    labels of a regression are standardised.
-
-    With `standardise_inputs` in what is known of them, so are the columns of the inputs.
-    """
+    labels of a regression are standardised."""
     found, path = stored(source, build), str(source.path)
     splits = {
         split: split_of_arrays(found.arrays, split)
@@ -51,16 +48,7 @@ def stored_and_cut(
         if f"{split}-labels" in found.arrays
     }
     parts, known = cut(splits, spec, source=path), dict(found.about)
-    for key in ("class_names", "vocabulary"):
-        known[key] = tuple(known.get(key, ()))
-    if known.pop("standardise_inputs", False):
-        inputs = parts[0].array.astype(np.float64)
-        mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
-        scale = np.where(deviation > 0, deviation, 1.0)  # a constant column becomes 0
-        known["encoding"] = {"offset": mean.tolist(), "scale": scale.tolist()}
-        parts = [
-            replace(one, inputs=((one.array - mean) / scale).astype(np.float32)) for one in parts
-        ]
+    known["class_names"] = tuple(known["class_names"])
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
         labels, known["label_scale"], known["label_offset"] = standardised(labels, path)

@@ -60,8 +60,7 @@ class NumberEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NameEncoder:
-    """Names: a feature for each of `own`; where there are others one for these, and the frequency
-    of all."""
+    """Names: a feature for each of `own`; beside others one for these, and all names' frequency."""
 
     name: str
     own: list[str | None]
@@ -226,8 +225,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             table = pa.Table.from_pandas(samples, preserve_index=False)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"The rows are no table ({error}); give a data frame, a dict of columns, or a list of "
-            "dicts."
+            f"The rows are no table ({error}); give a data frame, or a dict or list of dicts."
         ) from error
     table = table.rename_columns([name.strip() for name in table.column_names])  # as they were read
     found = []
@@ -244,8 +242,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
                 values = as_texts(values).cast(pa.float64())
             except pa.ArrowInvalid as error:
                 raise UserError(
-                    f"Column '{encoder.name}' of the rows holds texts, not numbers ({error}); "
-                    "correct it."
+                    f"Column '{encoder.name}' of the rows holds no numbers ({error}); mend it."
                 ) from error
         found.append(encoder.encode(values))
     return np.hstack(found)

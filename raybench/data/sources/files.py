@@ -216,10 +216,7 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-ENDINGS = {
-    "parquet": (".parquet", ".pq"),
-    "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
-}
+ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz")}
 
 
 def open_tables(kind: str, given: str) -> Tables:
@@ -284,8 +281,7 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     if by_split and None in found:
         raise UserError(
             f"dataset.path: {found[None][0]} is of no split, and "
-            f"{next(iter(by_split.values()))[0].name} is; move it to another folder, or name one "
-            "file."
+            f"{next(iter(by_split.values()))[0].name} is; move it elsewhere, or name one file."
         )
     return by_split
 

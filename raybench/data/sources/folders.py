@@ -149,8 +149,7 @@ def _by_split(place: Path, names: Sequence[str], tables: Sequence[str] = ()) -> 
     outside = [name for name in names if name.partition("/")[0] not in found.values()]
     if outside:
         raise UserError(
-            f"{place}/{outside[0]} lies outside of the splits {', '.join(found.values())}; move or "
-            "remove it."
+            f"{place}/{outside[0]} lies outside of the splits {', '.join(found.values())}; move it."
         )
     return {
         split: (f"{found[split]}/", [one for one in names if one.startswith(f"{found[split]}/")])

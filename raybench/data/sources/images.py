@@ -8,7 +8,6 @@ import contextlib
 import io
 import itertools
 import os
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ SUFFIXES = frozenset(
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I")
 """Modes of PIL with one channel of brightness; all others have colours."""
 ORIENTATION = 0x0112  # tag of EXIF
-PROBES = 16  # images that form and duration are judged by
+PROBES = 16  # images that the form is judged by
 AT_ONCE = 64  # images per thread whose bytes are held in memory
 MOST_PROBLEMS = 100  # decoding ends after so many problems
 
@@ -205,28 +204,22 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
     return np.asarray(image, np.uint8).reshape(form.shape)
 
 
-def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> tuple[ImageForm, float]:
-    """Return what all images become, and the seconds that one takes in one thread.
-
-    Judged by some of them, evenly chosen; UserError if none of these is an image.
-    """
+def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
+    """Return what all images become, judged by some of them, evenly chosen; UserError if none of
+    these is an image."""
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
     heads, error = [], None
     with huge_images_refused():
-        with contextlib.suppress(ImageError):
-            read_head(chosen[0].content, chosen[0].name)  # PIL imports its decoders
-        began = time.perf_counter()
         for picture in chosen:
             try:
                 heads.append(read_head(picture.content, picture.name))
                 decode(picture.content, form_of(spec, heads[-1:]))
             except ImageError as problem:
                 error = error or problem.about(picture.name)
-        seconds = time.perf_counter() - began
     if not heads:
         assert error is not None
         raise error
-    return form_of(spec, heads), seconds / len(chosen)
+    return form_of(spec, heads)
 
 
 def decode_images(
@@ -235,7 +228,6 @@ def decode_images(
     pictures: Iterable[Picture],
     number: int,
     form: ImageForm,
-    seconds_each: float,
 ) -> None:
     """Write array `name`: (number, H, W, C) uint8, row by row as the pictures say.
 
@@ -256,9 +248,7 @@ def decode_images(
     remaining = iter(pictures)
     with (
         huge_images_refused(),
-        writer.progress(
-            f"decoding {number:,} images", number, seconds=number * seconds_each / cores
-        ) as advance,
+        writer.progress(f"decoding {number:,} images", number) as advance,
         ThreadPoolExecutor(cores) as threads,
     ):
         while len(problems) < MOST_PROBLEMS:

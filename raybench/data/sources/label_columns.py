@@ -74,12 +74,6 @@ def read_labels(
     for split, table in tables.items():
         found = [_numbers(table, column) for column in columns]
         values[split] = found[0] if len(columns) == 1 else np.stack(found, axis=1)
-    for column, one in zip(columns, np.atleast_2d(values["train"].T), strict=True):
-        if one.min() == one.max():
-            raise UserError(
-                f"{train.source}: label column '{column}' is {one[0]:g} in every row; there "
-                "is nothing to learn from it, name another column."
-            )
     return Labels("regression", values)
 
 

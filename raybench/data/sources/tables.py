@@ -29,14 +29,7 @@ from raybench.data.sources.table import (
     require_columns,
 )
 from raybench.data.sources.table_set import split_members, table_dataset
-from raybench.data.store.build import (
-    File,
-    Source,
-    Writer,
-    file_at,
-    list_files,
-    stored_dataset,
-)
+from raybench.data.store.build import File, Source, Writer, file_at, list_files, stored_dataset
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
@@ -207,7 +200,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         _say(spec)(line)
     is_class = labels.task == "classification"
-    form, seconds_each = images.probe(first_pictures(tables["train"], image), spec)
+    form = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
         values = labels.values[split]
         order = mixed_order(values if is_class else None, table.num_rows, seed=spec.split_seed)
@@ -215,7 +208,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
         if split == "train" and spec.weight is not None:
             writer.save("train-weights", read_weights(table, spec.weight)[order])
         pictures, name = _pictures(table, image, order), f"{split}-inputs"
-        images.decode_images(writer, name, pictures, table.num_rows, form, seconds_each)
+        images.decode_images(writer, name, pictures, table.num_rows, form)
     return {"task": labels.task, "class_names": list(labels.class_names)}
 
 

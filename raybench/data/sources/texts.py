@@ -100,8 +100,7 @@ class Tokens:
     dtype = np.int32
 
     def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], say: Say) -> None:
-        """Number the tokens of all training texts; `say` takes sentences on texts that are empty
-        or cut."""
+        """Number the tokens of all training texts; `say` hears of texts that are empty or cut."""
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}
@@ -125,8 +124,7 @@ class Tokens:
         if share > MANY:
             say(
                 f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
-                f"(half of all have up to {np.median(lengths):.0f}); dataset.sequence_length "
-                "changes it."
+                f"(half have up to {np.median(lengths):.0f}); dataset.sequence_length says so."
             )
 
     def write(self, batch: Any, table: Table) -> Array:

@@ -28,7 +28,7 @@ from raybench.data.memory import map_array
 from raybench.data.store import entries
 from raybench.spec.errors import UserError
 
-LAYOUT = 4  # version of how datasets are stored; another one is another key
+LAYOUT = 5  # version of how datasets are stored; another one is another key
 MOST_READ = 64  # files, evenly chosen, of whose content some is read for the key
 READ_BYTES = 2**15  # of each of three places
 
@@ -132,14 +132,7 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
                 raise UserError(
                     f"{entry.path} is no file, or a link that leads nowhere; remove or mend it."
                 )
-            try:
-                file = file_at(Path(entry.path), name=name)
-            except FileNotFoundError as error:
-                raise UserError(
-                    f"{entry.path} was removed while {folder} was listed; run the same command "
-                    "again when nothing writes to it any more."
-                ) from error
-            yield file
+            yield file_at(Path(entry.path), name=name)
 
 
 _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
@@ -207,22 +200,16 @@ class Writer:
         return self._folder / f"{name}.npy"
 
     @contextlib.contextmanager
-    def progress(
-        self, doing: str, total: int, *, seconds: float | None = None
-    ) -> Iterator[Callable[[int], None]]:
+    def progress(self, doing: str, total: int) -> Iterator[Callable[[int], None]]:
         """Say what is done ("decoding 50,000 images"), and on a terminal how far it is.
 
-        Yields what counts what is done, from any thread; `seconds`: what it is expected to take.
+        Yields what counts what is done, from any thread.
         """
         # Imported here: most processes build nothing, and rich takes a tenth of a second.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        about = ""
-        if seconds is not None:
-            long = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(1, round(seconds))} s"
-            about = f" (about {long})"
-        entries.tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
+        entries.tell(f"{self.what}: {doing} once, kept in {self._folder.parent}.")
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
         with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:

@@ -119,12 +119,10 @@ class Infeasible:
             + (", and optimizers that keep as much" if one.optimizer in STATES else "")
             for one in self._out_of_memory.values()
         ]
-        rest = len(found) - MOST_SAID
-        more = [f"{rest} such regions more"] if rest > 0 else []
-        times = "once" if num_left_out == 1 else f"{num_left_out} times"
+        more = "; and others" if len(found) > MOST_SAID else ""
         return (
-            f"Drawn {times} and not tried, because a run alike had failed: "
-            f"{'; '.join([*found[:MOST_SAID], *more])}."
+            f"Drawn {num_left_out} times and not tried, because a run alike had failed: "
+            f"{'; '.join(found[:MOST_SAID])}{more}."
         )
 
     def _fits(self, spec: RunSpec, samples: int) -> bool:

@@ -184,8 +184,7 @@ def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], t
 
 
 def training_signature(spec: RunSpec, split: Split) -> list[Any]:
-    """Return that of a `Batch`. Sizes are left open, so that one trace serves all, the last partial
-    ones too."""
+    """Return that of a `Batch`, its sizes left open: one trace serves the partial ones too."""
     inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
     steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]

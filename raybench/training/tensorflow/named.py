@@ -59,8 +59,7 @@ FAMILIES = {
     "ConvNeXt": "convnext_{rest}_notop.h5",
     "NASNet": "nasnet_{rest}_no_top.h5",
 }
-"""File of trained weights without top, by how a network's name begins, the longer first; `rest` is
-what follows it."""
+"""File of trained weights without top, by how names begin (longer first); `rest` follows."""
 
 
 class NamedModel(keras.Model):

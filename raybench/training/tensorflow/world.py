@@ -83,8 +83,7 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Return this process's World, by arguments as torch's; Ray Train has written TF_CONFIG
-    already."""
+    """Return this process's World, by arguments as torch's; Ray Train wrote TF_CONFIG."""
     del device  # TensorFlow takes all that it sees
     _see(num_gpus)
     if num_workers == 1:  # a cluster of one would listen on the network, for nobody

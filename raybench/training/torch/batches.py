@@ -113,8 +113,7 @@ class InMemoryBatches(BatchesInMemory):
         return torch.randn_like(first) if first.dtype == torch.float32 else first
 
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
-        """Return the rows of each pass on the device: one copy, which a GPU takes while it works
-        on."""
+        """Return the rows of each pass on the device: one copy, while a GPU works on."""
         together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
         device = self._labels.device
         if device.type == "cuda":

@@ -186,10 +186,7 @@ def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
 
     config = timm.models.get_pretrained_cfg(workload.model)
     if config is None:
-        raise UserError(
-            f"Workload {workload.name}: timm has no weights of that tag; leave out what follows "
-            "the dot."
-        )
+        raise UserError(f"Workload {workload.name}: timm has no weights of that tag; leave it out.")
     content: dict[str, Any] = asdict(config)
     return content
 
@@ -341,11 +338,7 @@ def _fit(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
         config.is_decoder = True  # else such as BERT would see the token that it is to predict
 
 
-BUILD = {
-    "torchvision": build_torchvision,
-    "timm": build_timm,
-    "transformers": build_transformers,
-}
+BUILD = {"torchvision": build_torchvision, "timm": build_timm, "transformers": build_transformers}
 CACHED = {
     "torchvision": cached_torchvision,
     "timm": cached_timm,

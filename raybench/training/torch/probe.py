@@ -70,10 +70,6 @@ class Trial(probe.Trial):
         return tensor.detach().float().cpu().numpy()
 
 
-SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
-"""Pixels a side that are tried to find what a network takes."""
-
-
 def check_built(model: nn.Module, workload: Workload, spec: RunSpec) -> list[str]:
     """Raise UserError for images and batch normalisation that cannot be; there are no sentences."""
     if isinstance(workload, NamedWorkload):
@@ -93,11 +89,9 @@ def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
     error = _forward(shadow, channels, height, width)
     if error is None:
         return
-    fitting = (side for side in SIDES if _forward(shadow, channels, side, side) is None)
-    side = next(fitting, None)
-    advice = f"set dataset.image_size: {side}" if side else "choose another model"
     raise UserError(
-        f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); {advice}.",
+        f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); set a "
+        "larger dataset.image_size."
     )
 
 

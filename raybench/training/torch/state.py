@@ -209,8 +209,7 @@ def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> byt
 
 
 def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
-    """Give all of them what `pack_state` was given; return its `rows`, and whether the backbone was
-    frozen."""
+    """Give all of them what `pack_state` was given; return its `rows` and `is_frozen`."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:

@@ -309,7 +309,7 @@ def test_a_value_that_is_not_the_first_is_refused_before_anything_runs() -> None
         "space": {"frozen_epochs": [0.0, 1.0], "framework": ["torch"]},
     }
     with pytest.raises(
-        UserError, match="frozen_epochs: workload mnist_small: it does not say which"
+        UserError, match=r"frozen_epochs: workload mnist_small: its attribute head .None. must be"
     ):
         check_study(*build_study(content, "test"))
 
