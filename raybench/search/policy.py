@@ -41,6 +41,9 @@ class SearchPolicy:
     soonest at a target are the largest stable ones, about ten times as large."""
     startup_trials: int = 10
     """Trials before TPE begins to model; every other one of them has a default rate."""
+    num_modelled: int = 300
+    """TPE models so many of the trials that have ended, the latest, and the best of all: what it
+    does takes time in proportion. Searches of fewer trials see no difference."""
     patience: int = 500
     """Draws in a row that are known to fail, after which the search gives up."""
     rungs: bool = True

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raybench.spec.documents import problem_of
+from raybench.spec.documents import flat_keys, problem_of
 from raybench.spec.errors import UserError
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
@@ -54,7 +54,7 @@ class RunState:
     spec_digest: str
     """Of the run spec (`spec_digest`): another run's state is refused by it."""
     spec: dict[str, Any]
-    """The run spec as plain data."""
+    """The run spec as plain data, to say in what another one differs."""
     evaluations: tuple[Evaluation, ...]
     """The curve so far, at least one point; the last one carries the ledger so far."""
 
@@ -88,11 +88,15 @@ class RunState:
 
     def check(self, spec: RunSpec, source: str) -> None:
         """Raise UserError if this is the state of a run of another spec."""
-        if self.spec_digest != spec_digest(spec):
-            raise UserError(
-                f"{source}: is of another run; remove it to start this run anew, or give this run "
-                "a folder of its own."
-            )
+        if self.spec_digest == spec_digest(spec):
+            return
+        ours, theirs = flat_keys(spec.document()), flat_keys(self.spec)
+        keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
+        shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
+        raise UserError(
+            f"{source}: is of another run ({shown or 'another version of the same keys'}); remove "
+            "it to start this run anew, or give this run a folder of its own."
+        )
 
 
 class Saved(BaseModel):
@@ -201,13 +205,16 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     found = [evaluation.index for evaluation in state.evaluations]
     if not found or found != list(range(len(found))):
         raise DamagedCheckpointError(source, "its evaluations are not 0, 1, 2, ...")
+    if not {"train", "input"} <= state.ledger.keys():
+        raise DamagedCheckpointError(source, "its ledger has no train seconds")
     state.check(spec, source)
     if not (path / name).is_file():
         raise DamagedCheckpointError(source, f"it has no {name}")
     weights = (path / name).read_bytes()
     if hashlib.sha256(weights).hexdigest() != saved.weights_sha256:
         raise DamagedCheckpointError(
-            source, f"{name} is not what was written: {len(weights)} of {saved.weights_bytes} bytes"
+            source,
+            f"{name} is not what was written: {len(weights)} of {saved.weights_bytes} bytes",
         )
     return Checkpoint(state=state, weights=weights)
 

@@ -156,12 +156,17 @@ def test_a_damaged_one_is_refused_and_the_one_before_serves(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"seed": 1}, {"framework": "tensorflow"}, {"objective": Objective(target=0.5)}],
+    ("changes", "shown"),
+    [
+        ({"seed": 1}, "seed 0 there, 1 here"),
+        ({"objective": Objective(target=0.5)}, "objective.target 0.95 there, 0.5 here"),
+    ],
 )
-def test_one_of_another_run_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_one_of_another_run_is_refused(
+    tmp_path: Path, changes: dict[str, object], shown: str
+) -> None:
     write_checkpoint(tmp_path, checkpoint(2))
-    with pytest.raises(UserError, match="is of another run; remove it"):
+    with pytest.raises(UserError, match=rf"is of another run \({shown}\); remove it"):
         latest_checkpoint(tmp_path, SPEC.model_copy(update=changes))
 
 

@@ -120,8 +120,9 @@ class Infeasible:
             for one in self._out_of_memory.values()
         ]
         more = "; and others" if len(found) > MOST_SAID else ""
+        times = "once" if num_left_out == 1 else f"{num_left_out} times"
         return (
-            f"Drawn {num_left_out} times and not tried, because a run alike had failed: "
+            f"Drawn {times} and not tried, because a run alike had failed: "
             f"{'; '.join(found[:MOST_SAID])}{more}."
         )
 

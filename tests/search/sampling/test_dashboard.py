@@ -37,6 +37,7 @@ def test_the_dashboard_shows_what_a_trial_was_and_what_its_value_is(tmp_path: Pa
     (study,) = answer(app, "/api/studies")["study_summaries"]
     assert study["study_name"] == "raybench"
     page = answer(app, f"/api/studies/{study['study_id']}")
+    assert page["objective_names"] == ["log seconds to target, on the fastest split"]
     assert [trial["state"] for trial in page["trials"]] == ["Complete"] * 3
     shown = {one["key"]: one["value"] for one in page["trials"][0]["user_attrs"]}
     assert shown["trial"] == "0000"
