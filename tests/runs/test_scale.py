@@ -136,7 +136,7 @@ def refusal(capsys: Any, *arguments: object) -> str:
         (["my.yaml", "--until", "10%"], "name what is to be predicted so surely, as --predict"),
         (["my.yaml", "--until", "ten", "--predict", "8"], "--until ten: must be a share below"),
         (["my.yaml", "--address", "host:port"], "is no address"),
-        (["my.yaml", "--out", "my.yaml"], "is a file; name a folder"),
+        (["my.yaml", "--out", "my.yaml"], "is a file); name another"),
         (
             ["my.yaml", "--set", "axes.objective.metric=[accuracy, loss]"],
             "judged by one metric, here by accuracy and loss",

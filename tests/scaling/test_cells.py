@@ -184,7 +184,7 @@ def test_communication_is_told_by_the_cell_that_exchanges_nothing() -> None:
 def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     study = study_of(scaling="weak", repeats=1)
     runs, curves = run_of(study)
-    steps = dict.fromkeys(("median_s", "p25_s", "p75_s", "p95_s", "max_s", "first_s"), 0.064)
+    steps = dict.fromkeys(("median_s", "p25_s", "p75_s", "p95_s", "max_s"), 0.064)
     told = {
         name: [
             replace(

@@ -67,7 +67,7 @@ def test_input_share_is_of_the_steady_state_as_the_steps_are() -> None:
 
 def epochs_of(num: int, size: int, seconds: float, *, whole: float | None) -> list[Evaluation]:
     """Return evaluations after epochs of `size` samples; their whole steps took `whole` seconds."""
-    names = ("median_s", "p25_s", "p75_s", "p95_s", "max_s", "first_s")
+    names = ("median_s", "p25_s", "p75_s", "p95_s", "max_s")
     curve = []
     for i in range(num):
         now = point(i, size / seconds, samples=size * (i + 1), train_s=seconds * (i + 1))

@@ -11,7 +11,7 @@ from raybench.scaling.runs import first_epoch_seconds, steady
 from raybench.stats.step_times import StepTimes
 from tests.runs.made_up import EPOCH, point, timed
 
-STEPS: dict[str, Any] = {"num": 10, "max_s": 0.3, "first_s": 0.15}
+STEPS: dict[str, Any] = {"num": 10, "max_s": 0.3}
 STEPS |= {"median_s": 0.1, "p25_s": 0.09, "p75_s": 0.12, "p95_s": 0.2}
 QUANTILES = ("step_p25_s", "step_median_s", "step_p75_s", "step_p95_s")
 
