@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from raybench.training.base import World, find_backend
 
-LIMIT_S = 600.0
+LIMIT_S = 850.0
 
 
 def run_two(script: str, framework: str, content: Any, folder: Path) -> None:

@@ -8,9 +8,12 @@ One group of each framework serves all tests here: its start is what takes long.
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import numpy as np
 import pytest
 import test_sync_batch_norm
 from exchanging import RATE, STEPS, part_of_batch, spec_of
+from filelock import FileLock
 from group import run_two
 from local import alone, new_trainer
 from one_worker import weights_of
@@ -34,7 +38,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums
 
 FRAMEWORKS = ("torch", "tensorflow")
-pytestmark = [pytest.mark.slow, pytest.mark.all]
+pytestmark = [pytest.mark.slow, pytest.mark.all, pytest.mark.timeout(1800)]
 MIDDLE, END = continued.MIDDLE, continued.END
 CONTINUED = [
     *(("schedule_free_adamw", at) for at in (-1, MIDDLE)),
@@ -86,14 +90,26 @@ class Group:
         return [saved[f"w{index}"] for index in range(len(saved.files))]
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that `make` has filled, in one of the processes that run these tests."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / "made").exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
+
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
     made = {}
     for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"no {framework}")
-        folder = tmp_path_factory.mktemp(framework)
-        run_two("exchanging.py", framework, given(framework), folder)
+        run = partial(run_two, "exchanging.py", framework, given(framework))
+        folder = once(tmp_path_factory, framework, run)
         found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
         made[framework] = Group(framework, folder, found)
     return made
@@ -255,10 +271,9 @@ def in_one_process(specs: list[RunSpec], folder: Path) -> None:
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where one process has saved all runs; its start is what takes long."""
-    found = tmp_path_factory.mktemp("one_process")
     again = continued.spec_of("tensorflow", "adam", **MORE, **SINGLE)
-    in_one_process([*(one.model_copy(update=SINGLE) for one in WORKERS), again], found)
-    return found
+    specs = [*(one.model_copy(update=SINGLE) for one in WORKERS), again]
+    return once(tmp_path_factory, "one_process", partial(in_one_process, specs))
 
 
 def test_two_workers_and_two_replicas_equal_one_worker_with_twice_the_batch(
