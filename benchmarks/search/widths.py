@@ -35,7 +35,10 @@ from raybench.spec.objective import Objective, search_score
 RESULTS = Path(__file__).parents[1] / "results" / "widths.md"
 TABLE = Path(__file__).parents[1] / "tables" / "widths.json"
 WIDTHS = (32, 96, 288, 864)
-RATES = {name: tuple(1e-4 * 2**n for n in range(10)) for name in ("adam", "adam muP")}
+RATES = {
+    name: tuple(1e-4 * 2**n for n in range(number))
+    for name, number in (("adam", 10), ("adam muP", 13))
+}
 """By optimizer and parametrisation: muP's base is the narrowest, where both are one."""
 BATCHES, SEEDS = (32, 128), (0, 1)
 EVERY, EPOCHS = 1500, 8

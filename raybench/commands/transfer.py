@@ -60,10 +60,8 @@ def transfer(options: argparse.Namespace) -> Ended:
     out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
     content = load_content(options.to, [])
     study, space = build_study(content, str(options.to))
-    check = None
-    if options.check or study.fixed.get("mup_base"):
+    if options.check:
         check = check_widths(study, space, str(options.to))
-    if options.check and check is not None:
         print(check.sentence)
         return Ended(cli.DONE if check.holds else cli.FAILED, answer=[check.sentence])
     if not options.studies:
@@ -82,10 +80,13 @@ def transfer(options: argparse.Namespace) -> Ended:
     if len(set(sizes)) < len(sizes):
         raise UserError("Two of these studies have models of one size; name one study a size.")
     size = options.size or size_to(study)
-    is_mup = check is not None and check.holds
+    checks = []
+    if study.fixed.get("mup_base"):
+        checks = [check_widths(study, space, str(options.to), optimizer)]
+    is_mup = any(one.holds for one in checks)
     found = predict(known, size, is_mup=is_mup)
     words = sentences(known, found, optimizer, batch, set(optimizers), is_mup=is_mup)
-    words += [] if check is None else [check.sentence]
+    words += [one.sentence for one in checks]
     low, high = found.interval
     if high > WIDE * low:
         words.append("That is too wide to be advice: search all rates, or add a study of a size.")
@@ -115,12 +116,14 @@ class Check(NamedTuple):
     sentence: str
 
 
-def check_widths(study: "StudySpec", space: "Space", source: str) -> Check:
+def check_widths(
+    study: "StudySpec", space: "Space", source: str, optimizer: str | None = None
+) -> Check:
     """Train a file's model for some steps at several widths, from that of its `mup_base` on."""
     from raybench.runs.preflight import first_values
     from raybench.training.mup import MOST_GROWTH, NUM_STEPS, OUTPUTS, growths
 
-    spec = study.run_spec(first_values(study, space))
+    spec = study.run_spec(first_values(study, space, {"optimizer": optimizer}))
     if not spec.mup_base:
         raise UserError(
             f"{source}: has no mup_base, so it is of the standard parametrisation; set "

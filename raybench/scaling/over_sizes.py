@@ -21,9 +21,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from raybench.scaling.measurements import NINE_OF_TEN, Floats
 
 SLOPE, SLOPE_SD = -0.25, 0.2
-"""Of the rate's logarithm over that of the parameters, before anything is known."""
-MUP_SLOPE, MUP_SLOPE_SD = 0.0, 0.05
-"""The same where models are parametrised so that it stays (`training.mup`)."""
+"""Of the rate's logarithm over that of the parameters, before anything is known; of muP 0, where
+narrow layers differ from wide ones as much."""
 MISFIT = 0.3
 """How far from the line the best rate of a size lies (of its logarithm, one standard deviation)."""
 POOR = 0.75
@@ -112,8 +111,8 @@ def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> 
     x = np.array([[1.0, math.log(one.size / size)] for one in known])
     y = np.array([math.log(one.rate) for one in known])
     weights = np.array([1 / (one.spread**2 + MISFIT**2) for one in known])
-    slope, slope_sd = (MUP_SLOPE, MUP_SLOPE_SD) if is_mup else (SLOPE, SLOPE_SD)
-    precision = np.diag([0.0, 1 / slope_sd**2])
+    slope = 0.0 if is_mup else SLOPE
+    precision = np.diag([0.0, 1 / SLOPE_SD**2])
     covariance = np.linalg.inv(x.T @ (weights[:, None] * x) + precision)
     height, _ = covariance @ (x.T @ (weights * y) + precision @ [0.0, slope])
     return BestRate(size, math.exp(height), math.sqrt(covariance[0, 0] + MISFIT**2))
