@@ -127,6 +127,7 @@ def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
             load_weights(model, content)
 
 
+@pytest.mark.usefixtures("tensorflow_on_one_thread")
 def test_keras_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     from raybench.training.tensorflow.model import load_weights
