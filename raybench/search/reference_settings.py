@@ -213,7 +213,8 @@ def set_target(
         return judged_by(study, target=target), how
     form, off = ".4f", "less half a point"
     if not metric.is_share:
-        form, off = ".6g", "and 1 % of its gap to the baseline worse"
+        whole = "it" if baseline_value is None else "its gap to the baseline"
+        form, off = ".6g", f"and 1 % of {whole} worse"
     seconds = statistics.median(early_s(one, room_s) for one in runs)
     when = f" within {seconds:.2g} s of training, so that trials may be faster" if is_early else ""
     how = (
