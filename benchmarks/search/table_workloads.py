@@ -77,3 +77,17 @@ class Widths(LayerWorkload):
     def __init__(self, width: int = 32) -> None:
         hidden = (Dense(width), ReLU())
         self.layers = (Flatten(), *hidden, *hidden, Dense(10))
+
+
+class ConvWidths(LayerWorkload):
+    """Two convolutions and a dense layer, for the same."""
+
+    name = "conv_widths"
+    input_shape = (14, 14, 1)
+    num_classes = 10
+
+    def __init__(self, width: int = 8) -> None:
+        self.layers = (
+            *(Conv(width), ReLU(), MaxPool(), Conv(2 * width), ReLU(), MaxPool(), Flatten()),
+            *(Dense(4 * width), ReLU(), Dense(10)),
+        )

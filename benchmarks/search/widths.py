@@ -1,22 +1,24 @@
 """Claim: a rate that was tuned on small networks is carried to a large one by `raybench transfer`.
 
-One network (two hidden layers, MNIST, 6,000 training images) at four widths, each really trained
-on a grid of rates, batches and seeds (`record`, one torch worker without Ray), in the standard
-parametrisation and in muP. Then (`compare`)
-small studies are drawn: 12 random cells at each of the three smaller widths, one seed each. What
-`raybench.scaling.over_sizes` predicts from them is run at the largest: its centre alone, and 6
-cells inside its interval; beside the best rate of the largest small study copied, and searches
-from nothing of 6, 20 and 60 random cells. Regret is over the least median of samples to the target.
+Two networks (two hidden layers; two convolutions; MNIST, 6,000 training images) at four widths,
+each really trained on a grid of rates, batches and seeds (`record`, one torch worker without Ray),
+in the standard parametrisation and in muP. Then (`compare`) small studies are drawn: 12 random
+cells at each of the three smaller widths, one seed each. What `raybench.scaling.over_sizes`
+predicts from them is run at the largest: its centre alone, and 6 cells inside its interval; beside
+the best rate of the largest small study copied, and searches from nothing of 6, 20 and 60 random
+cells. Regret is over the least median of samples to the target.
 
     RAYBENCH_DATA=DIR python benchmarks/search/widths.py record [--jobs 2]
     python benchmarks/search/widths.py compare [--studies 200]
 
-Recording takes an hour on two cores and goes on where it was stopped; writes
-tables/widths.json. `compare` takes a minute; writes results/widths.md; prints losses like wins;
-exit 1 below a bar: 6 trials within 5 % of the least in 8 of 10 draws, the interval holds 9 of 10.
+Recording takes two hours on two cores and goes on where it was stopped; writes
+tables/widths_*.json. `compare` takes two minutes; writes results/widths.md; prints losses like
+wins; exit 1 below a bar: 6 trials within 5 % of the least in 8 of 10 draws, the interval holds 9
+of 10.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -24,7 +26,7 @@ import multiprocessing
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,20 +35,41 @@ from raybench.scaling.over_sizes import BestRate, best_rate, predict
 from raybench.spec.objective import Objective, search_score
 
 RESULTS = Path(__file__).parents[1] / "results" / "widths.md"
-TABLE = Path(__file__).parents[1] / "tables" / "widths.json"
-WIDTHS = (32, 96, 288, 864)
+TABLES = Path(__file__).parents[1] / "tables"
+
+
+class Network(NamedTuple):
+    """What is trained."""
+
+    workload: str
+    widths: tuple[int, ...]
+    image_size: int
+    validation_size: int
+    epochs: int
+    target: float
+
+
+NETWORKS = {
+    "dense": Network("table_workloads:Widths", (32, 96, 288, 864), 28, 5000, 8, 0.92),
+    "conv": Network("table_workloads:ConvWidths", (12, 24, 48, 96), 14, 3000, 5, 0.94),
+}
 RATES = {
     name: tuple(1e-4 * 2**n for n in range(number))
     for name, number in (("adam", 10), ("adam muP", 13))
 }
 """By optimizer and parametrisation: muP's base is the narrowest, where both are one."""
 BATCHES, SEEDS = (32, 128), (0, 1)
-EVERY, EPOCHS = 1500, 8
+EVERY = 1500
 Cell = tuple[int, str, float, int, int]
 """Width, optimizer, rate, batch, seed."""
 
 
-def record(cell: Cell) -> dict[str, Any]:
+def table_of(name: str) -> Path:
+    """Return the file of what was recorded of a network."""
+    return TABLES / f"widths_{name}.json"
+
+
+def record(network: Network, cell: Cell) -> dict[str, Any]:
     """Train one cell in this process; return its accuracies, one for every EVERY samples."""
     from raybench.models.find import load_workload_dataset
     from raybench.spec.dataset_spec import DatasetSpec
@@ -57,16 +80,21 @@ def record(cell: Cell) -> dict[str, Any]:
 
     width, optimizer, rate, batch, seed = cell
     spec = RunSpec(
-        workload="table_workloads:Widths",
+        workload=network.workload,
         model={"width": width},
-        dataset=DatasetSpec(name="mnist", limit=6000, validation_size=5000),
+        dataset=DatasetSpec(
+            name="mnist",
+            limit=6000,
+            image_size=network.image_size,
+            validation_size=network.validation_size,
+        ),
         objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
-        mup_base={"width": WIDTHS[0]} if "muP" in optimizer else {},
+        mup_base={"width": network.widths[0]} if "muP" in optimizer else {},
         optimizer=optimizer.partition(" ")[0],
         learning_rate=rate,
         batch_size_per_worker=batch,
         eval_every_samples=EVERY,
-        epochs=EPOCHS,
+        epochs=network.epochs,
         seed=seed,
     )
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model)
@@ -79,26 +107,26 @@ def record(cell: Cell) -> dict[str, Any]:
     return {"cell": cell, "parameters": parameters, "accuracy": [round(v, 4) for v in values]}
 
 
-def record_all(jobs: int) -> None:
-    """Train the cells that are not in the table yet, the narrow ones first."""
-    file = TABLE.with_suffix(".jsonl")
+def record_all(name: str, jobs: int) -> None:
+    """Train the cells of a network that are not in its table yet, the narrow ones first."""
+    network, file = NETWORKS[name], table_of(name).with_suffix(".jsonl")
     done = {tuple(json.loads(line)["cell"]) for line in _lines(file)}
     cells: list[Cell] = [
         (width, optimizer, rate, batch, seed)
         for optimizer, rates in RATES.items()
-        for width, seed in itertools.product(WIDTHS, SEEDS)
+        for width, seed in itertools.product(network.widths, SEEDS)
         for rate, batch in itertools.product(rates, BATCHES)
     ]
     fresh = [cell for cell in cells if cell not in done]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool, file.open("a") as out:
-        for number, row in enumerate(pool.imap_unordered(record, fresh), 1):
+        rows = pool.imap_unordered(functools.partial(record, network), fresh)
+        for number, row in enumerate(rows, 1):
             out.write(json.dumps(row) + "\n")
             out.flush()
-            print(f"{number} of {len(fresh)}", file=sys.stderr, flush=True)
-    TABLE.write_text("[\n" + ",\n".join(_lines(file)) + "\n]\n")
+            print(f"{name}: {number} of {len(fresh)}", file=sys.stderr, flush=True)
+    table_of(name).write_text("[\n" + ",\n".join(_lines(file)) + "\n]\n")
 
 
-TARGET = 0.92
 SMALL_TRIALS, TRIALS = 12, 6
 NEAR = 1.05
 NEAR_BAR, HELD_BAR = 0.8, 0.9
@@ -108,26 +136,26 @@ Costs = dict[tuple[float, int], list[float]]
 """Cost of each seed by rate and batch."""
 
 
-def costs_of(optimizer: str, width: int, rows: list[dict[str, Any]]) -> Costs:
+def costs_of(optimizer: str, width: int, rows: list[dict[str, Any]], target: float) -> Costs:
     """Return what was recorded of a width."""
     found: Costs = {}
     for row in rows:
         of_width, name, rate, batch, _ = row["cell"]
         if (of_width, name) == (width, optimizer):
-            found.setdefault((rate, batch), []).append(cost(row["accuracy"]))
+            found.setdefault((rate, batch), []).append(cost(row["accuracy"], target))
     return found
 
 
-def cost(values: list[float]) -> float:
-    """Return what a search minimises, in samples: their log to TARGET, between two evaluations by a
-    straight line, or more where it was missed (`spec.objective.search_score`)."""
-    reached = next((index for index, value in enumerate(values) if value >= TARGET), None)
+def cost(values: list[float], target: float) -> float:
+    """Return what a search minimises, in samples: their log to the target, between two evaluations
+    by a straight line, or more where it was missed (`spec.objective.search_score`)."""
+    reached = next((index for index, value in enumerate(values) if value >= target), None)
     samples = None
     if reached is not None:
         before = values[reached - 1] if reached else 0.1
-        samples = EVERY * (reached + (TARGET - before) / (values[reached] - before))
+        samples = EVERY * (reached + (target - before) / (values[reached] - before))
     return search_score(
-        Objective(target=TARGET, max_train_seconds=EVERY * len(values)),
+        Objective(target=target, max_train_seconds=EVERY * len(values)),
         time_to_target_s=samples,
         best_value=max(values),
         baseline_value=0.1,
@@ -170,33 +198,29 @@ def study_of(size: float, costs: Costs, rng: np.random.Generator) -> tuple[BestR
     return found, float(rates[np.argmin(told)])
 
 
-def compare(num_studies: int) -> tuple[list[str], bool]:
-    """Return the table (what each way names, over the least that the large network takes), and
-    whether the bars are met."""
-    rows = json.loads(TABLE.read_text())
+def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
+    """Return a network's table (what each way names, over the least that the largest width takes),
+    and whether the bars are met."""
+    network, rows = NETWORKS[name], json.loads(table_of(name).read_text())
     lines = [
-        f"Samples to {TARGET:.0%} at width {WIDTHS[-1]}, batch {BATCH}, over the least; "
-        f"{num_studies} draws, {SMALL_TRIALS} trials of each small width.",
+        f"{name}: samples to {network.target:.0%} at width {network.widths[-1]}, batch {BATCH}, "
+        f"over the least; {num_studies} draws, {SMALL_TRIALS} trials of each small width.",
         "",
         "| optimizer | way | trials | median | 90 % | within 5 % |",
         "|---|---|---|---|---|---|",
     ]
     is_met = True
     for optimizer in RATES:
-        by_width = {width: costs_of(optimizer, width, rows) for width in WIDTHS}
-        if not all(
-            len(costs) == len(BATCHES) * len(RATES[optimizer]) for costs in by_width.values()
-        ):
-            continue
+        by_width = {one: costs_of(optimizer, one, rows, network.target) for one in network.widths}
         sizes = {row["cell"][0]: float(row["parameters"]) for row in rows}
         regrets: dict[tuple[str, int], list[float]] = {}
         held = []
         for seed in range(num_studies):
             rng = np.random.default_rng(seed)
-            large = Large(by_width[WIDTHS[-1]], rng)
-            small = [study_of(sizes[one], by_width[one], rng) for one in WIDTHS[:-1]]
+            large = Large(by_width[network.widths[-1]], rng)
+            small = [study_of(sizes[one], by_width[one], rng) for one in network.widths[:-1]]
             known = [one for one, _ in small]
-            found = predict(known, sizes[WIDTHS[-1]], is_mup="muP" in optimizer)
+            found = predict(known, sizes[network.widths[-1]], is_mup="muP" in optimizer)
             random = [list(np.exp(rng.uniform(*large.range, n))) for n in (6, 20, 60)]
             ways = {
                 ("predicted", 1): [found.rate],
@@ -235,10 +259,15 @@ def main() -> int:
     parser.add_argument("--studies", type=int, default=200)
     options = parser.parse_args()
     if options.what == "record":
-        record_all(options.jobs)
+        for name in NETWORKS:
+            record_all(name, options.jobs)
         return 0
-    lines, is_met = compare(options.studies)
-    lines += ["", f"{versions()}"]
+    lines, is_met = [], True
+    for name in NETWORKS:
+        table, is_good = compare(name, options.studies)
+        lines += [*table, ""]
+        is_met &= is_good
+    lines.append(f"{versions()}")
     print("\n".join(lines))
     RESULTS.write_text("\n".join(lines) + "\n")
     return 0 if is_met else 1
