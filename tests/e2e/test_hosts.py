@@ -13,6 +13,7 @@ from .hosts import Hosts, why_not
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.apart,
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
     pytest.mark.timeout(900),
 ]
