@@ -233,6 +233,15 @@ def test_files_and_links_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_what_a_trial_costs_is_what_was_measured() -> None:
+    table = (ROOT / "benchmarks/results/trial_overhead.md").read_text()
+    seconds = re.findall(r"^\| \w+ \| \d \| ([\d.]+) \(.*?\) \| ([\d.]+) ", table, re.MULTILINE)
+    stock, ours = ([float(one) for one in column] for column in zip(*seconds, strict=True))
+    said = " ".join(README.split())
+    assert f"a trial costs {min(ours):.2f} to {max(ours):.2f} s beside its training" in said
+    assert f"anew for every trial costs {min(stock):.0f} to {max(stock):.0f} s" in said
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 220
 

@@ -116,6 +116,7 @@ def record_all(name: str, jobs: int) -> None:
         for optimizer, rates in RATES.items()
         for width, seed in itertools.product(network.widths, SEEDS)
         for rate, batch in itertools.product(rates, BATCHES)
+        if batch == BATCH or width != network.widths[-1]
     ]
     fresh = [cell for cell in cells if cell not in done]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool, file.open("a") as out:
