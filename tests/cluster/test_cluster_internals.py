@@ -75,15 +75,6 @@ class TestAutoscaler:
         monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
         assert nodes_internals.has_autoscaler() is grows
 
-    def test_a_ray_that_reports_otherwise_does_not_grow(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ray.experimental import internal_kv
-
-        reports(monkeypatch, lambda key: None)
-        monkeypatch.delattr(internal_kv, "_internal_kv_get")
-        assert nodes_internals.has_autoscaler() is False
-
     def test_a_head_that_has_just_started_reports_later(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -144,13 +144,6 @@ async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None
     assert FakeGroup.started == 2
 
 
-@pytest.mark.parametrize("keep", [True, False])
-async def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
-    await pool.acquire("a", ONE)
-    await pool.release("a", keep=keep)
-    assert len(pool.groups()) == int(keep)
-
-
 async def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
     """Its own process may ask after Tune has ended it: nobody would give them back."""
     await pool.release("late", for_good=True)
@@ -184,17 +177,6 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
     assert pool._admission.waiting == []
-
-
-async def test_the_pool_knows_how_long_runs_take_to_begin(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", False)
-    assert (await pool.acquire("a", ONE)).slowest_start_s is None
-    await pool.command("a", Start(spec=RunSpec()), 600.0)
-    known = (await pool.acquire("b", ONE)).slowest_start_s
-    assert known is not None
-    assert known > 0
 
 
 async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
