@@ -1,13 +1,11 @@
 """Pictures that are decoded when a batch asks for them."""
 
 import numpy as np
-import pytest
 
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
-from raybench.models.find import find_workload, load_workload_dataset, require_framework
-from raybench.models.layers import num_parameters
-from raybench.models.pictures import STORED_PIXELS, Pictures
+from raybench.models.find import load_workload_dataset
+from raybench.models.pictures import STORED_PIXELS
 from raybench.spec.run import DatasetSpec
 
 OWN = DatasetSpec(name="workload")
@@ -23,14 +21,3 @@ def test_a_batch_is_what_was_stored_scaled() -> None:
     np.testing.assert_array_equal(found[..., 0], resize(stored, 32))
     np.testing.assert_array_equal(dataset.train.labels, digits.train.labels)
     np.testing.assert_array_equal(found[0], found[2])
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("DecodedDigits", 124_202), ("LargeDecodedDigits", 517_418)]
-)
-def test_both_frameworks_train_it(name: str, parameters: int) -> None:
-    workload = find_workload(f"raybench.models.pictures:{name}")
-    assert isinstance(workload, Pictures)
-    assert num_parameters(workload.layers, workload.input_shape) == parameters
-    for framework in ("torch", "tensorflow"):
-        require_framework(workload, framework)

@@ -32,14 +32,6 @@ def test_num_parameters(name, input_shape, expected):
     assert workload.name == name
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_num_classes_is_that_of_the_dataset(name):
-    workload = WORKLOADS[name](num_classes=7)
-    tokens = workload.input_shape if workload.task == "language_modelling" else ()
-    assert output_shapes(workload.layers, workload.input_shape)[-1] == (*tokens, 7)
-    assert workload.num_classes == 7
-
-
 def test_a_workload_takes_what_the_data_are():
     table = DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers")
     assert shipped_workload("mlp", table).task == "regression"
