@@ -180,14 +180,6 @@ def test_the_real_mnist():
     assert pixels.mean() == pytest.approx(0.1307, abs=5e-5)
 
 
-@pytest.mark.parametrize("size", [None, 1, 4, 5, 28])
-def test_a_flat_image_stays_flat(size):
-    images = np.full((2, 4, 4), 255, np.uint8)
-    scaled = resize(images, size)
-    np.testing.assert_array_equal(scaled, np.full((2, size or 4, size or 4), 255))
-    assert (scaled is images) == (size in (None, 4))
-
-
 def test_pixels_lie_between_centres_and_are_averages():
     row = np.array([[[0, 200], [0, 200]]], np.uint8)
     np.testing.assert_array_equal(resize(row, 4)[0, 0], [0, 50, 150, 200])

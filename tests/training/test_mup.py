@@ -60,7 +60,8 @@ def spec_of(framework: str = "torch", **changes: object) -> RunSpec:
 
 
 @pytest.mark.parametrize(
-    ("framework", "optimizer", "rate"), [("torch", "sgd", 0.1), ("tensorflow", "radam", 1e-3)]
+    ("framework", "optimizer", "rate"),
+    [("torch", "sgd", 0.1), pytest.param("tensorflow", "radam", 1e-3, marks=pytest.mark.all)],
 )
 def test_nothing_grows_with_the_width(framework: str, optimizer: str, rate: float) -> None:
     pytest.importorskip(framework)

@@ -70,18 +70,6 @@ def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
     assert last["eval"] > 0
 
 
-def test_evaluations_come_every_so_many_samples(framework: str) -> None:
-    curve, _ = train(small_spec(framework, eval_every_samples=100, batch_size_per_worker=48))
-    # At the first whole step at or after 100, 200, ... samples of all epochs.
-    steps = np.cumsum([48] * 6 + [12]).tolist()
-    ends = [epoch * 300 + step for epoch in range(3) for step in steps]
-    expected = []
-    while not expected or expected[-1] < 900:
-        goal = min(((expected[-1] if expected else 0) // 100 + 1) * 100, 900)
-        expected.append(next(end for end in ends if end >= goal))
-    assert [point.samples for point in curve] == expected
-
-
 @pytest.mark.parametrize(
     ("kind", "step_s", "budget_s"),
     [("time_to_target", 0.5, 100.0), ("best_at_budget", 4.0, 60.0), ("best_at_budget", 90.0, 60.0)],
