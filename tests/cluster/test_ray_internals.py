@@ -60,17 +60,6 @@ class TestNiceness:
         why = "then workers give way to any process"
         assert getattr(ray_constants, "RAY_WORKER_NICENESS", None) == local_ray.NICENESS, why
 
-    @pytest.mark.parametrize("before", [None, "3"])
-    def test_it_is_set_while_ray_starts(
-        self, before: str | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv(local_ray.NICENESS, raising=False)
-        if before is not None:
-            monkeypatch.setenv(local_ray.NICENESS, before)
-        with local_ray.own_niceness():
-            assert os.environ[local_ray.NICENESS] == (before or "0")
-        assert os.environ.get(local_ray.NICENESS) == before
-
     def test_workers_that_give_way_are_said(self) -> None:
         own = os.getpriority(os.PRIO_PROCESS, 0)
         assert local_ray.niceness_warning(own) is None

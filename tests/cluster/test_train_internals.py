@@ -4,7 +4,6 @@ is taken where it has not. Ray is imported here, never started."""
 import asyncio
 import importlib.util
 import inspect
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -264,14 +263,6 @@ class TestNetworkMeeting:
         assert [function.__name__ for _, function, _ in group.told] == [called] * 2
         config.backend_cls().on_start(FakeGroup(1), config)
         assert len(story) == 3, "one worker alone talks to nobody"
-
-    def test_tensorflow_then_meets_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        config = {"cluster": {"worker": ["192.0.2.1:7", "192.0.2.1:8"]}, "task": {"index": 1}}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-        places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
-        rendezvous._use_addresses(places)
-        now = json.loads(os.environ["TF_CONFIG"])
-        assert now == {"cluster": {"worker": ["10.0.0.1:7", "10.0.0.2:8"]}, "task": {"index": 1}}
 
     def test_an_interface_that_is_not_there_ends_the_group_in_a_sentence(self) -> None:
         said = rendezvous._take_interface("127.0.0.1", "nothing0", 2)

@@ -123,11 +123,6 @@ def test_a_damaged_npz_is_named(folder, content):
         load_mnist(SPEC)
 
 
-def test_the_cache_folder_is_read(cache):
-    _write_idx(cache / "mnist", compressed=True)
-    assert len(load_mnist(SPEC).test) == 15
-
-
 def test_without_network_the_message_says_what_to_provide(cache, monkeypatch):
     monkeypatch.setattr(mnist, "URL", "http://127.0.0.1:9/mnist.npz")
     sentence = r"could not be downloaded .* set RAYBENCH_DATA to a folder"

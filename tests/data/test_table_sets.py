@@ -82,18 +82,6 @@ def test_statistics_are_of_the_training_rows_alone(csv):
     assert abs(found.validation.inputs[:, 2].mean()) > 1e-3, "not of all rows"
 
 
-def test_the_split_is_a_function_of_its_seed_and_keeps_the_share_of_classes(csv):
-    first = load(csv, label="town", validation_size=0.25, test_size=50)
-    again = load(csv, label="town", validation_size=0.25, test_size=50)
-    other = load(csv, label="town", validation_size=0.25, test_size=50, split_seed=1)
-    assert first.class_names == ("Aachen", "Bonn", "Köln")
-    assert [len(split) for split in (first.train, first.validation, first.test)] == [250, 100, 50]
-    np.testing.assert_array_equal(first.train.inputs, again.train.inputs)
-    assert not np.array_equal(first.train.inputs, other.train.inputs)
-    counts = [np.bincount(split.labels) / len(split) for split in (first.train, first.validation)]
-    np.testing.assert_allclose(*counts, atol=0.02)
-
-
 def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
     found = load(csv, label=["price", "built"], weight="id", columns=["town"])
     assert found.train.labels.shape == (320, 2)
@@ -133,14 +121,6 @@ def test_a_column_of_images(tmp_path, kind):
     assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
     for split in (found.train, found.validation, found.test):
         np.testing.assert_array_equal(split.inputs[:, 0, 0, 0] % 2, split.labels)
-
-
-def test_what_is_stored_is_not_read_again(csv, own_store, capsys):
-    load(csv, label="price")
-    assert "reading 400 rows once" in capsys.readouterr().err
-    load(csv, label="price", limit=10)
-    assert capsys.readouterr().err == ""
-    assert len([path for path in own_store.iterdir() if path.is_dir()]) == 1
 
 
 def test_a_named_column_that_says_nothing_is_an_error(csv):

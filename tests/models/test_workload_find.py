@@ -3,7 +3,6 @@ import textwrap
 
 import pytest
 
-from raybench.data import load
 from raybench.models import find
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
@@ -217,24 +216,14 @@ def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path)
     assert "reshape(2, 2)" in error.details
 
 
-@pytest.mark.parametrize(
-    ("body", "words"), [("raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]")]
-)
-def test_what_a_users_init_raises(own, body, words):
-    error = refused(find_workload, own(f"def __init__(self):\n    {body}"))
+def test_what_a_users_init_and_module_raise(own):
+    error = refused(find_workload, own("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')"))
     assert "Net() failed (" in str(error)
-    assert words in str(error)
-    assert len(str(error)) < 600
+    assert "RuntimeError: a b [/x]" in str(error)
     assert "Traceback" in error.details
-
-
-@pytest.mark.parametrize(
-    ("head", "words"), [("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m")]
-)
-def test_a_module_that_ends_or_raises_at_import(own, head, words):
-    error = refused(find_workload, own("pass", head=head))
+    error = refused(find_workload, own("pass", head="raise ValueError('\\udce9\\x1b[31m')"))
     assert "cannot be imported (" in str(error)
-    assert words in str(error)
+    assert "ValueError: \\udce9\\x1b[31m" in str(error)
 
 
 def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
@@ -293,14 +282,3 @@ def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
     assert workload.name == "net"
     assert again.num_train_samples == 12
     assert again.train.inputs.tolist() == [[1.0, 1.0, 1.0]] * 6
-
-
-def test_shipped_data_are_shared_by_all_workloads(tmp_path):
-    spec = DatasetSpec(name="digits", limit=20)
-    first, dataset = load_workload_dataset("deep_mlp", spec, shared=tmp_path)
-    load._load.cache_clear()
-    again = load_workload_dataset("mnist_small", spec, shared=tmp_path)[1]
-    assert first.input_shape == (8, 8, 1)
-    assert len(list(tmp_path.glob("digits-*/dataset.json"))) == 1
-    assert (again.train.inputs == dataset.train.inputs).all()
-    assert (load_workload_dataset("deep_mlp", spec)[1].train.labels == dataset.train.labels).all()

@@ -55,14 +55,6 @@ def test_every_claim_is_told_of_a_quick_study(name: str) -> None:
         assert "nan" not in one.ours
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_study_of_which_nothing_was_measured_says_so(name: str) -> None:
-    study = STUDIES[name].study(True)
-    found = STUDIES[name].compare(study, cells_on(Machine(usual), study).assign(n=0))
-    assert {one.holds for one in found} == {None}
-    assert {one.ours for one in found} == {"not measured here"}
-
-
 def of(*values: float) -> Claim:
     said = {"claim": "It is fast", "published": "2 times", "holds": {"above": 1}}
     cells = [Measured(RunSpec(), "weak", {"samples_per_s": one}) for one in values]

@@ -195,17 +195,6 @@ def test_the_median_knows_of_runs_that_missed(samples, spent, median) -> None:
     assert read(pd.concat([table, other])).batch_sizes[0].samples == median
 
 
-def test_the_median_with_times_cut_is_unbiased_enough() -> None:
-    """Half of 2,000 runs are cut at random times: the plain median of what is left is far off."""
-    rng = np.random.default_rng(0)
-    times, cut = rng.exponential(100, 2000) + 50, rng.uniform(50, 300, 2000)
-    reached = np.where(times <= cut, times, np.nan)
-    (only,) = read(table_of([8] * 2000, reached, samples_spent=np.minimum(times, cut))).batch_sizes
-    truth = 50 + 100 * np.log(2)
-    assert only.samples == pytest.approx(truth, rel=0.05)
-    assert np.nanmedian(reached) < 0.9 * truth
-
-
 def test_where_most_missed_what_was_spent_is_a_bound() -> None:
     table = table_of(
         [8, 8, 8, 16, 16, 32],
