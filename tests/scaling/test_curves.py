@@ -45,18 +45,6 @@ def test_two_of_something_are_two_curves(key: str, values: list[Any]) -> None:
     assert [len(curve) for curve in curves.values()] == [1, 1]
 
 
-def test_models_of_gpus_are_topologies() -> None:
-    study = study_of(scaling="weak", base={"gpus_per_worker": 1})
-    runs, curves = run_of(study)
-    runs = {
-        name: replace(run, accelerators=["A100" if name[3] == "1" else "T4"])
-        for name, run in runs.items()
-    }
-    table = cell_table(study, runs, curves)
-    assert table["topology"].tolist() == ["1 CPU and 1 T4 a worker", "1 CPU and 1 A100 a worker"]
-    assert table["speedup"].notna().tolist() == [True, False]
-
-
 def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
     table = on_hosts({"0001-r1": 2})
     assert on_more_hosts(table)["num_nodes"].tolist() == [2]

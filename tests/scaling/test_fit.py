@@ -86,16 +86,6 @@ def test_the_interval_grows_with_the_distance() -> None:
     assert widths[-1] > 2 * widths[0]
 
 
-def test_nodes_never_measured_make_wide_intervals() -> None:
-    """What a network costs cannot be told from one node."""
-    asked = Cell(16, 4, 32)
-    with_nodes = fit(measured(cells_of(SMALL))).predict([asked])[0]
-    one_node = cells_of(((1, 1), (2, 1), (4, 1)))
-    without = fit(measured(one_node)).predict([asked])[0]
-    assert width(without) > 2 * width(with_nodes)
-    assert without.low_s < true_step(asked) < without.high_s
-
-
 def test_a_stalled_repeat_changes_nothing() -> None:
     """A stall of hours among three repeats (study 1) neither moves the step nor the interval."""
     rows = measured(cells_of(SMALL), repeats=3)
@@ -104,15 +94,6 @@ def test_a_stalled_repeat_changes_nothing() -> None:
     plain, with_stall = fit(rows).predict(asked)[0], fit(stalled).predict(asked)[0]
     assert with_stall.step_s == pytest.approx(plain.step_s, rel=0.05)
     assert width(with_stall) < 1.3 * width(plain)
-
-
-def test_an_odd_cell_does_not_spoil_the_others() -> None:
-    rows = measured(cells_of(SMALL), noise=0.03)
-    odd = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
-    model = fit(odd)
-    assert model.own.weights[model.observed.cells.index(rows[12][0])] < 0.3
-    others = [cell for i, (cell, _) in enumerate(rows) if i != 12]
-    assert np.median([error(one) for one in model.predict(others)]) < 0.05
 
 
 def test_accumulated_steps_are_told_apart() -> None:
