@@ -339,6 +339,11 @@ ON_H100 = place(2, gpus_per_worker=1, accelerator_type="H100")
 HALVES = place(2, gpus_per_worker=0.5)
 
 
+def test_the_type_of_the_gpus_is_chosen() -> None:
+    assert lay_out(ON_H100, (A100, H100)) == (1, 1)
+    assert lay_out(ON_H100, (A100,)) is None
+
+
 @pytest.mark.parametrize(
     ("capacity", "placement", "words"),
     [

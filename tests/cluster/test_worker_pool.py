@@ -144,6 +144,13 @@ async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None
     assert FakeGroup.started == 2
 
 
+@pytest.mark.parametrize("keep", [True, False])
+async def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
+    await pool.acquire("a", ONE)
+    await pool.release("a", keep=keep)
+    assert len(pool.groups()) == int(keep)
+
+
 async def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
     """Its own process may ask after Tune has ended it: nobody would give them back."""
     await pool.release("late", for_good=True)
