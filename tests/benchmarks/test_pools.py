@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.stats.replicates import Replicate
-
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/search"
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
 
@@ -70,14 +68,6 @@ def test_the_recorded_pools_are_as_their_notes_say(worlds: ModuleType) -> None:
     assert (len(squad.options), len(squad.options[0].runs)) == (7, 10)
 
 
-def test_a_run_stops_where_its_next_evaluation_is_too_late(make: Any, policies: ModuleType) -> None:
-    hit, miss = (option.runs[0] for option in make((40.0,), (math.inf,)).options)
-    assert policies.until(hit, 40.0) == Replicate(40.0, is_hit=True)
-    assert policies.until(hit, 39.0) == Replicate(20.0, is_hit=False)
-    assert policies.until(hit, 1.0) == Replicate(10.0, is_hit=False), "the first is always seen"
-    assert policies.until(miss, math.inf) == Replicate(100.0, is_hit=False)
-
-
 def test_without_noise_all_name_the_best_and_pay_what_they_ran(
     make: Any, worlds: ModuleType, policies: ModuleType
 ) -> None:
@@ -91,46 +81,6 @@ def test_without_noise_all_name_the_best_and_pay_what_they_ran(
     assert spent["one run each, the fastest"] == 200
     assert spent["raybench's search, no repetitions"] <= 200
     assert spent[policies.RACED] > spent["raybench's search, no repetitions"]
-
-
-def test_nothing_is_named_where_nothing_hits(
-    make: Any, worlds: ModuleType, policies: ModuleType
-) -> None:
-    pool = make((math.inf,), (math.inf,), (math.inf,))
-    rng = np.random.default_rng(0)
-    for policy in policies.POLICIES.values():
-        assert policy(pool, worlds.Draws(pool, rng), rng) == policies.Outcome(None, 300.0, 3)
-
-
-def test_a_tool_pays_what_it_trains_and_resumes_what_it_promotes(
-    make: Any, worlds: ModuleType
-) -> None:
-    tools = importlib.import_module("pool_tools")
-    axes = importlib.import_module("peer_axes")
-    pool = make((40.0,), (60.0,), (80.0,))
-    told: list[tuple[str, float, str]] = []
-
-    class Halving(axes.Tool):  # type: ignore[misc, name-defined]
-        """Stops the first trial half-way, and goes on with it in the second."""
-
-        def ask(self, trial: str) -> dict[str, Any] | None:
-            values = {"optimizer": "sgd", "sgd": 0}
-            return {"t0": values, "t1": values, "t2": {"optimizer": "adam", "adam": 0}}.get(trial)
-
-        def goes_on(self, trial: str, point: Any) -> bool:
-            return trial != "t0" or point.train_s < 20
-
-        def tell(self, trial: str, point: Any, stop: str) -> None:
-            told.append((trial, point.train_s, stop))
-
-        def resumes(self, trial: str) -> str | None:
-            return "t0" if trial == "t1" else None
-
-    draws = worlds.Draws(pool, np.random.default_rng(0))
-    outcome = tools.replay(pool, Halving(), draws, 1000.0)
-    assert told == [("t0", 20.0, "stopped"), ("t1", 40.0, "target"), ("t2", 60.0, "target")]
-    assert outcome == tools.Outcome(0, 100.0, 3)
-    assert tools.axes_of(pool)[1].when == ("optimizer", "sgd")
 
 
 @pytest.mark.parametrize(

@@ -142,14 +142,6 @@ def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
         assert "\n" not in sentence
 
 
-def test_of_all_sentences_the_one_with_the_cause_is_said() -> None:
-    deaf, cause = f"host b {connectivity.DEAF}", "host b cannot connect"
-    assert connectivity.worst([deaf, 6, cause]) == cause
-    assert connectivity.worst([6, deaf, 6]) == deaf
-    assert connectivity.worst([6, 6, 6]) is None
-    assert "came out as 5" in str(connectivity.worst([6, 5, 6]))
-
-
 def test_what_no_other_host_can_reach_is_said_without_trying() -> None:
     here, there = (Place(f"rb{n}", "lo", "127.0.0.1", node=f"10.77.0.{n}") for n in (1, 2))
     sentence = connectivity.misnamed([here, there])

@@ -148,13 +148,6 @@ def test_thousands_of_trials_never_overbook_and_all_finish(seed, gpus_per_worker
     assert simulation.admission.at_work() == simulation.admission.waiting == []
 
 
-def test_the_simulation_reuses_and_evicts():
-    runs = [Simulation(seed, gpus_per_worker=1).run(250) for seed in range(5)]
-    grants = [grant for simulation in runs for grant in simulation.grants]
-    assert sum(not grant.is_new for grant in grants) > 50
-    assert sum(bool(grant.evict) for grant in grants) > 100
-
-
 def test_the_group_used_last_is_reused_first():
     admission = one_node(cpus=8)
     run(admission, "a", place(2))
@@ -194,16 +187,6 @@ def test_sleeping_groups_of_one_node_need_not_close():
     admission.release("b")
     (grant,) = admission.admit()
     assert not grant.is_new
-
-
-def test_nothing_closes_for_a_trial_that_cannot_run_yet():
-    admission = one_node(cpus=4, on_cluster=True)
-    run(admission, "a", place(2))
-    idle = run(admission, "b", place(1))
-    admission.release("b")
-    admission.submit("wide", place(4))
-    assert admission.admit() == []
-    assert idle.group in admission.groups
 
 
 def test_only_what_helps_is_closed():

@@ -75,15 +75,6 @@ class TestAutoscaler:
         monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
         assert nodes_internals.has_autoscaler() is grows
 
-    def test_a_ray_that_reports_otherwise_does_not_grow(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ray.experimental import internal_kv
-
-        reports(monkeypatch, lambda key: None)
-        monkeypatch.delattr(internal_kv, "_internal_kv_get")
-        assert nodes_internals.has_autoscaler() is False
-
     def test_a_head_that_has_just_started_reports_later(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -102,29 +93,6 @@ class TestDriverNode:
 
         assert NODE_ID_PREFIX == nodes_internals.ADDRESS, "then they take 0.001 CPU of any host"
         assert HEAD_NODE_RESOURCE_NAME == nodes_internals.HEAD
-
-    @pytest.mark.parametrize(
-        ("here", "taken"),
-        [("head", nodes_internals.HEAD), ("worker", "node:10.0.0.2"), ("nameless", "CPU")],
-    )
-    def test_what_they_reserve(
-        self, here: str, taken: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        names: dict[str, tuple[str, ...]] = {
-            "head": ("node:10.0.0.1", nodes_internals.HEAD),
-            "worker": ("node:10.0.0.2",),
-            "nameless": (),
-        }
-        nodes = [
-            {"Alive": is_alive, "NodeID": node, "Resources": dict.fromkeys(("CPU", *own), 1.0)}
-            for is_alive in (False, True)
-            for node, own in names.items()
-        ]
-        nodes[0]["NodeID"] = "worker"  # a head of before
-        context = SimpleNamespace(get_node_id=lambda: here)
-        monkeypatch.setattr(ray, "nodes", lambda: nodes)
-        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-        assert list(nodes_internals.waits_by_driver()) == [taken]
 
 
 class TestOwnJob:

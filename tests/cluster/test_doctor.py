@@ -296,11 +296,6 @@ def test_what_will_not_work_is_said_and_the_code_is_1(
     assert capsys.readouterr().out.count("Will not work: ") == 2
 
 
-def test_a_port_that_does_not_answer_is_said() -> None:
-    entry = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
-    assert doctor._ports_of(entry) == {"raylet": {"port": 1, "is_open": False}}
-
-
 @pytest.mark.ray
 def test_this_machine_is_examined(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")

@@ -11,7 +11,6 @@ from raybench.cluster.host_speed import (
     ROUNDS,
     HostWatch,
     Speed,
-    compared,
     own_speed,
     ray,
     slow_hosts,
@@ -49,11 +48,6 @@ def test_a_slow_host_is_named_with_factor_and_kind(
     assert said.endswith(words)
 
 
-def test_a_fast_link_hides_no_slow_core() -> None:
-    hosts = {"a": speed(1), "b": speed(2), "sick": speed(3, compute=1.5, memory=0.4)}
-    assert list(slow_hosts(hosts)) == ["sick"]
-
-
 def test_a_lucky_transfer_hides_no_slow_core() -> None:
     one, sick = speed(1), speed(3, compute=1.3)
     one["network"], sick["network"] = [0.010, *[0.012] * 8], [0.016] * 9
@@ -66,15 +60,6 @@ def test_noise_is_no_slow_host(seed: int) -> None:
         sick = speed(seed + 100, noise, compute=times, network=1.2)
         assert slow_hosts({"a": speed(seed, noise), "b": sick}) == {}
     assert slow_hosts({"alone": speed(seed)}) == {}
-
-
-def test_what_was_slowed_at_first_is_no_faster_host() -> None:
-    times, said = compared("a", speed(1), speed(2, memory=2.0), "at first")
-    assert times == pytest.approx(0.5, rel=0.05)
-    assert (
-        said
-        == "Host a takes 0.5 times as long as at first for copies in memory: it was slowed then."
-    )
 
 
 class Hosts:

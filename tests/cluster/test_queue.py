@@ -87,13 +87,6 @@ async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:
     assert waiting.trials() == []
 
 
-def test_a_ray_of_our_own_is_not_asked() -> None:
-    books = Books()
-    local = PoolOptions(scratch="", search_path="", is_local=True)
-    grant, waited_for = asyncio.run(Queue(Admission(NODES[:1]), local, books).wait("a", ONE))
-    assert (grant.nodes, waited_for, books.looks) == ((0,), None, 0)
-
-
 def test_nodes_of_one_name_are_told_apart_and_their_gpus_named() -> None:
     def entry(name: str, address: str, **resources: float) -> dict[str, Any]:
         return {

@@ -1,7 +1,6 @@
 """Canaries of Ray's core: the installed one has what `ray_internals` relies on, and the stock path
 is taken where it has not. Ray is imported here, never started."""
 
-import importlib
 import inspect
 import os
 import signal
@@ -52,23 +51,6 @@ class TestLoopback:
         assert not said or address in said
 
 
-@pytest.mark.parametrize(
-    ("change", "module", "name"),
-    [
-        (local_ray.on_loopback, "ray_constants", "ENABLE_RAY_CLUSTER"),
-        (local_ray.own_signals, "utils", "set_sigterm_handler"),
-    ],
-)
-def test_what_ray_lacks_is_not_put_there(
-    change: Any, module: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = importlib.import_module(f"ray._private.{module}")
-    monkeypatch.delattr(home, name)
-    with change():
-        assert not hasattr(home, name)
-    assert not hasattr(home, name)
-
-
 class TestNiceness:
     """Workers as nice as the driver; stock path: Ray adds 15, which `niceness_warning` says."""
 
@@ -77,17 +59,6 @@ class TestNiceness:
 
         why = "then workers give way to any process"
         assert getattr(ray_constants, "RAY_WORKER_NICENESS", None) == local_ray.NICENESS, why
-
-    @pytest.mark.parametrize("before", [None, "3"])
-    def test_it_is_set_while_ray_starts(
-        self, before: str | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv(local_ray.NICENESS, raising=False)
-        if before is not None:
-            monkeypatch.setenv(local_ray.NICENESS, before)
-        with local_ray.own_niceness():
-            assert os.environ[local_ray.NICENESS] == (before or "0")
-        assert os.environ.get(local_ray.NICENESS) == before
 
     def test_workers_that_give_way_are_said(self) -> None:
         own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -168,17 +139,6 @@ class TestToken:
         assert os.environ["RAY_AUTH_MODE"] == "disabled"
         assert "RAY_AUTH_TOKEN" not in os.environ
 
-    @pytest.mark.parametrize("name", ["AuthenticationTokenLoader", "Config"])
-    def test_without_its_cache_the_environment_is_set_all_the_same(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-        monkeypatch.delattr(ray._raylet, name)
-        with local_ray.own_token():
-            assert os.environ["RAY_AUTH_MODE"] == "token"
-            assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
-        assert os.environ["RAY_AUTH_MODE"] == "disabled"
-
 
 class TestProcesses:
     """Ray's own programs by their names; stock path: nobody looks after them."""
@@ -235,12 +195,6 @@ class TestSignOfLife:
         monkeypatch.setattr(ray, "get", get)
         actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
         assert trainer.has_lost_one([actor], timeout_s=5.0) is is_lost
-
-    def test_actors_that_cannot_be_asked_are_not_lost(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(ray, "get", lambda answers, timeout: answers)
-        assert trainer.has_lost_one([SimpleNamespace()], timeout_s=5.0) is False
 
 
 class TestWords:

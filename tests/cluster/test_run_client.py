@@ -14,7 +14,7 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.run_client import RESTARTS, RunClient, release, run_once
+from raybench.cluster.run_client import RESTARTS, RunClient, run_once
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
@@ -117,12 +117,6 @@ def test_a_run_that_is_no_number_any_more_is_not_tested_or_saved() -> None:
     assert outcome.message == "the training loss is not finite"
     assert client.finish(save=True, test=True).failure == "nan"
     assert pool.heard[-2] == Finish()
-
-
-def test_a_run_ended_from_outside_gets_no_workers_any_more() -> None:
-    pool = FakePool()
-    assert release(pool, "a", keep=False) == 3
-    assert pool.heard == [("a", {"keep": False, "for_good": True})]
 
 
 def once(pool: FakePool, seen: list[Any], **given: Any) -> tuple[Any, bytes | None]:

@@ -36,10 +36,7 @@ def run(body: str, *signals: int, pause_s: float = 0.3) -> "tuple[int, str, str]
     return process.returncode, out.decode(), err.decode()
 
 
-ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-
-
-@pytest.mark.parametrize("number", ALL)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_before_anything_has_started_the_first_ends_the_command(number: int) -> None:
     body = """
 from raybench.commands import cli
@@ -117,8 +114,7 @@ except KeyboardInterrupt:
     assert found == (0, "remembered\ngoes on\n", "")
 
 
-@pytest.mark.parametrize("number", ALL)
-def test_later_the_first_is_remembered(number: int) -> None:
+def test_later_the_first_is_remembered() -> None:
     body = """
 with interrupt.listening():
     interrupt.defer()
@@ -127,7 +123,7 @@ with interrupt.listening():
         time.sleep(0.05)
     print(interrupt.is_set)
 """
-    assert run(body, number) == (0, "True\n", "")
+    assert run(body, signal.SIGTERM) == (0, "True\n", "")
 
 
 @pytest.mark.parametrize(

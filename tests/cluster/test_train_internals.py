@@ -4,9 +4,7 @@ is taken where it has not. Ray is imported here, never started."""
 import asyncio
 import importlib.util
 import inspect
-import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +18,8 @@ import ray
 from raybench.cluster.connectivity import Place
 from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
-from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
+from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message
 from raybench.spec.run import Placement, RunSpec
-
-INTERNALS = "raybench.cluster.ray_internals"
 
 
 @pytest.fixture(autouse=True)
@@ -57,25 +53,6 @@ def torch_options(tmp_path: Path) -> PoolOptions:
 
 def names(callbacks: list[Any]) -> set[str]:
     return {type(callback).__name__ for callback in callbacks}
-
-
-class TestCallbacks:
-    """Two actors fewer; stock path: they start."""
-
-    def test_train_still_makes_them_by_that_method(self, torch_options: PoolOptions) -> None:
-        trainer = build_trainer(0, Placement("torch", 1), torch_options)
-        stock = trainer_class("torch")._create_default_callbacks(trainer)
-        why = "then Train starts what it always does"
-        assert set(trainer_internals.UNUSED_CALLBACKS) <= names(stock), why
-        assert names(trainer._create_default_callbacks()) == names(stock) - set(
-            trainer_internals.UNUSED_CALLBACKS
-        )
-
-
-@pytest.mark.parametrize("change", ["without_unused_callbacks", "controlled_here"])
-def test_a_trainer_that_works_otherwise_is_left_alone(change: str) -> None:
-    trainer = SimpleNamespace(fit=1)
-    assert vars(getattr(trainer_internals, change)(trainer)) == {"fit": 1}
 
 
 class FakeController:
@@ -133,35 +110,6 @@ class TestController:
         policy.make_decision_for_running_worker_group(None, None)
         asyncio.run(policy.before_controller_shutdown())
         policy.before_controller_abort()
-
-    @pytest.mark.parametrize(
-        "missing",
-        [
-            "TrainController",
-            "FixedScalingPolicy",
-            "get_result",
-            "_send_resource_request",
-            "worker_group_cls",
-        ],
-    )
-    def test_without_one_of_them_the_trainer_is_left_alone(
-        self, missing: str, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ray.train.v2._internal.execution import controller
-        from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy, fixed
-
-        homes: dict[str, Any] = {
-            "TrainController": controller,
-            "FixedScalingPolicy": fixed,
-            "get_result": controller.TrainController,
-            "worker_group_cls": controller.TrainController,
-            "_send_resource_request": ScalingPolicy,
-        }
-        trainer_class("torch")  # imported from a Ray that is whole
-        monkeypatch.delattr(homes[missing], missing)
-        monkeypatch.delitem(sys.modules, f"{INTERNALS}.controller", raising=False)
-        trainer = build_trainer(0, Placement("torch", 1), torch_options)
-        assert "_initialize_and_run_controller" not in vars(trainer)
 
     @pytest.mark.parametrize("has_started", [True, False])
     def test_a_group_that_does_not_connect_leaves_nothing_behind(
@@ -275,20 +223,6 @@ class TestFileMeeting:
             function()
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0,1" if gpus else "")
 
-    @pytest.mark.parametrize("name", ["execute_single_async", "get_resources_per_worker"])
-    def test_in_a_group_that_is_otherwise_ranks_meet_as_ray_has_it(
-        self, name: str, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ray.train.torch.config import _TorchBackend
-
-        asked: list[Any] = []
-        monkeypatch.setattr(_TorchBackend, "on_start", lambda *given: asked.append(given[1:]))
-        monkeypatch.delattr(FakeGroup, name)
-        group = FakeGroup(2)
-        (config,) = rendezvous.meeting("torch", file="file").values()
-        config.backend_cls().on_start(group, config)
-        assert asked == [(group, config)]
-
 
 class TestNetworkMeeting:
     """Interfaces set and tried on a cluster, in both frameworks; stock path: they are guessed."""
@@ -330,14 +264,6 @@ class TestNetworkMeeting:
         config.backend_cls().on_start(FakeGroup(1), config)
         assert len(story) == 3, "one worker alone talks to nobody"
 
-    def test_tensorflow_then_meets_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        config = {"cluster": {"worker": ["192.0.2.1:7", "192.0.2.1:8"]}, "task": {"index": 1}}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-        places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
-        rendezvous._use_addresses(places)
-        now = json.loads(os.environ["TF_CONFIG"])
-        assert now == {"cluster": {"worker": ["10.0.0.1:7", "10.0.0.2:8"]}, "task": {"index": 1}}
-
     def test_an_interface_that_is_not_there_ends_the_group_in_a_sentence(self) -> None:
         said = rendezvous._take_interface("127.0.0.1", "nothing0", 2)
         with pytest.raises(rendezvous.Unreached) as refusal:
@@ -346,13 +272,6 @@ class TestNetworkMeeting:
         assert end_message(error) == said
         assert "there is no network interface nothing0" in said
         assert said.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
-
-    def test_without_the_backend_interfaces_are_guessed(
-        self, framework: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = importlib.import_module(f"ray.train.{framework}.config")
-        monkeypatch.delattr(config, f"_{framework.capitalize()}Backend")
-        assert rendezvous.meeting(framework) == {}
 
 
 def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:

@@ -186,17 +186,6 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
     assert pool._admission.waiting == []
 
 
-async def test_the_pool_knows_how_long_runs_take_to_begin(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", False)
-    assert (await pool.acquire("a", ONE)).slowest_start_s is None
-    await pool.command("a", Start(spec=RunSpec()), 600.0)
-    known = (await pool.acquire("b", ONE)).slowest_start_s
-    assert known is not None
-    assert known > 0
-
-
 async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,11 +123,6 @@ def test_a_damaged_npz_is_named(folder, content):
         load_mnist(SPEC)
 
 
-def test_the_cache_folder_is_read(cache):
-    _write_idx(cache / "mnist", compressed=True)
-    assert len(load_mnist(SPEC).test) == 15
-
-
 def test_without_network_the_message_says_what_to_provide(cache, monkeypatch):
     monkeypatch.setattr(mnist, "URL", "http://127.0.0.1:9/mnist.npz")
     sentence = r"could not be downloaded .* set RAYBENCH_DATA to a folder"
@@ -178,14 +173,6 @@ def test_the_real_mnist():
     assert dataset.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     pixels = np.concatenate([dataset.train.inputs, dataset.validation.inputs]) / 255
     assert pixels.mean() == pytest.approx(0.1307, abs=5e-5)
-
-
-@pytest.mark.parametrize("size", [None, 1, 4, 5, 28])
-def test_a_flat_image_stays_flat(size):
-    images = np.full((2, 4, 4), 255, np.uint8)
-    scaled = resize(images, size)
-    np.testing.assert_array_equal(scaled, np.full((2, size or 4, size or 4), 255))
-    assert (scaled is images) == (size in (None, 4))
 
 
 def test_pixels_lie_between_centres_and_are_averages():

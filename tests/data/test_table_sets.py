@@ -1,4 +1,5 @@
-"""Tables as datasets: columns by name, statistics of the training rows alone, splits."""
+"""Tables as datasets: columns by name, statistics of the training rows alone, splits; and tables as
+they are found: blanks, parts of several types, saved row numbers."""
 
 import datetime
 import io
@@ -82,18 +83,6 @@ def test_statistics_are_of_the_training_rows_alone(csv):
     assert abs(found.validation.inputs[:, 2].mean()) > 1e-3, "not of all rows"
 
 
-def test_the_split_is_a_function_of_its_seed_and_keeps_the_share_of_classes(csv):
-    first = load(csv, label="town", validation_size=0.25, test_size=50)
-    again = load(csv, label="town", validation_size=0.25, test_size=50)
-    other = load(csv, label="town", validation_size=0.25, test_size=50, split_seed=1)
-    assert first.class_names == ("Aachen", "Bonn", "Köln")
-    assert [len(split) for split in (first.train, first.validation, first.test)] == [250, 100, 50]
-    np.testing.assert_array_equal(first.train.inputs, again.train.inputs)
-    assert not np.array_equal(first.train.inputs, other.train.inputs)
-    counts = [np.bincount(split.labels) / len(split) for split in (first.train, first.validation)]
-    np.testing.assert_allclose(*counts, atol=0.02)
-
-
 def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
     found = load(csv, label=["price", "built"], weight="id", columns=["town"])
     assert found.train.labels.shape == (320, 2)
@@ -133,14 +122,6 @@ def test_a_column_of_images(tmp_path, kind):
     assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
     for split in (found.train, found.validation, found.test):
         np.testing.assert_array_equal(split.inputs[:, 0, 0, 0] % 2, split.labels)
-
-
-def test_what_is_stored_is_not_read_again(csv, own_store, capsys):
-    load(csv, label="price")
-    assert "reading 400 rows once" in capsys.readouterr().err
-    load(csv, label="price", limit=10)
-    assert capsys.readouterr().err == ""
-    assert len([path for path in own_store.iterdir() if path.is_dir()]) == 1
 
 
 def test_a_named_column_that_says_nothing_is_an_error(csv):
@@ -245,3 +226,53 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     np.testing.assert_array_equal(out[:, :3], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0] * 3])
     assert out[0, 3] > out[1, 3] > out[2, 3] == out[3, 3] == out[4, 3]
     assert column.encode(pa.array(training))[:, 3].mean() == pytest.approx(0, abs=1e-6)
+
+
+def write(path, head, lines, end="\n"):
+    path.write_bytes((end.join([head, *lines]) + end).encode())
+    return path
+
+
+def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
+    blank = [f"{row % 7},{' ' if row % 6 == 3 else row * 0.5},{'ab'[row % 2]}" for row in range(60)]
+    gone = [line.replace(", ,", ",,") for line in blank]
+    one = load(write(tmp_path / "blank.csv", "x,total,kind", blank), label="kind")
+    other = load(write(tmp_path / "gone.csv", "x,total,kind", gone), label="kind")
+    assert one.input_shape == (3,)
+    np.testing.assert_array_equal(one.train.array, other.train.array)
+
+
+def test_saved_row_numbers_are_no_input(tmp_path, capsys):
+    sorted_rows = pd.DataFrame({"x": np.arange(60) % 7, "kind": np.arange(60) // 30})
+    mixed = sorted_rows.sample(frac=1, random_state=0)
+    mixed.to_csv(tmp_path / "mixed.csv")
+    mixed.to_parquet(tmp_path / "mixed.parquet")
+    for name in ("csv", "parquet"):
+        found = load(tmp_path / f"mixed.{name}", name, label="kind")
+        assert found.input_shape == (1,)
+        assert "pandas' numbers of the rows" in " ".join(capsys.readouterr().err.split())
+    asked = load(tmp_path / "mixed.csv", label="kind", columns=["Unnamed: 0", "x"])
+    assert asked.input_shape == (2,)
+
+
+def test_numbers_written_as_texts_can_be_learnt(tmp_path):
+    values = np.linspace(0, 1, 60)
+    table = pa.table({"x": np.arange(60) % 7, "y": [str(value) for value in values]})
+    pa.parquet.write_table(table, tmp_path / "texts.parquet")
+    with pytest.raises(UserError, match=r"60 different values .* set dataset.task: regression"):
+        load(tmp_path / "texts.parquet", "parquet", label="y")
+    found = load(tmp_path / "texts.parquet", "parquet", label="y", task="regression")
+    assert found.train.labels.std() == pytest.approx(1, rel=1e-3)
+
+
+def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
+    kind = np.arange(30) % 2
+    first = pa.table({"x": pa.nulls(30), "y": np.arange(30), "kind": kind})
+    second = pa.table({"x": ["u", "v"] * 15, "y": np.arange(30) / 2, "kind": kind})
+    pa.parquet.write_table(first, tmp_path / "a.parquet")
+    pa.parquet.write_table(second, tmp_path / "b.parquet")
+    assert load(tmp_path, "parquet", label="kind").input_shape == (4,)  # u, v, missing; y
+    third = second.set_column(1, "y", pa.array([[1.0]] * 30))
+    pa.parquet.write_table(third, tmp_path / "c.parquet")
+    with pytest.raises(UserError, match=r"c.parquet and .*a.parquet have other types .*double"):
+        load(tmp_path, "parquet", label="kind")

@@ -71,20 +71,6 @@ def test_it_is_what_kuberay_takes() -> None:
         assert problems(JOB | {"spec": SPEC | wrong}, schema), f"{wrong} is seen"
 
 
-def test_what_ends_it_is_set() -> None:
-    assert SPEC["backoffLimit"] >= 1
-    assert SPEC["shutdownAfterJobFinishes"] is True, "ttlSecondsAfterFinished needs it"
-    assert SPEC["ttlSecondsAfterFinished"] > 0
-    budget = options().time_budget
-    assert SPEC["activeDeadlineSeconds"] >= budget + 1800, "packages are installed meanwhile"
-
-
-def test_the_driver_has_a_core_that_the_head_has() -> None:
-    cores = float(CLUSTER["headGroupSpec"]["rayStartParams"]["num-cpus"])
-    assert 1 <= SPEC["entrypointNumCpus"] <= cores
-    assert yaml.safe_load(SPEC["entrypointResources"]) == {"node:__internal_head__": 0.001}
-
-
 def test_the_widest_trial_fits_the_workers() -> None:
     study, _ = build_study(*study_content(options())[:2])
     widest = max(study.space["num_workers"])

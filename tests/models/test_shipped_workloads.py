@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from raybench.data.dataset import Dataset, Split
+from raybench.data.digits import resize
+from raybench.data.load import load_dataset
 from raybench.models.base import DataShape
+from raybench.models.find import load_workload_dataset
 from raybench.models.layers import num_parameters, output_shapes
+from raybench.models.pictures import STORED_PIXELS
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 @pytest.mark.parametrize(
@@ -30,14 +35,6 @@ def test_num_parameters(name, input_shape, expected):
     workload = WORKLOADS[name](input_shape, 10)
     assert num_parameters(workload.layers, workload.input_shape) == expected
     assert workload.name == name
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_num_classes_is_that_of_the_dataset(name):
-    workload = WORKLOADS[name](num_classes=7)
-    tokens = workload.input_shape if workload.task == "language_modelling" else ()
-    assert output_shapes(workload.layers, workload.input_shape)[-1] == (*tokens, 7)
-    assert workload.num_classes == 7
 
 
 def test_a_workload_takes_what_the_data_are():
@@ -107,3 +104,16 @@ CLASSES = np.arange(6) % 3
 )
 def test_the_shape_of_a_dataset(given, expected):
     assert DataShape.of(given) == expected
+
+
+def test_a_batch_of_decoded_pictures_is_what_was_stored_scaled() -> None:
+    _, dataset = load_workload_dataset(
+        "raybench.models.pictures:DecodedDigits", DatasetSpec(name="workload")
+    )
+    digits = load_dataset(DatasetSpec(name="digits"))
+    rows = np.array([5, 0, 5, 1256])
+    found = dataset.train.read(rows)
+    stored = resize(digits.train.array[rows, ..., 0], STORED_PIXELS)
+    np.testing.assert_array_equal(found[..., 0], resize(stored, 32))
+    np.testing.assert_array_equal(dataset.train.labels, digits.train.labels)
+    np.testing.assert_array_equal(found[0], found[2])

@@ -88,12 +88,6 @@ def test_prefetch_hides_at_most_the_step() -> None:
     assert outlook.quicker_data().times == pytest.approx(0.133 / 0.033, rel=0.01)
 
 
-def test_who_prefetches_already_is_told_of_the_data() -> None:
-    spec = spec_of(prefetch=2)
-    times = times_of(spec, **KINDS["input"])
-    assert [gain.change for gain in judge(spec, times).gains] == ["data in memory"]
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_as_many_readers_as_keep_up_with_the_step(prefetch: int) -> None:
     """A reader alone takes 0.5 s of a step of 0.1 s: five keep up."""

@@ -12,7 +12,6 @@ from raybench.scaling.cells import CELL_COLUMNS, cell_table
 from raybench.spec.metric import METRICS
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Cell, ScalingStudy
-from raybench.stats.record import RunRecord
 from tests.runs.made_up import EPOCH, run_of, study_of, timed
 
 
@@ -129,12 +128,6 @@ def test_the_spread_of_a_speed_up_pairs_repeats_of_the_same_round() -> None:
     assert row["samples_per_s"] == pytest.approx(1000)
 
 
-def test_a_single_repeat_has_no_spread() -> None:
-    row = at(table_of(study_of(scaling="weak", repeats=1)), num_workers=2)
-    assert row["speedup"] == pytest.approx(2)
-    assert np.isnan(row["speedup_low"])
-
-
 def test_failed_runs_are_counted_and_cut_off_ones_are_not_there() -> None:
     study = study_of(scaling="weak", repeats=3)
     runs, curves = run_of(study)
@@ -145,19 +138,6 @@ def test_failed_runs_are_counted_and_cut_off_ones_are_not_there() -> None:
     one, two = at(table, num_workers=1), at(table, num_workers=2)
     assert (one["n"], one["failed"], one["failure"]) == (1, 1, "oom")
     assert (two["n"], two["failed"]) == (2, 0)
-
-
-def test_runs_of_other_roles_are_none_of_it() -> None:
-    study = study_of()
-    runs, curves = run_of(study)
-    stranger: RunRecord = replace(runs["0000-r0"], role="trial", trial="0009")
-    assert cell_table(study, runs | {"0009": stranger}, curves)["n"].tolist() == [2] * 4
-
-
-def test_input_share_is_part_of_the_training() -> None:
-    ledger = {"train": 10.0, "input": 2.5, "compile": 0.0}
-    table = table_of(study_of(), ledger=ledger)
-    assert table["input_share"].tolist() == [0.25] * 4
 
 
 def test_what_one_worker_alone_needs_is_of_the_same_batch_per_worker() -> None:
@@ -204,9 +184,3 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     assert table["memory_peak_bytes"].tolist() == [102, 102]
     assert table["gpu_utilization"].tolist() == [0.5, 0.5]
     assert table["num_steps"].tolist() == [18, 18]
-
-
-def test_a_study_without_runs_is_an_empty_table() -> None:
-    table = cell_table(study_of(), {}, {})
-    assert table.empty
-    assert tuple(table.columns) == CELL_COLUMNS

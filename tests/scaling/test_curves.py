@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from raybench.report.scaling_printed import other_lines, printed_cells
+from raybench.report.scaling_printed import other_lines
 from raybench.scaling.cells import cell_table, curves_of, on_more_hosts, series_of
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -45,29 +45,12 @@ def test_two_of_something_are_two_curves(key: str, values: list[Any]) -> None:
     assert [len(curve) for curve in curves.values()] == [1, 1]
 
 
-def test_models_of_gpus_are_topologies() -> None:
-    study = study_of(scaling="weak", base={"gpus_per_worker": 1})
-    runs, curves = run_of(study)
-    runs = {
-        name: replace(run, accelerators=["A100" if name[3] == "1" else "T4"])
-        for name, run in runs.items()
-    }
-    table = cell_table(study, runs, curves)
-    assert table["topology"].tolist() == ["1 CPU and 1 T4 a worker", "1 CPU and 1 A100 a worker"]
-    assert table["speedup"].notna().tolist() == [True, False]
-
-
 def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
     table = on_hosts({"0001-r1": 2})
     assert on_more_hosts(table)["num_nodes"].tolist() == [2]
     (curve,) = curves_of(table).values()
     assert curve["num_nodes"].tolist() == [1, 1]
     assert any("ran on 2 hosts, others of its size on fewer" in line for line in other_lines(table))
-
-
-def test_more_workers_may_be_on_more_hosts() -> None:
-    (curve,) = curves_of(on_hosts({"0001-r0": 2, "0001-r1": 2})).values()
-    assert curve["num_nodes"].tolist() == [1, 2]
 
 
 def test_two_cells_of_one_curve_are_refused_by_name() -> None:
@@ -92,14 +75,6 @@ def test_runs_without_exchange_are_in_no_curve() -> None:
     table["exchange_gradients"] = [True, False]
     (curve,) = curves_of(table).values()
     assert curve["num_workers"].tolist() == [1]
-
-
-def test_the_printed_table_leaves_out_what_nobody_knows() -> None:
-    table = printed_cells(table_of(scaling="weak"))
-    assert table["speed-up"].tolist() == ["1.00 (1.00 - 1.00)", "2.00 (2.00 - 2.00)"]
-    assert table["efficiency"].tolist() == ["100%", "100%"]
-    assert "GPU" not in table
-    assert "exchange" not in table
 
 
 def test_a_first_epoch_that_is_in_the_figures_is_told() -> None:

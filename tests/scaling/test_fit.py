@@ -78,38 +78,12 @@ def test_the_interval_holds_nine_of_ten_new_measurements() -> None:
     assert 0.84 <= np.mean(inside) <= 0.97
 
 
-def test_without_noise_what_was_measured_comes_back() -> None:
-    rows = measured(cells_of(SMALL), noise=0.0)
-    found = fit(rows).predict([cell for cell, _ in rows])
-    assert np.median([error(one) for one in found]) < 0.01
-    assert max(error(one) for one in found) < 0.03
-
-
 def test_the_interval_grows_with_the_distance() -> None:
     model = fit(measured(cells_of(SMALL)))
     placements = ((4, 1), (8, 2), (16, 4), (64, 16), (256, 64))
     widths = [width(one) for one in model.predict(cells_of(placements, (64,)))]
     assert widths == sorted(widths)
     assert widths[-1] > 2 * widths[0]
-
-
-def test_nodes_never_measured_make_wide_intervals() -> None:
-    """What a network costs cannot be told from one node."""
-    asked = Cell(16, 4, 32)
-    with_nodes = fit(measured(cells_of(SMALL))).predict([asked])[0]
-    one_node = cells_of(((1, 1), (2, 1), (4, 1)))
-    without = fit(measured(one_node)).predict([asked])[0]
-    assert width(without) > 2 * width(with_nodes)
-    assert without.low_s < true_step(asked) < without.high_s
-
-
-def test_noisier_measurements_make_wider_intervals() -> None:
-    cells = cells_of(SMALL)
-    quiet, loud = (
-        np.mean([width(one) for one in fit(measured(cells, noise=noise)).predict(cells)])
-        for noise in (0.02, 0.1)
-    )
-    assert loud > 2 * quiet
 
 
 def test_a_stalled_repeat_changes_nothing() -> None:
@@ -122,15 +96,6 @@ def test_a_stalled_repeat_changes_nothing() -> None:
     assert width(with_stall) < 1.3 * width(plain)
 
 
-def test_an_odd_cell_does_not_spoil_the_others() -> None:
-    rows = measured(cells_of(SMALL), noise=0.03)
-    odd = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
-    model = fit(odd)
-    assert model.own.weights[model.observed.cells.index(rows[12][0])] < 0.3
-    others = [cell for i, (cell, _) in enumerate(rows) if i != 12]
-    assert np.median([error(one) for one in model.predict(others)]) < 0.05
-
-
 def test_accumulated_steps_are_told_apart() -> None:
     cells = [
         Cell(k, 1, batch, passes) for k in (1, 2, 4) for batch in (16, 64, 256) for passes in (1, 4)
@@ -138,31 +103,6 @@ def test_accumulated_steps_are_told_apart() -> None:
     asked = [Cell(4, 1, 32, 2), Cell(4, 1, 128, 8)]
     for found in fit(measured(cells, noise=0.02)).predict(asked):
         assert error(found) < 0.1, found
-
-
-def test_the_unit_of_time_does_not_matter() -> None:
-    rows = measured(cells_of(SMALL))
-    asked = [Cell(16, 4, 64)]
-    seconds = fit(rows).predict(asked)[0]
-    hours = fit([(cell, step / 3600) for cell, step in rows]).predict(asked)[0]
-    assert hours.step_s * 3600 == pytest.approx(seconds.step_s, rel=1e-6)
-    assert hours.high_s * 3600 == pytest.approx(seconds.high_s, rel=1e-6)
-
-
-def test_the_same_measurements_in_another_order_give_the_same_predictions() -> None:
-    rows = measured(cells_of(SMALL), repeats=2)
-    asked = cells_of(LARGE)
-    assert fit(rows).predict(asked) == fit(rows[::-1]).predict(asked)
-
-
-def test_a_prediction_does_not_depend_on_what_else_is_asked() -> None:
-    model = fit(measured(cells_of(SMALL)))
-    asked = cells_of(LARGE)
-    one_by_one = [model.predict([cell])[0] for cell in asked]
-    for alone, together in zip(one_by_one, model.predict(asked), strict=True):
-        assert alone.step_s == pytest.approx(together.step_s)
-        assert alone.high_s == pytest.approx(together.high_s)
-    assert model.predict([]) == []
 
 
 @pytest.mark.parametrize(
@@ -199,12 +139,3 @@ def test_left_out_cells_are_not_seen() -> None:
     assert found.error == pytest.approx(1 / 5 - 1, abs=0.05)
     assert not found.is_inside
     assert leave_one_out(fit(rows[:1])) == []
-
-
-def test_of_many_cells_some_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raybench.scaling.fit_command.MOST", 5)
-    cells = cells_of(SMALL)
-    left_out = [one.predicted.cell for one in leave_one_out(fit(measured(cells)))]
-    assert len(set(left_out)) == 5
-    assert left_out[0] == min(cells)
-    assert left_out[-1] == max(cells)

@@ -9,11 +9,8 @@ import pandas as pd
 import pytest
 
 from raybench.commands import cli, scale
-from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.fit_command import cells_matched
-from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
-from raybench.spec.errors import UserError
+from raybench.scaling.measurements import Cell, Measurements, read_measurements
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -103,21 +100,6 @@ def test_a_file_of_cells_is_predicted_row_by_row(several: Path, tmp_path: Path) 
         ("bert", "T4", 1, 1, 16),
     }
     assert len(found) == 3
-
-
-def test_without_predict_the_fit_is_told_alone(several: Path, capsys) -> None:
-    assert run("--fit", several) == cli.DONE
-    printed = capsys.readouterr().out
-    assert "20 rows, 10 cells: 1, 2, 4, 8 workers, up to 2 nodes." in printed
-    assert "Predicted" not in printed
-
-
-def test_the_predicted_efficiency_is_not_called_as_the_measured_one(several: Path, capsys) -> None:
-    """That is over the best single worker, this over one with the same batch."""
-    assert run("--fit", several, "--predict", "8") == cli.DONE
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "same-batch efficiency: samples/s a worker over those predicted for one" in printed
-    assert printed.count("same-batch") == 2 * 3, "the head of a column and a line, in each table"
 
 
 def test_what_was_never_measured_is_said(good: Path, capsys) -> None:
@@ -247,12 +229,3 @@ def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path,
     table = pd.read_csv(out)
     (row,) = table[table["gpu_type"] == "V100"].to_dict("records")
     assert row["high_s"] > 3 * row["low_s"]
-
-
-def test_mistakes_are_raised_before_any_fit(good: Path, monkeypatch) -> None:
-    def refuse(observed: Observed) -> ThroughputModel:
-        raise AssertionError("fitted before all was checked")
-
-    monkeypatch.setattr(ThroughputModel, "fit", refuse)
-    with pytest.raises(UserError, match="no number of workers"):
-        fit_to_files(good, "8,0,9", None)

@@ -11,13 +11,10 @@ from raybench.scaling.published import (
     STUDIES,
     Claim,
     Measured,
-    grouped,
     judged,
-    measured,
 )
-from raybench.spec.documents import validate
 from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import ScalingStudy, set_in_scaling, study_cells
+from raybench.spec.scaling_study import study_cells
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -35,23 +32,6 @@ def test_every_study_is_whole(name: str, quick: bool) -> None:
     if quick:
         assert {cell.spec.num_workers for cell in cells} <= {1, 2}
         assert study.repeats >= 3
-
-
-@pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("name", STUDIES)
-def test_set_has_its_effect_in_every_named_study(name: str, quick: bool) -> None:
-    settings = ["framework=torch", "dataset.image_size=16", "epochs=7"]
-    content = set_in_scaling(STUDIES[name].study(quick).document(), settings)
-    specs = [cell.spec for cell in study_cells(validate(ScalingStudy, content, name))]
-    assert {(s.framework, s.dataset.image_size, s.epochs) for s in specs} == {("torch", 16, 7)}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_head_of_its_file_says_claim_source_and_command(name: str) -> None:
-    text = STUDIES[name].file.read_text()
-    assert f"python -m raybench.scale {name} --quick" in text
-    for word in ("Claims:", "Source:", "confound", "Full size", "uick:"):
-        assert word.lower() in text.lower(), word
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -73,14 +53,6 @@ def test_every_claim_is_told_of_a_quick_study(name: str) -> None:
     for one in claims.values():
         assert one.published
         assert "nan" not in one.ours
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_study_of_which_nothing_was_measured_says_so(name: str) -> None:
-    study = STUDIES[name].study(True)
-    found = STUDIES[name].compare(study, cells_on(Machine(usual), study).assign(n=0))
-    assert {one.holds for one in found} == {None}
-    assert {one.ours for one in found} == {"not measured here"}
 
 
 def of(*values: float) -> Claim:
@@ -135,14 +107,3 @@ def test_workloads_of_the_studies_train_in_their_framework() -> None:
             workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
             require_framework(workload, spec.framework)
             assert tuple(dataset.input_shape) == tuple(workload.input_shape)
-
-
-def test_pairs_differ_in_nothing_else() -> None:
-    study = STUDIES["synthetic_throughput"].study(True)
-    cells = measured(study, cells_on(Machine(usual), study))
-    for group in grouped([(one, 1.0) for one in cells], ["num_workers"]):
-        (one, _), (other, _) = (group[workers] for workers in (1, 2))
-        is_strong = one.scaling == "strong"
-        batch = "global_batch_size" if is_strong else "batch_size_per_worker"
-        for key in ("scaling", "exchange_gradients", batch):
-            assert one.key(key) == other.key(key)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raybench.commands import cli
-from raybench.scaling.averaged import ALIKE, STEPS, ThroughputModel, least_sure, next_cells
+from raybench.scaling.averaged import STEPS, ThroughputModel, least_sure, next_cells
 from raybench.scaling.measurements import Cell, Observed
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
@@ -46,19 +46,6 @@ def test_it_narrows_as_much_as_is_said() -> None:
     first, _ = next_cells(fit(*ONE_HOST), ASKED)
     then = math.expm1(half(fit(*ONE_HOST, first.cell)))
     assert 0.5 * first.spread < then < 2 * first.spread
-
-
-def test_cells_cost_less_than_what_is_asked_and_equal_ones_are_the_cheaper() -> None:
-    model = fit(*ONE_HOST)
-    for one in next_cells(model, ASKED):
-        (found,) = model.predict([one.cell])
-        assert one.worker_seconds == pytest.approx(STEPS * found.step_s * one.cell.num_workers)
-        assert one.cell.num_workers <= 2 * 4
-    assert ALIKE > 1
-
-
-def test_where_there_is_nothing_smaller_to_try_nothing_is_said() -> None:
-    assert next_cells(fit(Cell(1, 1, 16), Cell(1, 1, 64)), Cell(1, 1, 16)) == []
 
 
 def test_the_least_sure_of_what_is_asked_is_named() -> None:

@@ -54,10 +54,6 @@ def test_averages_over_many_steps_are_the_truth_whether_told_one_by_one_or_ten_t
     assert of_steps(steps[:1], (8, 8))[0] == of_steps(steps[:1] * 2, (8, 8))[1]
 
 
-def test_a_gradient_that_noise_hides_is_said() -> None:
-    assert noise_scales([NoiseSums.of([noise_terms(10.0, 0.5, (8, 8))])]) == [math.inf]
-
-
 def descend(batch, seed, *, dimensions=200, noise=4.0, until=0.05, rate=0.02, workers=4):
     """Train a round bowl by noisy gradients; return samples to the target, and noise scales.
 

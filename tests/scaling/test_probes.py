@@ -1,7 +1,6 @@
 """Probes as run specs, seconds of their steps, and the shares of a step that come out."""
 
 import math
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from raybench.scaling.shares import (
     Probes,
     Shares,
     probe_spec,
-    rounds,
     step_seconds,
     steps_for,
     synthetic_like,
@@ -54,24 +52,6 @@ def test_any_batch_size_has_another_beside_it(batch: int) -> None:
     assert found["compute"] == pytest.approx(0.4)
 
 
-def test_every_round_sums_to_one_whatever_the_noise() -> None:
-    shares = shares_of(spec_of(), noise=0.5, rounds=6, **MIXED)
-    total = sum(shares.rounds[part] for part in PARTS)
-    np.testing.assert_allclose(total, 1.0)
-
-
-def test_one_worker_exchanges_nothing() -> None:
-    spec = spec_of(num_workers=1)
-    assert len(Probes.of(spec).names) == 3
-    assert (shares_of(spec, **MIXED).rounds["communication"] == 0).all()
-
-
-def test_synthetic_data_keep_nobody_waiting() -> None:
-    spec = spec_of(dataset={"name": "synthetic"})
-    assert len(Probes.of(spec).names) == 4
-    assert (shares_of(spec, **MIXED).rounds["input"] == 0).all()
-
-
 def test_what_only_both_together_win_counts_half_to_each() -> None:
     """Reading and exchange at the same time, 0.05 s each, beside 0.05 s of compute."""
     probes = Probes.of(spec_of())
@@ -85,15 +65,6 @@ def test_what_only_both_together_win_counts_half_to_each() -> None:
     assert found == pytest.approx(
         {"compute": 0.5, "overhead": 0.0, "communication": 0.25, "input": 0.25}
     )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_noise_does_not_take_from_a_part_what_it_is(seed: int) -> None:
-    """30 % noise from probe to probe: many rounds of it still have the same middle."""
-    shares = shares_of(spec_of(), noise=0.3, seed=seed, rounds=4000, **MIXED)
-    found = {part: float(np.mean(shares.rounds[part])) for part in PARTS}
-    assert found["communication"] == pytest.approx(0.3, abs=0.05)
-    assert found["input"] == pytest.approx(0.2, abs=0.05)
 
 
 def test_a_round_that_is_not_finished_does_not_count() -> None:
@@ -188,11 +159,3 @@ def test_synthetic_samples_fit_the_memory_and_have_the_shape() -> None:
     assert found.num_samples * 600 * 600 * 3 <= SYNTHETIC_BYTES
     assert synthetic_like(dataset_of(50), 10**9).num_samples == 50
     assert synthetic_like(dataset_of(50, (8,)), 50).shape == [8]
-
-
-def test_orders_are_permutations_and_repeat_with_the_seed() -> None:
-    probes = Probes.of(spec_of())
-    orders = list(islice(rounds(probes, seed=3), 20))
-    assert all(sorted(order) == sorted(probes.names) for order in orders)
-    assert len({tuple(order) for order in orders}) > 10
-    assert orders == list(islice(rounds(probes, seed=3), 20))

@@ -18,7 +18,7 @@ from raybench.training.run import run
 
 READ_S = 0.005
 ROUNDS, SECONDS = 3, 0.1
-DATA = DatasetSpec(name="digits", image_size=28, validation_size=32)
+DATA = DatasetSpec(name="digits", validation_size=32)
 SPEC = RunSpec(framework="torch", dataset=DATA, workload="mnist_small", batch_size_per_worker=16)
 
 

@@ -82,22 +82,6 @@ def test_what_was_measured_often_is_kept_where_no_law_fits() -> None:
     assert lifted[2] == pytest.approx(1, abs=0.05)
 
 
-def test_a_measured_median_is_less_sure_than_the_true_one() -> None:
-    """Of one run its whole spread is added, of a hundred a tenth."""
-    curve = fit(runs(noise=0.2, repeats=8))
-    rows = [curve.predict([128], num_runs).iloc[0] for num_runs in (None, 100, 1)]
-    true, hundred, one = (float(np.log(row["high"] / row["low"])) for row in rows)
-    assert true < hundred < one
-    assert one**2 - true**2 == pytest.approx((2 * 1.645 * 1.2533 * curve.spread) ** 2, rel=0.15)
-
-
-def test_doubt_grows_away_from_the_runs() -> None:
-    table = fit(runs([64, 128, 256])).predict([128, 1024, 8192])
-    ratio = (table["high"] / table["low"]).to_numpy()
-    assert ratio[0] < ratio[1] < ratio[2]
-    assert ratio[2] > 2
-
-
 @pytest.mark.parametrize(
     ("table", "low", "high", "said"),
     [
@@ -189,14 +173,6 @@ def table_of(batch, samples, **more) -> pd.DataFrame:
     return pd.DataFrame({"batch_size": batch, "samples_to_target": samples} | more)
 
 
-def test_runs_are_taken_together_by_their_batch_size() -> None:
-    small, large = read(
-        table_of([64, 16, 16], [300.0, 100, None], note=["a", "b", "c"])
-    ).batch_sizes
-    assert (small.batch_size, small.num_runs, small.num_reached) == (16, 2, 1)
-    assert (large.batch_size, large.samples, large.at_least) == (64, 300, None)
-
-
 @pytest.mark.parametrize(
     ("samples", "spent", "median"),
     [
@@ -219,17 +195,6 @@ def test_the_median_knows_of_runs_that_missed(samples, spent, median) -> None:
     assert read(pd.concat([table, other])).batch_sizes[0].samples == median
 
 
-def test_the_median_with_times_cut_is_unbiased_enough() -> None:
-    """Half of 2,000 runs are cut at random times: the plain median of what is left is far off."""
-    rng = np.random.default_rng(0)
-    times, cut = rng.exponential(100, 2000) + 50, rng.uniform(50, 300, 2000)
-    reached = np.where(times <= cut, times, np.nan)
-    (only,) = read(table_of([8] * 2000, reached, samples_spent=np.minimum(times, cut))).batch_sizes
-    truth = 50 + 100 * np.log(2)
-    assert only.samples == pytest.approx(truth, rel=0.05)
-    assert np.nanmedian(reached) < 0.9 * truth
-
-
 def test_where_most_missed_what_was_spent_is_a_bound() -> None:
     table = table_of(
         [8, 8, 8, 16, 16, 32],
@@ -239,19 +204,6 @@ def test_where_most_missed_what_was_spent_is_a_bound() -> None:
     eight, sixteen, _ = read(table).batch_sizes
     assert (eight.samples, eight.at_least, eight.num_reached) == (None, 70, 1)
     assert (sixteen.samples, sixteen.at_least) == (None, None)
-
-
-def test_the_spread_is_that_of_most_runs() -> None:
-    """The tenfold misprint of one run in twenty does not widen it."""
-    rng = np.random.default_rng(1)
-    samples = 1000 * np.exp(0.05 * rng.standard_normal(400))
-    clean = read(table_of(np.repeat([8, 16, 32, 64], 100), samples)).spread
-    samples[::20] *= 10
-    dirty = read(table_of(np.repeat([8, 16, 32, 64], 100), samples)).spread
-    assert clean == pytest.approx(0.05, rel=0.15)
-    assert dirty < 1.3 * clean
-    assert read(table_of([8, 16], [10, 20])).spread == 0
-    assert read(table_of([8, 8, 16, 16], [10, 10, 20, 20])).spread > 0
 
 
 def test_without_a_median_anywhere_it_says_so() -> None:

@@ -29,24 +29,6 @@ def test_the_table_of_predictions_is_the_recorded_one(benchmark: ModuleType) -> 
     assert f"up to {1 + widest:.1f} times as long is possible" in PAGE
 
 
-@pytest.mark.parametrize("benchmark", ["extrapolation"], indirect=True)
-def test_every_loss_is_named(benchmark: ModuleType) -> None:
-    """Who is better than ours on a set stands below the table."""
-    rows = json.loads((RESULTS / "extrapolation.json").read_text())["rows"]
-    losses = {
-        (task, name): [one for one in benchmark.PEERS if row[one] < row[benchmark.OURS]]
-        for task, named in rows.items()
-        for name, row in named.items()
-        if task != "all"
-    }
-    assert {at: who for at, who in losses.items() if who} == {
-        ("one host", "older GPUs"): ["Ernest"],
-        ("two hosts", "older GPUs"): ["Ernest"],
-        ("largest", "ElasticFlow"): ["Ernest", "Pollux"],
-        ("largest", "llm-foundry H100"): ["Pollux"],
-    }, "say so in docs/scaling.md"
-
-
 @pytest.mark.parametrize("benchmark", ["mlperf"], indirect=True)
 def test_the_table_of_mlperf_s_families_is_the_recorded_one(benchmark: ModuleType) -> None:
     rows = json.loads((RESULTS / "mlperf.json").read_text())

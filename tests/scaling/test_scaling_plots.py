@@ -8,10 +8,8 @@ from raybench.report.figures import scaling_plots as plots
 from raybench.report.figures.scaling_plots import (
     MODEL_FILE,
     SCALING_FIGURES,
-    accuracy_figure,
     model_frame,
     plan_figure,
-    predicted_figure,
     read_model,
 )
 from raybench.report.study import StudyResults, load
@@ -41,14 +39,6 @@ def test_weak_and_strong_have_a_panel_each_with_the_ideal(draw, results) -> None
         assert len(axes.containers) == 2, "a curve for each batch size, with its spread"
 
 
-def test_the_spread_is_that_of_the_table(results) -> None:
-    axes = plots.speedup_figure(results).axes[0]
-    bars = axes.containers[0].lines[2][0].get_segments()
-    row = results.scaling[results.scaling["curve"] == results.scaling["curve"].iloc[0]].iloc[-1]
-    low, high = bars[-1][:, 1]
-    assert (low, high) == pytest.approx((row["speedup_low"], row["speedup_high"]))
-
-
 def test_shares_of_a_step_sum_to_one(results) -> None:
     cells = results.scaling.drop_duplicates("cell")
     for row in cells.to_dict("records"):
@@ -74,28 +64,6 @@ def test_what_cannot_be_told_apart_is_not() -> None:
     )
 
 
-def test_every_cell_has_its_bar(results) -> None:
-    axes = plots.shares_figure(results).axes[0]
-    cells = set(results.scaling["cell"])
-    assert len(axes.containers[0]) == len(cells)
-    named = [text.get_text() for text in axes.texts if not text.get_text().endswith("ms")]
-    assert len(set(named)) == len(cells)
-
-
-def test_accuracy_is_drawn_against_epochs_and_seconds(results) -> None:
-    epochs, seconds = accuracy_figure(results).axes
-    assert len(epochs.lines) == len(seconds.lines) == len(results.runs)
-    assert max(epochs.lines[0].get_xdata()) == 3
-    row = results.trials.set_index("trial").loc[seconds.lines[0].get_gid()]
-    assert max(seconds.lines[0].get_xdata()) == pytest.approx(row["train_s"])
-
-
-def test_a_study_without_a_complete_run_draws_nothing(results, monkeypatch) -> None:
-    assert SCALING_FIGURES["values"].applies(results)
-    monkeypatch.setattr(plots, "scaling_cells", lambda results: results.scaling.head(0))
-    assert not SCALING_FIGURES["values"].applies(results)
-
-
 def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
     cells = {"series": "torch, cnn", "num_workers": [1, 2, 4, 8], "batch_size_per_worker": 64}
     seen = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
@@ -103,25 +71,9 @@ def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
     return seen.head(2), seen.assign(**more, extrapolated=[False, False, True, True])
 
 
-def test_an_extrapolation_is_drawn_as_one() -> None:
-    (axes,) = predicted_figure(*made_model()).axes
-    known, beyond, dots = axes.lines
-    assert (list(known.get_xdata()), known.get_linestyle()) == ([1, 2], "-")
-    assert (list(beyond.get_xdata()), beyond.get_linestyle()) == ([2, 4, 8], "--")
-    assert list(dots.get_xdata()) == [1, 2]
-    assert len(axes.collections) == 1, "the interval"
-
-
 def test_a_study_without_runs_has_no_figure(tmp_path) -> None:
     empty = load(write(tmp_path / "empty", study_of(), {}, {}))
     assert not [name for name, kind in SCALING_FIGURES.items() if kind.applies(empty)]
-
-
-def test_more_cells_than_fit_are_named(tmp_path) -> None:
-    sizes = [8 * (i + 1) for i in range(plots.MOST_BARS + 2)]
-    study = study_of(scaling="weak", num_workers=[1], batch_sizes=sizes, repeats=1)
-    figure = plots.shares_figure(load(write(tmp_path / "many", study, *run_of(study))))
-    assert "2 more cells" in figure.axes[0].get_title("left")
 
 
 def test_what_a_model_said_is_read_back_and_drawn(results) -> None:

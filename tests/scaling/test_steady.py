@@ -1,6 +1,5 @@
 """The steady state of a run: without the first epoch, and with every stall visible."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -85,11 +84,3 @@ def test_quantiles_are_those_of_all_steps_and_not_of_the_usual_interval(
     points = enumerate([parts[0], *parts])  # the first one is the warm-up
     found = steady([replace(point(i, 1.0), steps=steps_of(part)) for i, part in points], 50)
     assert [found[name] for name in QUANTILES] == pytest.approx(expected, rel=0.04)
-
-
-def test_nothing_comes_of_nothing() -> None:
-    assert steady([], 50) == {}
-    assert steady([point(0, 1000.0, samples_per_s=0.0)], 50) == {}
-    seconds, samples = first_epoch_seconds([])
-    assert math.isnan(seconds)
-    assert samples == 0

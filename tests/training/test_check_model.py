@@ -105,7 +105,6 @@ def test_both_frameworks_are_asked_and_their_warnings_come_back():
 def test_every_value_of_a_setting_is_tried():
     spec = RunSpec(workload="own_models:Set", dataset=DatasetSpec(name="digits"))
     others = [spec.model_copy(update={"model": {"units": one}}) for one in (10, 7)]
-    assert check_models(spec, ["torch"], others=others[:1]).warnings == []
     with pytest.raises(UserError, match=r"returns outputs of shape \(8, 7\)"):
         check_models(spec, ["torch"], others=others)
     with pytest.raises(UserError, match=r"model.unit: .* did you mean 'units'"):

@@ -79,16 +79,6 @@ def test_a_run_of_one_worker_registers_no_gradients():
     assert registered() == before
 
 
-def test_keras_sums_gradients_over_the_workers():
-    """What `take_exchanged` replaces is what Keras calls."""
-    optimizer = keras.optimizers.Nadam()
-    optimizer.build([variable := keras.Variable([1.0])])
-    given = []
-    optimizer._all_reduce_sum_gradients = lambda pairs: given.extend(pairs) or pairs
-    optimizer.apply([keras.ops.ones((1,))], [variable])
-    assert len(given) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.parametrize(

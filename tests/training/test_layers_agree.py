@@ -53,7 +53,13 @@ MODELS = {
             *(GlobalAveragePool(), Dense(3)),
         ),
     ),
-    "flattened pictures": ((4, 6, 3), (Conv(2), GroupNorm(2), Flatten(), ReLU(), Dense(3))),
+    "flattened pictures": (
+        (9, 7, 3),  # odd sides, of which pooling leaves out the last
+        (
+            *(Conv(2, kernel=5, padding="valid"), MaxPool(), DepthwiseConv(2), GroupNorm(2)),
+            *(Flatten(), ReLU(), Dense(3)),
+        ),
+    ),
 }
 SHIPPED = {"mnist_small": (28, 28, 1), "cnn7": (32, 32, 3), "small_resnet": (16, 16, 3)}
 WORKLOADS = [ShippedWorkload(name, shape, 3, layers) for name, (shape, layers) in MODELS.items()]

@@ -153,7 +153,9 @@ def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch)
     assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
 
 
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
 def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(framework)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     seen = framework_sees(framework)
     assert seen.names == ()

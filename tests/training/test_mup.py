@@ -59,6 +59,7 @@ def spec_of(framework: str = "torch", **changes: object) -> RunSpec:
     return RunSpec(**(content | {"learning_rate": 1e-3} | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("framework", "optimizer", "rate"), [("torch", "sgd", 0.1), ("tensorflow", "radam", 1e-3)]
 )

@@ -6,7 +6,6 @@ On several workers test_two_workers.py holds Keras's to the papers.
 
 from __future__ import annotations
 
-import inspect
 import weakref
 
 import numpy as np
@@ -32,9 +31,7 @@ keras = pytest.importorskip("keras")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from raybench.spec.run import OPTIMIZERS  # noqa: E402
 from raybench.training.base import find_part  # noqa: E402
-from raybench.training.optimizers import DEFAULTS  # noqa: E402
 from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.training.torch import internals  # noqa: E402
 from raybench.training.torch import kernels as torch_kernels  # noqa: E402
@@ -196,40 +193,12 @@ def test_bfloat16_stays_near(framework, name):
     assert_follows(mine, framework, name, tolerance={"rtol": 0.1, "atol": 0.1})
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_keras_computes_scalars_once_a_step(name):
-    """No float64 operation more for more variables."""
-    found = []
-    for number in (2, 12):
-        mine = new("tensorflow", name, weights=[np.ones((3, 2), "float32")] * number)
-        operations = mine.apply.get_concrete_function(
-            [tf.ones((3, 2))] * number
-        ).graph.get_operations()
-        found.append(sum(any(one.dtype == tf.float64 for one in op.outputs) for op in operations))
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("path", ["fused", "plain"])
 def test_bias_correction_is_exact(path):
     """Adam's first step is the sign; in float32, 1 - 0.999 would make it 6e-6 too long."""
     mine = InKeras("adam", weights=[np.zeros(3, "float32")])
     mine.step([np.array([1.0, -2.0, 3.0], np.float32)], 1.0)
     np.testing.assert_allclose(mine.weights()[0], [-1.0, 1.0, -1.0], rtol=3e-7)
-
-
-def test_same_names_and_defaults():
-    assert list(torch_optim.OPTIMIZERS) == list(keras_optim.OPTIMIZERS) == list(OPTIMIZERS)
-    assert list(DEFAULTS) == list(OPTIMIZERS)
-    assert set(NAMES) == set(OPTIMIZERS) - {"adamw"}
-    builds = torch_optim.build_optimizer, keras_optim.build_optimizer
-    for optimizers in (torch_optim.OPTIMIZERS, keras_optim.OPTIMIZERS):
-        assert optimizers["adamw"] is optimizers["adam"]
-    ours, theirs = (
-        {p.name: p.default for p in inspect.signature(build).parameters.values()}
-        for build in builds
-    )
-    assert (ours.pop("model"), theirs.pop("model")) == (inspect.Parameter.empty, None)
-    assert ours == theirs
 
 
 def shapes_of(framework: str, model) -> list[tuple[int, int]]:
@@ -357,14 +326,6 @@ def chosen(monkeypatch):
 
     monkeypatch.setattr(torch_kernels, "buckets", recording)
     return found
-
-
-@pytest.mark.parametrize(
-    ("dtype", "path"), [("float32", "fused"), ("float64", "foreach"), ("bfloat16", "foreach")]
-)
-def test_path_by_type(dtype, path, chosen):
-    run(InTorch("lamb", dtype=dtype), "lamb", last=1)
-    assert chosen == {path}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from local import Clock, ThreadWorld, alone, on_ranks
 
-import raybench
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -67,15 +66,6 @@ def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) 
                 return
 
     return loop
-
-
-def test_what_a_loop_is_given() -> None:
-    run = Worker(reporting(0.5), learning_rate=0.1, accumulate=2, seed=7).trainer.run
-    assert (run.model, run.learning_rate, run.seed) == ({"hidden": 8}, 0.1, 7)
-    assert (run.batch_size_per_worker, run.global_batch_size) == (64, 128)
-    assert (run.rank, run.num_workers, run.device, run.strategy) == (0, 1, "cpu", None)
-    assert run.prepare("a model") == "a model"
-    assert raybench.Run is Run
 
 
 @pytest.mark.parametrize(("told_s", "train_s", "setup_s"), [(0.25, 0.25, 3), (2, 2, 2), (9, 4, 0)])

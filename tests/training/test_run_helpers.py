@@ -57,23 +57,6 @@ def test_weights_of_samples_are_theirs_in_every_step():
             assert not step.weights[~real].any()
 
 
-def test_rounds_count_how_often_a_sample_stood_before():
-    plain = epoch(RunSpec(batch_size_per_worker=16), zeros(20, repeat=3))[0]
-    assert all(step.rounds is None for step in plain)
-    spec = RunSpec(batch_size_per_worker=8, num_workers=2, augment=["flip"])
-    ranks = epoch(spec, zeros(20, repeat=3), num_epochs=2)
-    seen = [
-        (int(row), int(number))
-        for steps in zip(*ranks, strict=True)
-        for step in steps
-        for row, number in zip(
-            step.indices[step.weights > 0], step.rounds[step.weights > 0], strict=True
-        )
-    ]
-    assert sorted(seen) == [(row, number) for row in range(20) for number in range(6)]
-    assert {number for _, number in seen[:60]} == {0, 1, 2}
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("workers", "per_worker", "accumulate"),
@@ -114,17 +97,6 @@ def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumula
         assert passes <= accumulate
         assert 2 <= width <= 10
         assert np.count_nonzero(step.weights, axis=1).min() > 1
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_an_epoch_holds_every_sample_once_and_the_next_in_another_order(workers):
-    data = zeros(50)
-    ranks = epoch(RunSpec(num_workers=workers, batch_size_per_worker=7), data, num_epochs=2)
-    seen = np.concatenate([counted(steps) for steps in zip(*ranks, strict=True)])
-    assert len(seen) == 100
-    np.testing.assert_array_equal(np.sort(seen[:50]), np.arange(50))
-    np.testing.assert_array_equal(np.sort(seen[50:]), np.arange(50))
-    assert (seen[:50] != seen[50:]).any()
 
 
 def test_the_rate_follows_the_samples_of_all_workers():

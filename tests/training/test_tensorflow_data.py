@@ -74,26 +74,3 @@ def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
     )
     assert isinstance(batches.batches_of(odd, 0, Room(2**20)), batches.OnDemandBatches)
     assert isinstance(batches.batches_of(even, 0, Room(2**20)), batches.InMemoryBatches)
-
-
-def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By TensorFlow's own list, which names the kernels of GPUs without one too."""
-    from tensorflow.python.framework.kernels import get_registered_kernels_for_op
-
-    from raybench.data.inputs import KINDS
-    from raybench.training.tensorflow import batches
-
-    listed = get_registered_kernels_for_op("GatherV2").kernel
-    kernels = {
-        tf.as_dtype(kind)
-        for one in listed
-        for of in one.constraint
-        for kind in of.allowed_values.list.type
-        if one.device_type == "GPU" and of.name == "Tparams"
-    }
-    assert tf.uint8 not in kernels  # as long as this holds, `WORDS` are needed
-    monkeypatch.setattr(batches, "has_gpus", lambda: True)
-    given = {batches.type_here(kind) for kind in KINDS}
-    assert tf.int32 not in given  # it has one, and stays on the host
-    assert given - {tf.uint8} | set(batches.WORDS.values()) <= kernels
-    assert "GPU" in {one.device_type for one in get_registered_kernels_for_op("Bitcast").kernel}

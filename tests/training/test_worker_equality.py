@@ -19,7 +19,7 @@ MORE = {
     "keras:Nadam": {"optimizer_options": {"beta_1": 0.8, "epsilon": 1e-3}, "weight_decay": 0.01},
 }
 # 303 samples: the last global batch of an epoch is partial and does not split evenly.
-DATASET = DatasetSpec(image_size=28, limit=303)
+DATASET = DatasetSpec(image_size=8, limit=303)
 
 
 def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:
