@@ -96,6 +96,33 @@ def test_a_stalled_repeat_changes_nothing() -> None:
     assert width(with_stall) < 1.3 * width(plain)
 
 
+def test_noisier_measurements_make_wider_intervals() -> None:
+    cells = cells_of(SMALL)
+    quiet, loud = (
+        np.mean([width(one) for one in fit(measured(cells, noise=noise)).predict(cells)])
+        for noise in (0.02, 0.1)
+    )
+    assert loud > 2 * quiet
+
+
+def test_an_odd_cell_does_not_spoil_the_others() -> None:
+    rows = measured(cells_of(SMALL), noise=0.03)
+    odd = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
+    model = fit(odd)
+    assert model.own.weights[model.observed.cells.index(rows[12][0])] < 0.3
+    others = [cell for i, (cell, _) in enumerate(rows) if i != 12]
+    assert np.median([error(one) for one in model.predict(others)]) < 0.05
+
+
+def test_the_unit_of_time_does_not_matter() -> None:
+    rows = measured(cells_of(SMALL))
+    asked = [Cell(16, 4, 64)]
+    seconds = fit(rows).predict(asked)[0]
+    hours = fit([(cell, step / 3600) for cell, step in rows]).predict(asked)[0]
+    assert hours.step_s * 3600 == pytest.approx(seconds.step_s, rel=1e-6)
+    assert hours.high_s * 3600 == pytest.approx(seconds.high_s, rel=1e-6)
+
+
 def test_accumulated_steps_are_told_apart() -> None:
     cells = [
         Cell(k, 1, batch, passes) for k in (1, 2, 4) for batch in (16, 64, 256) for passes in (1, 4)

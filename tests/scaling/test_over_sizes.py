@@ -73,6 +73,13 @@ def test_the_interval_holds_the_best_rate_of_a_size_as_often_as_it_says() -> Non
     assert np.median([one.rate for one in found if one is not None]) == pytest.approx(3e-3, rel=0.2)
 
 
+def test_the_best_rate_is_that_of_the_batch_asked_for() -> None:
+    few, many = (best_rate(1e5, **drawn(3, number=60), batch=batch) for batch in (16, 256))
+    assert few is not None
+    assert many is not None
+    assert 2 < many.rate / few.rate < 8  # the root of 16
+
+
 def test_too_few_trials_tell_nothing() -> None:
     assert best_rate(1e5, **drawn(0, number=7), batch=64) is None
 
