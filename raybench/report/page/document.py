@@ -91,21 +91,21 @@ def answer_of(results: Study, study: str) -> Answer:
     )
 
 
+NAME = r"[\w-]+(?:\.[\w-]+)*"
+TRIALS = re.compile(rf"(\btrials? )({NAME}(?:, {NAME})*)")
+"""Trials that a sentence names: `trial 0003`, `trials 0003, 0012.torch2`."""
+
+
 def with_links(results: Study, text: str, study: str) -> Markup:
     """Return a sentence in which the trials that it names (`trial 0003`, `trials 0003, 0004`) are
     links; `study` begins the ids that they lead to."""
-    pieces: list[Markup] = []
-    plain, is_name = "", False
-    for word in re.split(r"(\s+)", text):
-        name = word.strip("(),.;:")
-        if is_name and name in results.runs:
-            before, after = word.split(name, 1)
-            pieces += [own(plain + before), trial_link(results, name, study)]
-            plain, is_name = after, after == ","
-        else:
-            plain += word
-            is_name = word.lstrip("(") in ("trial", "trials") or (is_name and not word.strip())
-    return Markup("").join([*pieces, own(plain)])
+
+    def linked(found: re.Match[str]) -> str:
+        names = found[2].split(", ")
+        links = [trial_link(results, one, study) if one in results.runs else one for one in names]
+        return found[1] + ", ".join(links)
+
+    return Markup(TRIALS.sub(linked, own(text)))
 
 
 def unfinished(results: Study) -> list[str]:
