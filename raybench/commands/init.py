@@ -9,6 +9,7 @@ from raybench.data.inspect import Seen
 from raybench.data.inspect.find import see, see_dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.starter import space_text, start_for
+from raybench.results.store import write_out
 from raybench.spec.dataset_spec import TASKS, DatasetSpec
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.run import FRAMEWORKS
@@ -54,7 +55,7 @@ def init(options: argparse.Namespace) -> Ended:
     for line in seen.lines:
         print(line)
     start = start_for(seen, options.framework, workload)
-    cli.write_out(out, space_text(seen, start, file=out))
+    write_out(out, space_text(seen, start, file=out))
     task = f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
     print(
         f"{task}\n\nWrote {out}: look through it, then\n"

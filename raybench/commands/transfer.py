@@ -13,6 +13,7 @@ from raybench.commands import cli
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import num_parameters
+from raybench.results.store import write_out
 from raybench.results.study import Study, load
 from raybench.results.verdict import find_verdicts
 from raybench.runs.preflight import first_values
@@ -101,7 +102,7 @@ def transfer(options: argparse.Namespace) -> Ended:
         "search": (content.get("search") or {}) | {"trials": options.trials},
     }
     build_study(content, str(out))
-    cli.write_out(out, to_yaml(content))
+    write_out(out, to_yaml(content))
     print("\n".join(words))
     print(f"\nWrote {out}, {options.trials} rates of the interval:\n  {command_line('tune', out)}")
     rate = {"rate": found.rate, "low": low, "high": high}

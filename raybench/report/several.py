@@ -1,7 +1,7 @@
 """What `raybench.load` takes: results folders and their URLs, one or several; and several studies
 side by side: their frames in one, and what each found."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -86,9 +86,6 @@ class Studies(Sequence[StudyResults]):
 
     def __len__(self) -> int:
         return len(self._studies)
-
-    def __iter__(self) -> Iterator[StudyResults]:
-        return iter(self._studies)
 
     @property
     def trials(self) -> pd.DataFrame:

@@ -195,17 +195,12 @@ def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
         "versions: {}",
         "study: 3",
         "study: {objective: []}",
-        "study: {objective: {kind: time_to_target}}",
-        "study: {objective: {kind: time_to_target, target: high}}",
-        "study: {objective: {kind: time_to_target, target: 0.9}, space: [1]}",
-        "study: {objective: {kind: time_to_target, target: 0.9}, price: much}",
-        "{study: {objective: {kind: time_to_target, target: 0.9}}, notes: 3}",
     ],
 )
 def test_a_study_of_another_shape_is_refused(tmp_path, content):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     (tmp_path / STUDY_FILE).write_text(content)
-    with pytest.raises(UserError, match=r"study\.yaml: is no study of ours \(.*\); restore"):
+    with pytest.raises(UserError, match=r"study\.yaml: is no study of ours; restore"):
         load(tmp_path)
 
 

@@ -40,23 +40,7 @@ def test_a_syntax_error_names_file_and_line_in_one_line(text, line):
     assert "\n" not in str(refusal.value)
 
 
-WORDS = [
-    "010",
-    "+08",
-    "00",
-    "yes",
-    "No",
-    "on",
-    "OFF",
-    "y",
-    "1:30",
-    "1_000",
-    "0b11",
-    "2020-01-01",
-    "=",
-    "1e",
-    "1e4x",
-]
+WORDS = ["yes", "No", "on", "OFF", "y", "1:30", "1_000", "0b11", "2020-01-01", "=", "1e", "1e4x"]
 FLOATS = ["1e-4", "1E4", "-3e2", "+3e2", ".5e3", "1.e5", "1.0e-4", "0.1", "-.5", "1.5e3"]
 OTHERS = {"0x1F": 31, "0o17": 15, "-12": -12, "0": 0, "-0": 0, "TRUE": True, ".inf": math.inf}
 
