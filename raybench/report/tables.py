@@ -3,7 +3,7 @@
 import math
 import re
 import textwrap
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,16 +37,14 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     Columns: failure, runs (how many), for example (the first one's message).
     """
     failed = trials[trials["state"] == "failed"]
-    first: dict[str, tuple[str, str | None]] = {}
-    causes: Counter[str] = Counter()
-    for one in zip(failed["failure"], failed["message"], strict=True):
-        causes[cause_of(*one)] += 1
-        first.setdefault(cause_of(*one), one)
-    rows = [
-        (first[cause][0], number, first[cause][1] or "no message")
-        for cause, number in causes.most_common()
-    ]
-    return pd.DataFrame(rows, columns=["failure", "runs", "for example"])
+    causes = map(cause_of, failed["failure"], failed["message"])
+    told = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
+    found = told.groupby("cause", sort=False).agg(
+        failure=("failure", "first"),
+        runs=("trial", "size"),
+        **{"for example": ("message", "first")},
+    )
+    return found.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
 MOST_PREDICTED = 6

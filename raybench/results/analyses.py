@@ -139,8 +139,8 @@ def time_to_target(
             rows.append((trial, np.nan, False))
             continue
         at = seconds.index(reached_s)
-        before = (seconds[at - 1], values[at - 1]) if at else (0.0, baseline_value)
-        found = crossing(reached_s, values[at], *before, target)
+        before_s, before = (seconds[at - 1], values[at - 1]) if at else (0.0, baseline_value)
+        found = crossing(reached_s, values[at], before_s, before, target)
         rows.append((trial, found.seconds, found.is_interpolated))
     table = pd.DataFrame(rows, columns=["trial", "seconds", "is_interpolated"])
     return table.astype({"seconds": float, "is_interpolated": bool})

@@ -14,9 +14,8 @@ from pydantic_core import from_json
 from raybench.results.store import FORMAT, RECORDS_FILE, plain
 from raybench.spec.documents import problem_of, read_mapping
 from raybench.spec.errors import UserError
-from raybench.spec.run import BASE_KEYS, RunSpec
+from raybench.spec.run import RunSpec
 from raybench.spec.text import clean
-from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
 MOST_NAMED = 3
@@ -88,11 +87,6 @@ PREDICTION = TypeAdapter(Prediction)
 ROLE: TypeAdapter[Role] = TypeAdapter(Role)
 SPEC = TypeAdapter(RunSpec)
 KINDS = ("eval", "run", "prediction")
-NEEDED = {
-    "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
-    "ledger": (*PHASES, OTHER, "input"),
-}
-"""Keys that tables read and types do not ask for."""
 
 
 @dataclass
@@ -164,16 +158,10 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         return name, _built(EVALUATION, line)
     if line["kind"] == "prediction":
         return name, _built(PREDICTION, line)
-    for part, keys in NEEDED.items():
-        for key in keys if isinstance(line.get(part), dict) else ():
-            if key not in line[part]:
-                raise ValueError(f"the key '{part}.{key}' is missing")
     run = _built(RUN, line)
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
     if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
-    if run.ledger["train"] < 0:
-        raise ValueError("training took less than 0 s")
     return name, run
 
 

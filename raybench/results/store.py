@@ -88,7 +88,7 @@ def write_out(out: Path, text: str) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"--out {out} cannot be written ({error.strerror}); name another."
+            f"--out {out}: cannot be written ({error.strerror}); name another."
         ) from None
 
 
