@@ -8,10 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from raybench.commands import cli, watch
-from raybench.report.live.replay import FolderSource
-from raybench.results.store import RECORDS_FILE
-from raybench.search.watched import Watched
+from raybench.commands import cli
 from raybench.spec.objective import Objective
 from raybench.training.check_model import Probed
 from tests.made_results import results_folder, run_line
@@ -49,7 +46,7 @@ def test_of_a_search_it_has_the_winners_as_its_files_do(capsys: Capture, tmp_pat
     assert "0.51 s" in found["answer"][0]
     assert any("best.yaml" in step["do"] for step in found["next"])
     assert not found["details"]["is_running"]
-    watched = asked(capsys, "watch", tmp_path / "digits_race", "--until", "confirmed")
+    watched = asked(capsys, "watch", tmp_path / "digits_race")
     assert watched["configurations"] == found["configurations"]
 
 
@@ -80,20 +77,6 @@ def test_a_diagnosis_is_read_again(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "diagnosis.yaml").write_text("{sentence: It computes., verdict: compute}")
     found = asked(capsys, "report", tmp_path)
     assert (found["answer"], found["details"]["verdict"]) == (["It computes."], "compute")
-
-
-def test_watching_ends_once_runs_alone_have_confirmed(capsys: Capture, tmp_path: Path) -> None:
-    """A driver that is there, and goes on racing."""
-    lines = [run_line("0000", 2.0), run_line("0000-race0", 2.1, role="race")]
-    results_folder(tmp_path, lines)
-    running = Watched(FolderSource(str(tmp_path)), 0.0)
-    running.look(1e9)
-    confirmed = watch.Confirmed(str(tmp_path), running)
-    assert not confirmed()
-    with (tmp_path / RECORDS_FILE).open("a") as file:
-        file.write(json.dumps(run_line("0000-confirm0", 2.2, role="confirm")) + "\n")
-    running.look(1e9)
-    assert confirmed()
 
 
 @pytest.mark.parametrize(

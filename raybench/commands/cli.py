@@ -241,16 +241,6 @@ OF_OPTIONS = {name: OptionsCommand(name) for name in ("tune", "train", "diagnose
 tune, train, diagnose, compare = OF_OPTIONS.values()
 
 
-def write_out(out: Path, text: str) -> None:
-    """Write what `--out` names; UserError where that cannot be."""
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"--out {out} cannot be written ({error.strerror}); name another."
-        ) from error
-
-
 def leave(code: int) -> NoReturn:
     """End the process; a signal that comes now changes nothing any more."""
     for number in SIGNALS:

@@ -17,8 +17,9 @@ from raybench.data.store.entries import (
     size_in_words,
     store_folder,
 )
-from raybench.report.console import make_console, print_table, say
+from raybench.report.console import make_console, say
 from raybench.report.live.screen import about
+from raybench.report.tables import print_frame
 from raybench.spec.errors import Ended, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 from raybench.spec.text import seconds_of
@@ -75,15 +76,8 @@ def _list(unused_for: float | None) -> Ended:
     )
     total = size_in_words(sum(entry.about["bytes"] for entry in entries))
     below = f"{total} in {store}, whose disk has {size_in_words(free_bytes())} left."
-    print_table(
-        console,
-        cells,
-        "Datasets kept on this machine",
-        drop=("samples", "last used"),
-        wrap=("made from", "with"),
-        right=("samples", "size"),
-        below=below,
-    )
+    title = "Datasets kept on this machine"
+    print_frame(console, cells, title, drop=("samples", "last used"), below=below)
     kept = [{"key": entry.key, "last_used": entry.last_used} | entry.about for entry in entries]
     return Ended(cli.DONE, answer=[below], details={"folder": store, "entries": kept})
 

@@ -3,16 +3,17 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raybench.commands import cli
+from raybench.data.inspect import Seen
+from raybench.data.inspect.find import see, see_dataset
+from raybench.models.find import load_workload_dataset
+from raybench.models.starter import space_text, start_for
+from raybench.results.store import write_out
 from raybench.spec.dataset_spec import TASKS, DatasetSpec
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.run import FRAMEWORKS
 from raybench.spec.text import command_line
-
-if TYPE_CHECKING:
-    from raybench.data.inspect import Seen
 
 DEFAULT_OUT = "space.yaml"
 
@@ -45,9 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def init(options: argparse.Namespace) -> Ended:
     """Look, print what was seen, and write the file."""
-    # Imported here: pyarrow, PIL and pandas take a while, and --help needs none.
-    from raybench.models.starter import space_text, start_for
-
     out: Path = options.out
     if out.exists() and not options.force:
         raise UserError(f"{out} is there already; name another file by --out, or give --force.")
@@ -57,7 +55,7 @@ def init(options: argparse.Namespace) -> Ended:
     for line in seen.lines:
         print(line)
     start = start_for(seen, options.framework, workload)
-    cli.write_out(out, space_text(seen, start, file=out))
+    write_out(out, space_text(seen, start, file=out))
     task = f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
     print(
         f"{task}\n\nWrote {out}: look through it, then\n"
@@ -67,11 +65,8 @@ def init(options: argparse.Namespace) -> Ended:
     return Ended(cli.DONE, answer=[*seen.lines, task], details={"wrote": out})
 
 
-def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":
+def _see(options: argparse.Namespace) -> tuple[Seen, str | None]:
     """Return what was seen of the data, and the user's own workload if they named one."""
-    from raybench.data.inspect.find import see, see_dataset
-    from raybench.models.find import load_workload_dataset
-
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8
         raise UserError(f"{str(path)!r} is no name that a space file can hold; rename it.")

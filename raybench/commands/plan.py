@@ -8,15 +8,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raybench.commands import cli
+from raybench.report.console import make_console, say
+from raybench.report.plan_report import PlanReport
+from raybench.report.scaling_report import print_part
+from raybench.results.study import load
+from raybench.scaling.fits import Terms
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.prices import read_prices
 from raybench.spec.text import clean, seconds_of
-
-if TYPE_CHECKING:
-    from raybench.report.plan_report import PlanReport
 
 PAGE = "plan.html"
 
@@ -50,9 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _asked(options: argparse.Namespace) -> Ended:
-    from raybench.report.console import make_console, say
-    from raybench.report.scaling_report import print_part
-
     given = {name: getattr(options, name) for name in ("prices", "budget", "deadline", "predict")}
     report, console = planned(options.folders, **given), make_console(sys.stdout)
     for part in report.parts:
@@ -72,7 +71,7 @@ def planned(
     budget: float | None = None,
     deadline: str | float | None = None,
     predict: str | None = None,
-) -> "PlanReport":
+) -> PlanReport:
     """Read the studies, and plan; UserError for what is asked wrong."""
     machines = None if prices is None else read_prices(prices)
     seconds = None if deadline is None else seconds_of(str(deadline))
@@ -81,11 +80,6 @@ def planned(
         raise UserError(f"--deadline {wrong}: write it as 90s, 30min, 2h or 1d.")
     if budget is not None and not 0 < budget < float("inf"):
         raise UserError(f"--budget {budget:g}: must be more than 0.")
-    # Late: pandas and matplotlib take a second.
-    from raybench.report.plan_report import PlanReport
-    from raybench.results.study import load
-    from raybench.scaling.fits import Terms
-
     studies = [load(one) for one in folders]
     own = studies[0].scaling_study
     terms = Terms(machines or own.price, budget if machines or budget else own.budget, seconds)

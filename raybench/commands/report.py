@@ -18,8 +18,6 @@ from raybench.report.export import export, write_plots
 from raybench.report.page import try_page
 from raybench.report.page.document import write_comparison
 from raybench.report.show import show
-from raybench.results.place import is_url
-from raybench.results.storage import publish
 from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.study import load
 from raybench.spec.documents import read_mapping, validate
@@ -87,8 +85,7 @@ def report(
     `tools` what they lack of the study.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
-    files are written below it, too, unless a driver is there, which writes them itself; who may
-    only read there gets them in the local folder.
+    files are written into this machine's copy.
     """
     check_loggers(tools)
     results, console = load(place), make_console(sys.stdout)
@@ -103,12 +100,10 @@ def report(
         written += try_page(results, results.folder, warn, report.parts())
         report.show(console, written=written, verbose=verbose)
     else:
-        written = export(results, files)
-        written += (plots := write_plots(results, results.folder) if png else [])
-        written += try_page(results, results.folder, warn)
+        export(results, files)
+        plots = write_plots(results, results.folder) if png else []
+        try_page(results, results.folder, warn)
         show(console, results, plots=plots, verbose=verbose)
-    if is_url(place) and (why := publish(str(place), results.folder, written)):
-        say(console, why)
     with Loggers(tools, results.folder, place=results.place, say=warn, close_s=None) as loggers:
         loggers.start()
         loggers.end()

@@ -5,17 +5,27 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from raybench.commands import cli
+from raybench.models.base import LayerWorkload
+from raybench.models.find import load_workload_dataset
+from raybench.models.layers import num_parameters
+from raybench.results.store import write_out
+from raybench.results.study import Study, load
+from raybench.results.verdict import find_verdicts
+from raybench.runs.preflight import first_values
+from raybench.scaling.measurements import NINE_OF_TEN
+from raybench.scaling.over_sizes import LEAST_TRIALS, BestRate, best_rate, predict
+from raybench.search.sampling.default_rates import batch_power
+from raybench.spec.documents import to_yaml
 from raybench.spec.errors import Ended, UserError
+from raybench.spec.space import Space, values_of
+from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import clean, command_line
-
-if TYPE_CHECKING:
-    from raybench.results.study import Study
-    from raybench.scaling.over_sizes import BestRate
-    from raybench.spec.space import Space
-    from raybench.spec.study import StudySpec
+from raybench.training.mup import MOST_GROWTH, NUM_STEPS, OUTPUTS, growths
 
 WIDE = 30.0
 """An interval whose ends are so many times apart is no advice."""
@@ -49,12 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def transfer(options: argparse.Namespace) -> Ended:
     """Predict the best rate, say how sure that is, write the space of the large one's trials."""
-    # Imported here: pandas and scikit-learn take a while, and --help needs none.
-    from raybench.results.study import load
-    from raybench.scaling.over_sizes import predict
-    from raybench.spec.documents import to_yaml
-    from raybench.spec.study import build_study, load_content
-
     if options.trials < 1:
         raise UserError("--trials: must be 1 at least.")
     out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
@@ -98,7 +102,7 @@ def transfer(options: argparse.Namespace) -> Ended:
         "search": (content.get("search") or {}) | {"trials": options.trials},
     }
     build_study(content, str(out))
-    cli.write_out(out, to_yaml(content))
+    write_out(out, to_yaml(content))
     print("\n".join(words))
     print(f"\nWrote {out}, {options.trials} rates of the interval:\n  {command_line('tune', out)}")
     rate = {"rate": found.rate, "low": low, "high": high}
@@ -117,11 +121,9 @@ class Check(NamedTuple):
 
 
 def check_widths(
-    study: "StudySpec", space: "Space", source: str, optimizer: str | None = None
+    study: StudySpec, space: Space, source: str, optimizer: str | None = None
 ) -> Check:
     """Train a file's model for some steps at several widths, from that of its `mup_base` on."""
-    from raybench.runs.preflight import first_values
-    from raybench.training.mup import MOST_GROWTH, NUM_STEPS, OUTPUTS, growths
 
     spec = study.run_spec(first_values(study, space, {"optimizer": optimizer}))
     if not spec.mup_base:
@@ -143,7 +145,7 @@ def check_widths(
     )
 
 
-def require_alike(small: "Study", large: "StudySpec") -> None:
+def require_alike(small: Study, large: StudySpec) -> None:
     """Raise UserError where a small study's models are of another parametrisation than the large
     one's; a model of the base's own width is of both."""
     base = large.fixed.get("mup_base") or {}
@@ -156,9 +158,8 @@ def require_alike(small: "Study", large: "StudySpec") -> None:
             )
 
 
-def global_batch(study: "StudySpec", space: "Space", source: str) -> int:
+def global_batch(study: StudySpec, space: Space, source: str) -> int:
     """Return the one global batch of a space; UserError where it has several."""
-    from raybench.spec.space import values_of
 
     found = {1}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
@@ -171,16 +172,15 @@ def global_batch(study: "StudySpec", space: "Space", source: str) -> int:
     return found.pop()
 
 
-def best_optimizer(study: "Study") -> str:
+def best_optimizer(study: Study) -> str:
     """Return the optimizer of a study's winner; UserError where it has none."""
-    from raybench.results.verdict import find_verdicts
 
     for verdict in find_verdicts(study, untested=True).values():
         return study.specs[verdict.fastest].optimizer
     raise UserError(f"{study.place}: has no winner to carry over; finish it, or name another.")
 
 
-def size_of(study: "Study") -> int:
+def size_of(study: Study) -> int:
     """Return the parameters of the model of a study; UserError where these are not one number."""
     counts = Counter(run.num_parameters for run in study.runs.values() if run.num_parameters)
     if len(counts) != 1:
@@ -189,11 +189,8 @@ def size_of(study: "Study") -> int:
     return counts.most_common()[0][0]
 
 
-def size_to(study: "StudySpec") -> int:
+def size_to(study: StudySpec) -> int:
     """Return the parameters of the model of a file; UserError where no framework may count them."""
-    from raybench.models.base import LayerWorkload
-    from raybench.models.find import load_workload_dataset
-    from raybench.models.layers import num_parameters
 
     model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
     workload, _ = load_workload_dataset(study.workload, study.dataset, model, data)
@@ -202,12 +199,8 @@ def size_to(study: "StudySpec") -> int:
     return num_parameters(workload.layers, workload.input_shape)
 
 
-def best_rate_of(study: "Study", size: int, optimizer: str, batch: int) -> "BestRate":
+def best_rate_of(study: Study, size: int, optimizer: str, batch: int) -> BestRate:
     """Return the best rate of a study's optimizer; UserError where its trials do not tell."""
-    import numpy as np
-
-    from raybench.scaling.over_sizes import LEAST_TRIALS, best_rate
-    from raybench.search.sampling.default_rates import batch_power
 
     trials = study.trials[study.trials["phase"] == "search"]
     trials = trials[trials["optimizer"] == optimizer]
@@ -228,8 +221,8 @@ def best_rate_of(study: "Study", size: int, optimizer: str, batch: int) -> "Best
 
 
 def sentences(
-    known: "Sequence[BestRate]",
-    found: "BestRate",
+    known: Sequence[BestRate],
+    found: BestRate,
     optimizer: str,
     batch: int,
     optimizers: set[str],
@@ -237,10 +230,8 @@ def sentences(
     is_mup: bool = False,
 ) -> list[str]:
     """Say what the best rates are, what follows from them, and whether they lie on one line."""
-    from raybench.scaling.measurements import NINE_OF_TEN
-    from raybench.scaling.over_sizes import predict
 
-    def words(one: "BestRate") -> str:
+    def words(one: BestRate) -> str:
         low, high = one.interval
         return f"{one.rate:.3g} (90 %: {low:.2g} to {high:.2g}) at {one.size:,.0f} parameters"
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 
@@ -16,13 +16,11 @@ from raybench.report.show import show
 from raybench.results.bucket import BucketError
 from raybench.results.place import is_url
 from raybench.results.study import load
-from raybench.results.verdict import ALONE, facts_of, judge
 from raybench.search.watched import Watched
 from raybench.spec.errors import Ended, UserError
 from raybench.stats.clock import unix_seconds
 from raybench.stats.record import RunRecord
 
-UNTIL = ("finished", "confirmed")
 INTERVAL_S, URL_INTERVAL_S, LEAST_INTERVAL_S = 1.0, 5.0, 0.1
 
 
@@ -36,12 +34,6 @@ def parser() -> cli.Parser:
         metavar="SECONDS",
         help=f"how often to look (default {INTERVAL_S:g}; of a URL {URL_INTERVAL_S:g})",
     )
-    result.add_argument(
-        "--until",
-        choices=UNTIL,
-        default=UNTIL[0],
-        help="end when the study has, or as soon as its winner is confirmed (default %(default)s)",
-    )
     result.add_argument("--once", action="store_true", help="show it as it is now, and end")
     return result
 
@@ -50,16 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     return parser().run(
         arguments,
-        lambda options: watch(
-            options.place, options.interval, once=options.once, until=options.until
-        ),
+        lambda options: watch(options.place, options.interval, once=options.once),
     )
 
 
-def watch(
-    place: str, interval_s: float | None = None, *, once: bool = False, until: str = UNTIL[0]
-) -> Ended:
-    """Show a study `until` that is so, then what came of it; with `once`, as it is now.
+def watch(place: str, interval_s: float | None = None, *, once: bool = False) -> Ended:
+    """Show a study until it ends, then what came of it; with `once`, as it is now.
 
     It is read, never written. FAILED where its driver died.
     """
@@ -77,35 +65,12 @@ def watch(
         console.print(_screen(console, watched, height=WHOLE))
         return _ended(watched, place)
     if not is_over:
-        is_there = Confirmed(place, watched) if until == "confirmed" else lambda: False
-        _follow(console, watched, interval_s, is_there)
+        _follow(console, watched, interval_s)
     return _print_end(console, watched, place)
 
 
-class Confirmed:
-    """Asked after every look: whether runs alone have confirmed the winner by now."""
-
-    def __init__(self, place: str, watched: Watched) -> None:
-        self._place, self._watched = place, watched
-        self._num_done = 0
-
-    def __call__(self) -> bool:
-        """Read the study again where a run has ended since."""
-        if len(self._watched.replay.records) == self._num_done:
-            return False
-        self._num_done = len(self._watched.replay.records)
-        results = load(self._place)
-        verdict = judge(results)
-        if verdict is None:
-            return False
-        fastest = facts_of(results, verdict).fastest
-        return fastest.hits > 0 and fastest.how_run == ALONE
-
-
-def _follow(
-    console: Console, watched: Watched, interval_s: float, is_there: Callable[[], bool]
-) -> None:
-    """Show the study as it goes on, until it ends or what is waited for `is_there`."""
+def _follow(console: Console, watched: Watched, interval_s: float) -> None:
+    """Show the study as it goes on, until it ends."""
     trouble: list[str] = []
 
     view = view_for(console, lambda console: _screen(console, watched, trouble))
@@ -124,7 +89,7 @@ def _follow(
         while not is_over:
             time.sleep(interval_s)
             try:
-                is_over = watched.look(unix_seconds()) or is_there()
+                is_over = watched.look(unix_seconds())
                 trouble.clear()
             except (BucketError, UserError) as error:
                 trouble[:] = [f"{error} It is tried again."]

@@ -93,12 +93,9 @@ class Loggers:
         say: Callable[[str], None],
         close_s: float | None = CLOSE_S,
     ) -> None:
-        """`place` is what the user calls the folder; `say` tells a sentence, in other threads too.
-
-        UserError where a tool's package is missing; `close_s` None waits without end.
-        """
+        """`place` is what the user calls the folder; `say` tells a sentence, in other threads too;
+        `close_s` None waits without end. The tools are those that `check_loggers` has let pass."""
         self._tools = list(dict.fromkeys(tools))
-        check_loggers(self._tools)
         self._folder, self._place, self._say = folder, place, say
         self._close_s = math.inf if close_s is None else close_s
         self._followers: list[_Follower] = []

@@ -2,21 +2,15 @@
 
 import io
 import re
-import textwrap
 import threading
 from collections.abc import Sequence
 from typing import Any, Self, TextIO
 
-import pandas as pd
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from raybench.spec.text import clean
-
-MIN_TEXT = 30
-"""Columns that a text which may take several lines gets, before other columns are left out."""
 
 
 class WholeLines(Console):
@@ -55,71 +49,6 @@ def make_console(file: TextIO) -> Console:
 def say(console: Console, text: str) -> None:
     """Print one line, however long, as it is: no markup, no control characters."""
     console.print(Text(clean(text)), soft_wrap=True)
-
-
-def print_table(
-    console: Console,
-    cells: pd.DataFrame,
-    title: str,
-    *,
-    drop: Sequence[str] = (),
-    wrap: Sequence[str] = (),
-    right: Sequence[str] = (),
-    below: str = "",
-) -> None:
-    """Print a table of texts, the lines `below`, an empty line; no head, no cell is ever cut.
-
-    Where the terminal is too narrow, columns of `drop` are left out, the first of them first;
-    those of `wrap` take several lines. Columns of `right` are aligned there.
-    """
-    widths = fit(cells, console.width, drop=drop, wrap=wrap)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    # Of a terminal narrower than what may not be left out, lines are longer, not cut.
-    needed = sum(widths.values()) + len(widths) - 1
-    table.width = needed if needed > console.width else None
-    for name, width in widths.items():
-        table.add_column(
-            Text("\n".join(_head(name, cells[name]))),
-            justify="right" if name in right else "left",
-            width=width,
-            no_wrap=name not in wrap,
-            overflow="fold",
-        )
-    for row in cells[list(widths)].itertuples(index=False):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(Text(title, style="bold"), soft_wrap=True)
-    console.print(table, crop=False)
-    for line in below.splitlines():
-        say(console, line)
-    console.print()
-
-
-def fit(
-    cells: pd.DataFrame, width: int, *, drop: Sequence[str], wrap: Sequence[str]
-) -> dict[str, int]:
-    """Return the columns that fit `width` side by side, and how wide each is."""
-    natural = {
-        str(name): max(map(cell_len, [*_head(str(name), cells[name]), *cells[name]]), default=0)
-        for name in cells.columns
-    }
-    least = {name: min(wide, MIN_TEXT) if name in wrap else wide for name, wide in natural.items()}
-    for name in drop:
-        if sum(least.values()) + len(least) - 1 <= width:
-            break
-        least.pop(name, None)
-    room = width - (sum(least.values()) + len(least) - 1)
-    for name in wrap:
-        if name in least and room > 0:
-            more = min(room, natural[name] - least[name])
-            least[name] += more
-            room -= more
-    return least
-
-
-def _head(name: str, column: pd.Series) -> list[str]:
-    """Return a head's lines: no wider than the column needs anyway."""
-    widest = max([*map(cell_len, column), *map(cell_len, name.split())], default=1)
-    return textwrap.wrap(name, min(widest, MIN_TEXT), break_on_hyphens=False) or [""]
 
 
 BLANK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")

@@ -20,7 +20,7 @@ from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
 from raybench.results.place import shown
-from raybench.results.store import StudyFiles
+from raybench.results.store import StudyFiles, write_out
 from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
@@ -232,7 +232,8 @@ def fit_to_files(
         if predict is None:
             where = clean(str(out))
             raise UserError(f"--out {where}: there is nothing to write without --predict.")
-        fit_command.check_out(out, file)
+        if out.resolve() == file.resolve():
+            raise UserError(f"--out {clean(str(out))}: is the file of measurements; name another.")
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
@@ -246,8 +247,7 @@ def fit_to_files(
         lines += part.lines
         print_part(console, part)
     if out is not None:
-        text = pd.concat(tables).to_csv(index=False, float_format="%.6g")
-        StudyFiles(out.parent).write_text(out.name, text)
+        write_out(out, pd.concat(tables).to_csv(index=False, float_format="%.6g"))
         say(console, f"predictions: {out}")
     predictions = [row for table in tables for row in table.to_dict("records")]
     return lines, {"predictions": predictions, "measure_next": following}

@@ -1,7 +1,7 @@
 """What `raybench.load` takes: results folders and their URLs, one or several; and several studies
 side by side: their frames in one, and what each found."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,13 +10,11 @@ import pandas as pd
 from raybench.report.answer import said, table_html
 from raybench.report.study import StudyResults, load
 from raybench.results.place import is_url, local_path, unlike
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import RECORDS_FILE
 from raybench.results.verdict import TIED
 from raybench.spec.errors import UserError
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean
 
-LONGEST_NAME = 255
-"""Letters that file systems take."""
 MOST_NAMED = 3
 """Studies below a folder that a sentence names."""
 
@@ -39,14 +37,9 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
 
 def load_one(place: str | Path) -> StudyResults:
     """Read one study; UserError names what is there instead of one."""
-    if not isinstance(place, str | Path):
-        kind = type(place).__name__
-        raise TypeError(f"raybench.load: takes a folder, a URL or a list of them, not {kind}.")
     text = str(place)
     if is_url(text):
         return load(text)
-    if max(map(len, text.split("/"))) > LONGEST_NAME:
-        raise UserError(f"{shorten(text, 60)}: is too long for a path; name a folder.")
     folder = local_path(text)
     if folder.is_file():
         raise UserError(f"{folder}: is no study of raybench; name a folder.")
@@ -64,11 +57,6 @@ def _refuse(folder: Path) -> None:
         raise UserError(
             f"{folder}: is no study itself, below it are {len(below)}: name one, or several, as in "
             f"raybench.load([{named}{more}])."
-        )
-    if (folder / STUDY_FILE).is_file():
-        raise UserError(
-            f"{folder}: holds a {STUDY_FILE} and no {RECORDS_FILE}: nothing was recorded there, or "
-            "the file was lost; restore it, or run the study."
         )
 
 
@@ -98,9 +86,6 @@ class Studies(Sequence[StudyResults]):
 
     def __len__(self) -> int:
         return len(self._studies)
-
-    def __iter__(self) -> Iterator[StudyResults]:
-        return iter(self._studies)
 
     @property
     def trials(self) -> pd.DataFrame:

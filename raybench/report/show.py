@@ -1,7 +1,6 @@
 """The last screen of a study: what ran, the answer, what to do next."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -38,35 +37,24 @@ PREDICTIONS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
 FAILURES = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 
 
-@dataclass(frozen=True)
-class Amount:
-    """How much of a study is printed."""
-
-    runs: int
-    """Rows of the table of single runs."""
-    raced: int
-    """Rows of the table of the race."""
-    is_brief: bool = True
-    """Whether what is no part of the answer is left out."""
+MOST_RUNS, MOST_RACED = {True: 4, False: 10}, {True: 5, False: 12}
+"""Rows of the tables of single runs and of the race, brief or not."""
 
 
-BRIEF, WHOLE = Amount(runs=4, raced=5), Amount(runs=10, raced=12, is_brief=False)
-
-
-def show_tables(console: Console, results: Study, amount: Amount) -> None:
-    """Print what ran, from single runs to confirmed ones."""
-    if not amount.is_brief:
+def show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
+    """Print what ran, from single runs to confirmed ones; `is_brief`: what the answer needs."""
+    if not is_brief:
         _show_failures(console, tables.failures(results.trials))
-    printed = _of_runs(results, amount)
-    if not amount.is_brief:
+    printed = _of_runs(results, is_brief=is_brief)
+    if not is_brief:
         printed += _predicted(results)
         ledger = tables.texts(tables.ledger_totals(results.trials), LEDGER)
         printed.append((ledger, "Where the seconds went (all runs)", ""))
-    printed += _of_race(results, amount)
-    printed += _of_alone(results, amount)
+    printed += _of_race(results, is_brief=is_brief)
+    printed += _of_alone(results, is_brief=is_brief)
     for cells, title, below in printed:
-        tables.print_frame(console, cells, title, below=below, is_explained=not amount.is_brief)
-    if amount.is_brief and any(tables.has_marks(cells) for cells, *_ in printed):
+        tables.print_frame(console, cells, title, below=below, is_explained=not is_brief)
+    if is_brief and any(tables.has_marks(cells) for cells, *_ in printed):
         say(console, tables.MARK_SAYS)
 
 
@@ -74,15 +62,15 @@ Printed = tuple[pd.DataFrame, str, str]
 """A table of texts, its title, and what stands below it."""
 
 
-def _of_runs(results: Study, amount: Amount) -> list[Printed]:
+def _of_runs(results: Study, *, is_brief: bool) -> list[Printed]:
     trials, metric = results.trials, results.metric
     begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
-    best, number = ranked(begun).head(amount.runs), len(ranked(trials))
+    best, number = ranked(begun).head(MOST_RUNS[is_brief]), len(ranked(trials))
     if best.empty:
         return []
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    cells = tables.of_runs(best, results, is_brief=amount.is_brief)
+    cells = tables.of_runs(best, results, is_brief=is_brief)
     return [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
 
 
@@ -97,19 +85,19 @@ def _predicted(results: Study) -> list[Printed]:
     return [(tables.texts(predicted, PREDICTIONS), title, below)]
 
 
-def _of_race(results: Study, amount: Amount) -> list[Printed]:
+def _of_race(results: Study, *, is_brief: bool) -> list[Printed]:
     """Return the race of a study with a target, where there was one."""
     table = confirmed(results)
     if not has_race(results) or table.empty:
         return []
-    rows = table.head(amount.raced)
+    rows = table.head(MOST_RACED[is_brief])
     more = len(table) - len(rows)
     below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
     title = RACE_AND_SEARCH.format(again=_again(len(table), len(rows)))
-    if amount.is_brief:  # the winner's runs alone stand beside it
+    if is_brief:  # the winner's runs alone stand beside it
         below = ""
         title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
-    return [(tables.of_race(rows, results, has_alone=amount.is_brief), title, below)]
+    return [(tables.of_race(rows, results, has_alone=is_brief), title, below)]
 
 
 def has_race(results: Study) -> bool:
@@ -124,14 +112,14 @@ def _again(number: int, printed: int) -> str:
     return counted(number, "configuration")
 
 
-def _of_alone(results: Study, amount: Amount) -> list[Printed]:
+def _of_alone(results: Study, *, is_brief: bool) -> list[Printed]:
     """Return what ran alone; of a study without a target the race, where nothing did."""
-    if has_race(results) and amount.is_brief:
+    if has_race(results) and is_brief:
         return []  # the race's table has them
     table = confirmed(results)
-    rows, title = table[table["is_alone"].astype(bool)].head(amount.raced), CONFIRMED
+    rows, title = table[table["is_alone"].astype(bool)].head(MOST_RACED[is_brief]), CONFIRMED
     if rows.empty and not results.is_timed:
-        rows = table.head(amount.raced)
+        rows = table.head(MOST_RACED[is_brief])
         title = RACE.format(again=_again(len(table), len(rows)))
     return [(tables.of_confirmed(rows, results), title, "")] if len(rows) else []
 
@@ -164,7 +152,7 @@ def show(
         for line in (*found.lines, *found.mind):
             say_wrapped(console, line)
     else:
-        show_tables(console, results, WHOLE if verbose else BRIEF)
+        show_tables(console, results, is_brief=not verbose)
         _show_answer(console, results, verbose=verbose)
     if plots and (verbose or not (results.folder / PAGE_FILE).is_file()):
         say(console, f"plots: {', '.join(map(str, plots))}")

@@ -2,14 +2,18 @@
 
 import math
 import re
-from collections import Counter, defaultdict
+import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from raybench.report.console import print_table, wrapped
+from raybench.report.console import say, wrapped
 from raybench.results.analyses import ledger_totals as ledger_totals
 from raybench.results.ranking import ranked as ranked
 from raybench.results.store import ERRORS_FOLDER
@@ -33,16 +37,14 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     Columns: failure, runs (how many), for example (the first one's message).
     """
     failed = trials[trials["state"] == "failed"]
-    first: dict[str, tuple[str, str | None]] = {}
-    causes: Counter[str] = Counter()
-    for one in zip(failed["failure"], failed["message"], strict=True):
-        causes[cause_of(*one)] += 1
-        first.setdefault(cause_of(*one), one)
-    rows = [
-        (first[cause][0], number, first[cause][1] or "no message")
-        for cause, number in causes.most_common()
-    ]
-    return pd.DataFrame(rows, columns=["failure", "runs", "for example"])
+    causes = map(cause_of, failed["failure"], failed["message"])
+    told = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
+    found = told.groupby("cause", sort=False).agg(
+        failure=("failure", "first"),
+        runs=("trial", "size"),
+        **{"for example": ("message", "first")},
+    )
+    return found.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
 MOST_PREDICTED = 6
@@ -125,8 +127,13 @@ def _text(form: str, row: Mapping[Any, Any]) -> str:
     return rare.get(text) or shorten(clean(text), LONGEST)
 
 
-WRAPPED = ("configuration", "for example", "waited for", "series", "claim", "published", "here")
+WRAPPED = (
+    *("configuration", "for example", "waited for", "series", "claim", "published", "here"),
+    *("made from", "with"),
+)
 """Columns that may take several lines."""
+MIN_TEXT = 30
+"""Columns of the terminal that such a text gets, before other columns are left out."""
 LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
 """A column of such texts is aligned right, unless it is one of LEFT."""
@@ -152,19 +159,67 @@ def print_frame(
     drop: Sequence[str] = DROPPED,
     is_explained: bool = True,
 ) -> None:
-    """Print a table of texts, a line `below`, an empty line; a line below explains a MARK
-    (`is_explained`)."""
+    """Print a table of texts, a line `below`, an empty line; no head, no cell is ever cut. A line
+    below explains a MARK (`is_explained`).
+
+    Where the terminal is too narrow, columns that begin like those of `drop` are left out, the
+    first of them first; those of WRAPPED take several lines.
+    """
     cells = frame.astype(str)
     says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
     if "trial" in cells and cells["trial"].str.endswith(DISTURBED).any():
         says.append(DISTURBED_SAYS)
-    lines = [line for one in says for line in wrapped(one, console.width)]
-    names = list(map(str, cells.columns))
-    right = [one for one in names if one not in LEFT and all(map(NUMERIC.fullmatch, cells[one]))]
-    dropped = [one for begin in drop for one in names if one.startswith(begin)]
-    print_table(
-        console, cells, title, drop=dropped, wrap=WRAPPED, right=right, below="\n".join(lines)
-    )
+    dropped = [one for begin in drop for one in map(str, cells) if one.startswith(begin)]
+    widths = fit(cells, console.width, drop=dropped)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    # Of a terminal narrower than what may not be left out, lines are longer, not cut.
+    needed = sum(widths.values()) + len(widths) - 1
+    table.width = needed if needed > console.width else None
+    for name, width in widths.items():
+        is_right = name not in LEFT and all(map(NUMERIC.fullmatch, cells[name]))
+        table.add_column(
+            Text("\n".join(_head(name, cells[name]))),
+            justify="right" if is_right else "left",
+            width=width,
+            no_wrap=name not in WRAPPED,
+            overflow="fold",
+        )
+    for row in cells[list(widths)].itertuples(index=False):
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    console.print(table, crop=False)
+    for line in says:
+        for part in wrapped(line, console.width):
+            say(console, part)
+    console.print()
+
+
+def fit(cells: pd.DataFrame, width: int, *, drop: Sequence[str]) -> dict[str, int]:
+    """Return the columns that fit `width` side by side, and how wide each is."""
+    natural = {
+        str(name): max(map(cell_len, [*_head(str(name), cells[name]), *cells[name]]), default=0)
+        for name in cells.columns
+    }
+    least = {
+        name: min(wide, MIN_TEXT) if name in WRAPPED else wide for name, wide in natural.items()
+    }
+    for name in drop:
+        if sum(least.values()) + len(least) - 1 <= width:
+            break
+        least.pop(name, None)
+    room = width - (sum(least.values()) + len(least) - 1)
+    for name in WRAPPED:
+        if name in least and room > 0:
+            more = min(room, natural[name] - least[name])
+            least[name] += more
+            room -= more
+    return least
+
+
+def _head(name: str, column: pd.Series) -> list[str]:
+    """Return a head's lines: no wider than the column needs anyway."""
+    widest = max([*map(cell_len, column), *map(cell_len, name.split())], default=1)
+    return textwrap.wrap(name, min(widest, MIN_TEXT), break_on_hyphens=False) or [""]
 
 
 def has_marks(cells: pd.DataFrame) -> bool:

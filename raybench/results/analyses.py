@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
+from raybench.spec import objective
 from raybench.spec.metric import Metric
-from raybench.spec.objective import small_difference
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import MACHINE_FAULTS
-from raybench.stats.standing import LONG_PERIOD
+from raybench.stats.standing import crossing
 
 SEARCH = ("trial", "placement_check")
 """Roles of a search's own runs."""
@@ -129,25 +129,21 @@ def time_to_target(
     of `hold` evaluations in a row at the target counts, and where evaluations are far apart a
     time between it and the one before (`stats.standing`; `baseline_value` is reached at 0 s).
     """
-    codes, names = pd.factorize(curves["trial"])
-    order = np.argsort(codes, kind="stable")
-    codes = codes[order]
-    seconds = curves["train_s"].to_numpy(dtype=float)[order]
-    values = curves[metric.name].to_numpy(dtype=float)[order]
-    at = _first_held(codes, metric.sign * values >= metric.sign * target, hold)
-    is_start = np.diff(codes, prepend=-1)[at] != 0
-    before_s = np.where(is_start, 0.0, seconds[at - 1])
-    before = np.where(
-        is_start, np.nan if baseline_value is None else baseline_value, values[at - 1]
-    )
-    period, way, rest = seconds[at] - before_s, values[at] - before, target - before
-    is_between = (period > LONG_PERIOD * seconds[at]) & np.isfinite(way) & (way * rest > 0)
-    share = np.ones(len(at))
-    share[is_between] = np.minimum(rest[is_between] / way[is_between], 1.0)
-    table = pd.DataFrame({"trial": names, "seconds": np.nan, "is_interpolated": False})
-    table.loc[codes[at], "seconds"] = before_s + period * share
-    table.loc[codes[at], "is_interpolated"] = is_between
-    return table
+    rows: list[tuple[Any, float, bool]] = []
+    lists = curves.groupby("trial", sort=False).agg({"train_s": list, metric.name: list})
+    for trial, seconds, values in lists.itertuples(name=None):
+        reached_s = objective.time_to_target(
+            values, seconds, target=target, hold=hold, metric=metric
+        )
+        if reached_s is None:
+            rows.append((trial, np.nan, False))
+            continue
+        at = seconds.index(reached_s)
+        before_s, before = (seconds[at - 1], values[at - 1]) if at else (0.0, baseline_value)
+        found = crossing(reached_s, values[at], before_s, before, target)
+        rows.append((trial, found.seconds, found.is_interpolated))
+    table = pd.DataFrame(rows, columns=["trial", "seconds", "is_interpolated"])
+    return table.astype({"seconds": float, "is_interpolated": bool})
 
 
 def around_target(
@@ -164,7 +160,7 @@ def around_target(
     Columns: target, trial, seconds (both missing where none reaches it), reached (trials that do),
     trials. A winner that changes with the target hangs on it.
     """
-    step = metric.sign * small_difference(metric, target, baseline_value)
+    step = metric.sign * objective.small_difference(metric, target, baseline_value)
     rows = []
     for one in (target - step, target, target + step):
         if metric.is_share and one > 1:
@@ -176,16 +172,6 @@ def around_target(
         seconds = first["seconds"].iloc[0] if len(first) else np.nan
         rows.append((one, trial, seconds, len(known), len(times)))
     return pd.DataFrame(rows, columns=["target", "trial", "seconds", "reached", "trials"])
-
-
-def _first_held(codes: np.ndarray, reached: np.ndarray, hold: int) -> np.ndarray:
-    """Return where each trial first begins `hold` evaluations in a row at the target."""
-    held = reached.copy()
-    for later in range(1, hold):
-        held[-later:] = False
-        held[:-later] &= reached[later:] & (codes[later:] == codes[:-later])
-    at = np.flatnonzero(held)
-    return at[np.unique(codes[at], return_index=True)[1]]
 
 
 COSTS, RATIOS = ("seconds", "worker_seconds"), ("times_as_fast", "times_the_cost")

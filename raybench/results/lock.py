@@ -244,13 +244,6 @@ class Lease:
             self._own = replace(self._own, beat=self._own.beat + 1, released=True)
             self._write()
 
-    def living_owner(self) -> str | None:
-        """Return who has the lease, None if nobody has it who wrote it within LEASE_STALE_S."""
-        now = self._read()
-        if now is None or now.released or self._age() >= LEASE_STALE_S:
-            return None
-        return now.who
-
     def _wait_until_stale(self, before: Owner) -> Owner | None:
         """Return what the lease says then. Raises UserError where its owner lives."""
         began, age = time.monotonic(), self._age()

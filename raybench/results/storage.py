@@ -29,7 +29,6 @@ from raybench.results.staging import (
     fetch_checkpoints,
     fetch_files,
     fetch_logs,
-    key_of,
     log_of,
 )
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
@@ -74,29 +73,6 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
         raise UserError(str(error)) from None
     StudyFiles(folder).write_bytes(RECORDS_FILE, logs[RECORDS_FILE])
     return folder
-
-
-def publish(url: str, folder: Path, files: Sequence[Path]) -> str | None:
-    """Upload `files`, which a report made of what `fetch` brought to its folder; nothing else.
-
-    Returns a sentence where nothing is uploaded because somebody writes there, or has written
-    since: what is there then is newer than the report. Raises StudyError.
-    """
-    bucket = Bucket(url)
-    kept = f"so the report's files are in {folder} alone."
-    try:
-        owner = Lease(bucket, "a report").living_owner()
-        if owner is not None:
-            return f"{url}: is in use by {owner}, {kept}"
-        entries = bucket.entries().items()
-        there = sum(entry.size for key, entry in entries if log_of(key) == RECORDS_FILE)
-        if there != (folder / RECORDS_FILE).stat().st_size:
-            return f"{url}: has other records since they were read, {kept}"
-        for path in files:
-            bucket.put_file(key_of(path.relative_to(folder).as_posix()), path)
-    except BucketError as error:
-        raise StudyError(f"{error} The report's files are in {folder}.") from None
-    return None
 
 
 def cache_folder(kind: str, url: str) -> Path:

@@ -82,6 +82,16 @@ class StudyFiles:
         )
 
 
+def write_out(out: Path, text: str) -> None:
+    """Write the file that `--out` names; UserError where that cannot be."""
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"--out {out}: cannot be written ({error.strerror}); name another."
+        ) from None
+
+
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
 FORMAT = 1

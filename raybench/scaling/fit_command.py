@@ -3,7 +3,6 @@ predictions out, and how far a model is off at a cell that it did not see.
 """
 
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -269,19 +268,6 @@ def place_of(cell: Cell) -> str:
     """Return where a cell's step runs, and on what, in words."""
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
-
-
-def check_out(out: Path, file: Path) -> None:
-    """Refuse a place for the predictions where no file can be written, before the work."""
-    problems = {
-        "is the file of measurements; name another one": out.resolve() == file.resolve(),
-        "is a folder; name a file in it": out.is_dir(),
-        f"there is no folder {out.parent}; make it": not out.parent.is_dir(),
-        "cannot be written there; name another place": not os.access(out.parent, os.W_OK),
-    }
-    for problem, is_so in problems.items():
-        if is_so:
-            raise UserError(f"--out {clean(str(out))}: {clean(problem)}.")
 
 
 def _quality(left_out: list[LeftOut], num_cells: int) -> str:

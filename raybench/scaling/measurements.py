@@ -57,7 +57,6 @@ class Layout:
         return self.workers / self.nodes
 
 
-MAX_BYTES = 100_000_000
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Group = tuple[str, str]
 """Model and GPU type, each "" where the file has no such column: one fit for each pair."""
@@ -113,8 +112,6 @@ def read_rows(path: Path, model: type[Row]) -> dict[int, Row]:
     """
     source = clean(str(path))
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{source}: has more than {MAX_BYTES:,} bytes; is it the right file?")
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]

@@ -290,10 +290,10 @@ def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, in
     `run_s` are the seconds of a run of each. As many runs as fit, at most `repeats` of each;
     of equally many, fewer configurations more often. (0, 0) if not even one fits.
     """
-    best = (0, 0)
-    for count in range(1, len(run_s) + 1):
-        for times in range(1, repeats + 1):
-            is_better = (count * times, times) > (best[0] * best[1], best[1])
-            if is_better and times * sum(run_s[:count]) <= left_s:
-                best = (count, times)
-    return best
+    found = [
+        (count, times)
+        for count in range(1, len(run_s) + 1)
+        for times in range(1, repeats + 1)
+        if times * sum(run_s[:count]) <= left_s
+    ]
+    return max(found, key=lambda one: (one[0] * one[1], one[1]), default=(0, 0))

@@ -62,10 +62,19 @@ def interpolated_time(
         if place == 0 or points[place - 1].index != at.index - 1:
             return raw
         before_s, before = points[place - 1].train_s, points[place - 1].value
+    return crossing(reached_s, at.value, before_s, before, objective.target)
+
+
+def crossing(
+    reached_s: float, value: float, before_s: float, before: float | None, target: float
+) -> TimeToTarget:
+    """Return when the line from the evaluation before crosses the target; where that is not known,
+    or the period is short, the time of the evaluation that was at the target."""
+    raw = TimeToTarget(reached_s, is_interpolated=False)
     period = reached_s - before_s
     if before is None or period <= LONG_PERIOD * reached_s:
         return raw
-    way, rest = at.value - before, objective.target - before
+    way, rest = value - before, target - before
     if not math.isfinite(way) or way * rest <= 0:
         return raw
     return TimeToTarget(before_s + period * min(rest / way, 1.0), is_interpolated=True)

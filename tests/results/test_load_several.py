@@ -86,15 +86,10 @@ def test_a_folder_of_studies_names_them(tmp_path, places):
         raybench.load(tmp_path / "a")
     with pytest.raises(UserError, match="the list is empty"):
         raybench.load([])
-    with pytest.raises(UserError, match="is too long for a path"):
-        raybench.load("x" * 5000)
-    for wrong in (None, 5, [places[0], None]):
-        with pytest.raises(TypeError, match="takes a folder, a URL or a list"):
-            raybench.load(wrong)
     study = raybench.load(places[0])
     assert (study == study, study == raybench.load(places[1])) == (True, False)
     (places[0] / "records.jsonl").unlink()
-    with pytest.raises(UserError, match=r"holds a study\.yaml and no records\.jsonl"):
+    with pytest.raises(UserError, match=r"holds no records\.jsonl"):
         raybench.load(places[0])
     with pytest.raises(UserError, match=r"holds no records\.jsonl"):
         raybench.load(tmp_path / "nowhere")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from raybench.scaling import samples_to_target
-from raybench.scaling.noise_scale import critical_batch, noise_scales
+from raybench.scaling.fits import critical_batch, noise_scales
 from raybench.stats.step_times import NoiseSums, noise_terms
 
 GRADIENT = np.array([1.0, -2.0, 0.5, 0.0])

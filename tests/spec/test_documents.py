@@ -57,16 +57,6 @@ def test_words_and_numbers_are_what_yaml_1_2_takes_them_for(text, value):
     assert parse_yaml(to_yaml({"a": value, "b": text}), "file") == {"a": value, "b": text}
 
 
-@pytest.mark.parametrize(
-    ("text", "write"), [("010", "10"), ("+08", "8"), ("00", "0"), ("-0017", "17")]
-)
-def test_a_leading_zero_is_refused_with_its_line(text, write):
-    with pytest.raises(UserError, match=rf"^f, line 2: .* write {write}, or") as refusal:
-        parse_yaml(f"a: 1\nb: {text}\n", "f")
-    assert text in str(refusal.value)
-    assert parse_yaml(to_yaml({"a": text}), "f") == {"a": text}
-
-
 def test_a_duplicate_key_is_named_with_its_own_line():
     with pytest.raises(UserError, match=r"^f, line 4: .*'a' stands there twice"):
         parse_yaml("a: 1\nb:\n  c: 2\na: 3\n", "f")
@@ -147,8 +137,6 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
         ({"name": "x", "count": 0}, "f: 'count': input should be greater than 0 (found 0)."),
         ({"name": "x", "rates": [1.0, "a"]}, "'rates.1': input should be a valid number"),
         ({"name": "x", "inner": 3}, "'inner': must hold keys of its own (found 3)."),
-        ({"name": "x", "count": 2**63}, "'count': 9223372036854775808 is a number beyond 64 bits"),
-        ({"name": "x", "rates": [1.0, 1e300]}, "'rates.1': 1e+300 is beyond float32"),
         ({"name": "x", "a\nb\x1b[31m": 1}, "unknown key 'a b\\x1b[31m'"),
     ],
 )

@@ -136,7 +136,6 @@ def edit(path: Path, change: Callable[[list[Any]], list[Any]]) -> None:
             lambda path: edit(path, lambda curve: [curve[0] | {"samples": "many"}]),
             "'state.evaluations.0.samples' input should be a valid integer",
         ),
-        ("state.json", lambda path: edit(path, lambda curve: curve[1:]), "are not 0, 1, 2"),
     ],
 )
 def test_a_damaged_one_is_refused_and_the_one_before_serves(

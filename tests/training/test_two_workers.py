@@ -32,7 +32,7 @@ from test_worker_equality import CASES, check_two_are_one, specs_of_two
 from test_worker_equality import spec_of as equal_spec
 
 from raybench.cluster.protocol import fault_of
-from raybench.scaling.noise_scale import noise_scales
+from raybench.scaling.fits import noise_scales
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums

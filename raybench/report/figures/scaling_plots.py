@@ -4,7 +4,6 @@ files, as models are fitted above this layer."""
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from raybench.results.analyses import not_dominated
 from raybench.results.study import Study
 from raybench.scaling.cells import curves_of, scaling_cells, scaling_runs
 from raybench.scaling.plan import MONEY
-from raybench.spec.errors import UserError
 
 SHARE_STYLE = {
     "input wait": ("#CC79A7", "xx"),
@@ -228,12 +226,6 @@ MODEL_COLUMNS = (
     *("low", "high", "extrapolated"),
 )
 """Of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or `predicted`."""
-PLAN_COLUMNS = (
-    *("series", "unit", "offer", "is_spot", "num_workers", "global_batch_size"),
-    *("seconds", "low_s", "high_s", "cost", "low_cost", "high_cost", "measured_s", "measured_cost"),
-)
-WORDS = ("kind", "series", "extrapolated", "unit", "offer", "is_spot")
-"""Columns of the two that are no numbers."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -244,31 +236,14 @@ def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame
 
 def read_model(results: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what was measured and what the model says of it, as `predicted_figure` takes them."""
-    table = _read(results.folder / MODEL_FILE, MODEL_COLUMNS)
-    is_measured = table["kind"] == "measured"
-    predicted = table[~is_measured].reset_index(drop=True)
-    is_beyond = predicted["extrapolated"].astype(str).str.lower() == "true"
-    measured = table[is_measured].drop(columns=["low", "high", "extrapolated"])
-    return measured.reset_index(drop=True), predicted.assign(extrapolated=is_beyond)
+    table = pd.read_csv(results.folder / MODEL_FILE)
+    measured, predicted = (table[table["kind"] == one] for one in ("measured", "predicted"))
+    return measured, predicted.astype({"extrapolated": bool})
 
 
 def read_plan(results: Study) -> pd.DataFrame:
     """Return the plan, as `plan_figure` takes it."""
-    return _read(results.folder / PLAN_FILE, PLAN_COLUMNS)
-
-
-def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    numbers = [name for name in columns if name not in WORDS]
-    try:
-        table = pd.read_csv(path)
-        table[numbers] = table[numbers].apply(pd.to_numeric)
-        return table[[*columns, *(name for name in table.columns if name not in columns)]]
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path}: cannot be read ({reason}); delete it, and python -m raybench.report writes "
-            "it anew."
-        ) from None
+    return pd.read_csv(results.folder / PLAN_FILE)
 
 
 MOST_PLANS, MOST_BATCHES = 6, 6
@@ -278,7 +253,7 @@ MOST_PLANS, MOST_BATCHES = 6, 6
 def plan_figure(plan: pd.DataFrame) -> Figure:
     """Seconds of a job against its bill: predicted, and measured where it ran.
 
-    `plan`: PLAN_COLUMNS; measured_s is missing where nothing ran, infinite where most runs missed.
+    `plan`: PLAN_FILE's; measured_s is missing where nothing ran, infinite where most runs missed.
     A panel for each series, a colour for each offer, a marker for each number of workers; hollow is
     predicted (~). Steps join what no other beats in both; these have their 90 % intervals.
     """

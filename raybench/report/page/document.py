@@ -8,7 +8,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -32,12 +32,11 @@ from raybench.report.words import ENDINGS, counted, duration, price_of, target_s
 from raybench.results.lock import driver_of, owner_of
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
-from raybench.results.store import STUDY_FILE, StudyFiles
+from raybench.results.store import STUDY_FILE, StudyFiles, write_out
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import UserError
 from raybench.spec.text import clean, clean_lines
 
 HERE = Path(__file__).parent
@@ -91,21 +90,21 @@ def answer_of(results: Study, study: str) -> Answer:
     )
 
 
+NAME = r"[\w-]+(?:\.[\w-]+)*"
+TRIALS = re.compile(rf"(\btrials? )({NAME}(?:, {NAME})*)")
+"""Trials that a sentence names: `trial 0003`, `trials 0003, 0012.torch2`."""
+
+
 def with_links(results: Study, text: str, study: str) -> Markup:
     """Return a sentence in which the trials that it names (`trial 0003`, `trials 0003, 0004`) are
     links; `study` begins the ids that they lead to."""
-    pieces: list[Markup] = []
-    plain, is_name = "", False
-    for word in re.split(r"(\s+)", text):
-        name = word.strip("(),.;:")
-        if is_name and name in results.runs:
-            before, after = word.split(name, 1)
-            pieces += [own(plain + before), trial_link(results, name, study)]
-            plain, is_name = after, after == ","
-        else:
-            plain += word
-            is_name = word.lstrip("(") in ("trial", "trials") or (is_name and not word.strip())
-    return Markup("").join([*pieces, own(plain)])
+
+    def linked(found: re.Match[str]) -> str:
+        names = found[2].split(", ")
+        links = [trial_link(results, one, study) if one in results.runs else one for one in names]
+        return found[1] + ", ".join(links)
+
+    return Markup(TRIALS.sub(linked, own(text)))
 
 
 def unfinished(results: Study) -> list[str]:
@@ -317,23 +316,13 @@ def write_page(results: Study, folder: Path, extras: Sequence[Part] = ()) -> Pat
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
     """Write the page of several studies; UserError where the file cannot be written."""
-    return _written(lambda: page_text(studies), file)
+    write_out(file, page_text(studies))
+    return file
 
 
 def write_extras(title: str, extras: Sequence[Part], file: Path) -> Path:
     """Write a page of parts that are of no single study; UserError as `write_comparison`."""
     parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
     shown = StudyPart("s1", "Plan", Answer(title, own(title), (), (), (), ()), parts)
-    return _written(lambda: _rendered([shown], "Plan"), file)
-
-
-def _written(page: Callable[[], str], file: Path) -> Path:
-    if file.is_dir():
-        raise UserError(f"--out {file}: is a folder; name a file, as {file / 'compare.html'}.")
-    if not file.parent.is_dir():
-        missing = f"there is no folder {file.parent}"
-        raise UserError(f"--out {file}: {missing}; make it, or name another.")
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise UserError(f"--out {file}: cannot be written (no permission in {file.parent}).")
-    StudyFiles(file.parent).write_text(file.name, page())
+    write_out(file, _rendered([shown], "Plan"))
     return file

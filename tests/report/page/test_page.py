@@ -226,8 +226,8 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
         (["one", "two"], "add --compare"),
         (["one", "--compare"], "needs two folders"),
         (["one", "--out", "x"], "is of --compare"),
-        (["one", "two", "--compare", "--out", "one"], "is a folder"),
-        (["one", "two", "--compare", "--out", "no/x.html"], "there is no folder no"),
+        (["one", "two", "--compare", "--out", "one"], "Is a directory"),
+        (["one", "two", "--compare", "--out", "no/x.html"], "No such file"),
     ):
         assert command.main(arguments) == 2
         assert words in capsys.readouterr().err
