@@ -129,10 +129,3 @@ def test_runs_without_exchange_are_never_ranked_nor_set_what_is_usual(tmp_path):
     reasons = results.trials.set_index("trial")["unranked"]
     assert reasons["0005"] == reasons["0006"] == NOT_EXCHANGED
     assert NOT_EXCHANGED in shown(results)
-
-
-def test_a_folder_of_nothing_else_has_no_winner(tmp_path):
-    confirm = run_line("0000-confirm0", 0.4, role="confirm", exchange_gradients=False)
-    results = results_folder(tmp_path, [run_line("0000", 0.5, exchange_gradients=False), confirm])
-    assert judge(results) is None
-    assert results.confirmed.empty
