@@ -9,7 +9,7 @@ from raybench.report.live.state import LiveState, Pace
 from raybench.search.watched import StudyForecast
 from raybench.spec.study import StudySpec
 from raybench.stats.clock import PHASES
-from tests.report.live.made_live import OBJECTIVE, curve, evaluation, record, spec
+from tests.report.live.made_live import OBJECTIVE, evaluation, record, spec
 
 TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"
 
@@ -36,27 +36,6 @@ def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
     assert state.best is not None
     assert state.best.trial == "0001"
     assert (state.num_reached, state.num_searched, state.target) == (2, 3, OBJECTIVE.target)
-
-
-def test_failures_of_one_cause_are_one() -> None:
-    state = LiveState(0.0)
-    for number in range(3):
-        message = f"no {number} bytes, see results/x/errors/000{number}.txt"
-        cause = state.finished(record(f"000{number}", failure="oom", message=message), 1.0)
-        assert cause is not None
-        assert (cause.trial, cause.count) == ("0000", number + 1)
-    state.finished(record("0009", failure="error", message="ValueError"), 1.0)
-    assert [one.count for one in state.causes.values()] == [3, 1]
-
-
-def test_a_repeated_part_of_a_curve_is_replaced() -> None:
-    state = LiveState(0.0)
-    run = state.started("0000", spec(), 0.0)
-    for point in curve(5, 0.9):
-        state.evaluated("0000", point, 1.0)
-    state.evaluated("0000", evaluation(2, 0.5), 2.0)
-    assert len(run.values) == 3
-    assert run.values[-1] == 0.5
 
 
 def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
