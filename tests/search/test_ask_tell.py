@@ -134,29 +134,6 @@ def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Pat
     assert list(course.values()) == [point.score(spec.objective)]
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_the_number_of_trials_is_the_study_s(apart: bool, tmp_path: Path) -> None:
-    one = make_search(tmp_path, PLAIN, apart=apart)
-    assert (one.num_trials, one.num_finished) == (10, 0)
-    ended = run_all(one, trained)
-    assert [end.trial for end in ended] == [f"{number:04d}" for number in range(10)]
-    assert (one.placer is not None) == apart
-    for end in ended if one.placer else ():
-        assert end.spec.placement in one.placer.factors.of_spec(end.spec), "of its global batch"
-    assert one.num_finished == 10
-    assert one.ask() is None
-
-
-def test_trials_may_be_open_side_by_side_and_end_in_any_order(tmp_path: Path) -> None:
-    one = make_search(tmp_path, PLAIN)
-    asked = [_asked(one) for _ in range(10)]
-    assert one.ask() is None
-    assert len({name for name, _ in asked}) == 10
-    for name, spec in reversed(asked):
-        one.tell(record(name, spec))
-    assert one.num_finished == 10
-
-
 @pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
 def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
     stop: StopReason, tmp_path: Path
@@ -286,17 +263,6 @@ def test_what_runs_out_of_memory_trains_in_more_passes(
     assert all([getattr(spec, key) for key in arms] in trained for spec in lost[:-1])
     told = [trial for trial in journal_of(one).trials if trial.values]
     assert max(trial.values[0] for trial in told) < math.log(10), "nothing was told to be the worst"
-
-
-def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path: Path) -> None:
-    space = STUDY["space"] | {"framework": ["torch", "tensorflow"]}
-    one = make_search(tmp_path, STUDY | {"space": space}, apart=True)
-    lost, other = _asked(one), _asked(one)
-    assert lost[1].framework != other[1].framework
-    one.tell(trained(*other))
-    assert _asked(one)[1].placement.group != lost[1].placement.group
-    one.tell(record(*lost, 0.0, failure="worker_lost", samples=0))
-    assert _asked(one)[1].placement.group == lost[1].placement.group
 
 
 def _asked(search: Search) -> tuple[str, RunSpec]:

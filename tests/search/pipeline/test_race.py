@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import threading
 import time
 from collections import Counter
@@ -318,34 +317,6 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert world.notes[0].endswith(f"of the {runs} runs of the race.")
 
 
-def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(make_world: Make) -> None:
-    world = make_world(race=2)
-    world.run()
-    world.breaks.update({"0001-race0": 9})
-    world.run(more=6)
-    assert world.breaks["0001-race0"] == 7
-    assert any(note.startswith("Trial 0001 left the race") for note in world.notes)
-
-
-@pytest.mark.parametrize("is_last", [True, False])
-def test_only_a_race_with_runs_left_was_ended_by_the_budget(
-    make_world: Make, is_last: bool
-) -> None:
-    world = make_world(race=2 if is_last else 8)
-    world.deadline = Deadline(1000.0)
-    ended: list[str] = []
-
-    def end(name: str) -> None:
-        ended.append(name)
-        if len(ended) == 2:  # now less is left than what is set aside
-            left_s = world.deadline.reserve_s / 2
-            world.deadline._deadline = time.perf_counter() + left_s
-
-    world.on_run = end
-    world.run()
-    assert any("ended the race" in note for note in world.notes) is not is_last
-
-
 def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
     world.by_budget([{"value": value} for value in (0.91, 0.90, 0.93, 0.92)])
     world.values = dict.fromkeys(("0000", "0002", "0003"), 0.90) | {"0001": 0.95}
@@ -378,18 +349,6 @@ def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
     assert costs["0001"] == pytest.approx(1.0)
     assert costs["0002"] == pytest.approx(1.5)
     assert costs["0003"] == pytest.approx(2 * 9.5)
-
-
-def test_a_race_counts_no_more_runs_than_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who is fastest and who is cheapest may part more than was foreseen."""
-    monkeypatch.setattr(ConfirmBudget, "race_runs", lambda self, number: 1)
-    world = World(tmp_path, monkeypatch)
-    world.run()
-    counts = re.findall(r" race (\d+)/(\d+) finished", world.screen.getvalue())
-    assert len(counts) > 4
-    assert all(int(done) <= int(total) for done, total in counts)
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,6 @@ def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it()
     assert disturbed.runs_again(throttled)
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_isolation_holds_for_these_runs_too(machine: Machine, keep: bool) -> None:
-    machine.single_run(keep_groups=keep).train(SPEC, "a", "confirm")
-    assert machine.keeps == [keep]
-
-
 @pytest.mark.parametrize("seed", [1000, 2**32 - 1])
 def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
     machine: Machine, seed: int

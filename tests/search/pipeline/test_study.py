@@ -13,14 +13,12 @@ from rich.console import Console
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.cluster.signals import Interrupt
 from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
-from raybench.search.ray_tune import TuneStopper
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
 from raybench.spec.errors import UserError
@@ -151,32 +149,3 @@ def test_a_study_with_new_trials_is_over_after_its_next_race(
         pipeline._search(search, Progress(pipeline.console, num_trials=3), budget)
         with pytest.raises(UserError, match="run the same command without --more"):
             check_finished(4, "there", tmp_path)
-
-
-def test_the_search_is_over_when_what_is_left_is_set_aside() -> None:
-    deadline = Deadline(100.0, began=time.perf_counter())
-    assert 0 < deadline.left_s < 95, "closing takes its part"
-    assert deadline.reason() is None
-    deadline.reserve_s = 96.0
-    assert deadline.reason() == "time_budget"
-    stopper = TuneStopper(deadline)
-    assert stopper("0000", {})
-    assert not stopper.stop_all(), "trials end by themselves and give their workers back"
-    deadline.reserve_s = 0.0
-    assert deadline.reason() is None
-    late = Deadline(100.0, began=time.perf_counter() - 100)
-    assert late.reason() == "time_budget"
-
-
-def test_an_interrupt_comes_before_the_budget_and_a_fault_is_raised_after_it() -> None:
-    interrupt = Interrupt()
-    deadline = Deadline(None, interrupt=interrupt)
-    assert deadline.left_s == float("inf")
-    assert deadline.reason() is None
-    interrupt.is_set = True
-    assert deadline.reason() == "interrupted"
-    deadline = Deadline(None)
-    deadline.fault = OSError("gone")
-    assert deadline.over
-    with pytest.raises(OSError, match="gone"):
-        deadline.raise_fault()
