@@ -3,7 +3,6 @@
 import pytest
 from test_tables import shown
 
-from raybench.report.tables import of_runs
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.trials import NOT_EXCHANGED
@@ -91,14 +90,6 @@ def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tm
     same = results_folder(tmp_path / "same", [PACKED, on(run_line("0005", 4.0), 1)])
     assert set(columns) <= set(same.trials.columns)
     assert "hosts" not in heads(same)
-    queued = on(run_line("0005", 3.0), 1, waited="2 CPUs: 1 free on a")
-    alike = results_folder(tmp_path / "alike", [PACKED, OLD, queued])
-    assert not {"hosts", "waited for"} & set(of_runs(alike.trials, alike)), (
-        "unknown hosts, or a queue: chance"
-    )
-    wide = on(run_line("0003", 3.0, num_workers=4), 2, 2, waited="4 CPUs: 2 free on a")
-    apart = results_folder(tmp_path / "apart", [PACKED, wide])
-    assert {"hosts", "waited for"} <= set(of_runs(apart.trials, apart))
 
 
 def budget_of(*records: RunRecord) -> list[str]:

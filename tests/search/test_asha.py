@@ -167,15 +167,6 @@ def test_runs_at_the_baseline_go_on_while_those_that_arrived_stood_there(
     assert [one.judge("0040", NARROW, point) for point in late] == [None, None, "scheduler"]
 
 
-@pytest.mark.parametrize("sampler", ["grid", "tpe"])
-def test_a_grid_is_exact(sampler: str) -> None:
-    """It stops only what cannot win any more: no trial because others are ahead of it."""
-    one = early(search={"sampler": sampler})
-    assert one.judge("0000", NARROW, evaluation(5.0, value=0.9)) is None
-    reason = one.judge("0001", NARROW, evaluation(5.0, value=0.1))
-    assert reason == ("scheduler" if sampler == "tpe" else None)
-
-
 def test_narrow_trials_are_not_compared_with_wide_ones() -> None:
     one = early()
     assert one.judge("0000", WIDE, evaluation(5.0, value=0.9)) is None
@@ -211,21 +202,6 @@ def test_of_a_metric_that_falls_the_lowest_go_on() -> None:
     assert one.judge("0005", NARROW, evaluation(5.0, value=2.0)) == "scheduler"
     burst = evaluation(5.0, value=float("nan"), best_value=None)
     assert one.judge("0006", NARROW, burst) == "scheduler"
-
-
-@pytest.mark.parametrize(
-    ("objective", "best", "reasons"),
-    [({"target": 0.05}, 0.2, ["scheduler", None]), ({"kind": "best_at_budget"}, 0.9, [None, None])],
-)
-def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far_at_a_budget_with_its_last(
-    objective: dict[str, Any], best: float, reasons: list[StopReason | None]
-) -> None:
-    one = early(objective=LOSS | objective)
-    points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
-    one.learn(record("0000", NARROW, 5.0, stop="epochs", value=0.9, best_value=best), points)
-    later = [evaluation(5.0, value=value) for value in (0.3, 0.1)]
-    found = [one.judge(f"000{n}", NARROW, point) for n, point in enumerate(later, 1)]
-    assert found == reasons
 
 
 @pytest.mark.parametrize(("sampler", "allowed"), [("grid", 0.59), ("tpe", 2.9)])

@@ -3,9 +3,7 @@
 import csv
 from pathlib import Path
 
-import pytest
-
-from raybench.report.live.state import LiveState, Pace
+from raybench.report.live.state import LiveState
 from raybench.search.watched import StudyForecast
 from raybench.spec.study import StudySpec
 from raybench.stats.clock import PHASES
@@ -57,18 +55,6 @@ def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
     state.begin("reference", 3, 20.0, expect_s=9.0)
     state.ends_s = None
     assert state.time_left(20.0) is None, "nobody knows how long the search takes"
-
-
-def test_what_was_expected_tells_the_first_time_left_and_counts_less_and_less() -> None:
-    pace = Pace(0.0, num_runs=10, expect_s=100.0)
-    assert pace.left_s(0.0) == pytest.approx(100.0)
-    for number in range(8):
-        pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
-    assert pace.left_s(8.0) == pytest.approx(2 * (3 * 10 + 8) / (3 + 8))
-    for number in range(8, 10):
-        pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
-    pace.finished(record("again", 1.0), 11.0)
-    assert pace.left_s(11.0) == 0.0, "more runs than were planned"
 
 
 def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +31,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import RunRecord
 from tests.search.made_up import evaluation, record
+from tests.search.stage import FakeSavedRuns
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
 """Seconds of every new run; those of the search were lucky or not."""
@@ -78,11 +78,10 @@ class World:
         return self.study.run_spec({"num_workers": WORKERS.get(trial, 1), "learning_rate": rate})
 
     def confirmation(self, store: Store) -> Confirmation:
-        nothing: Any = SimpleNamespace(resume=lambda name, spec: (), save=None, refused=None)
-        nothing.over = lambda record: None
         progress = Progress(Console(file=self.screen), num_trials=1)
         session: Any = SimpleNamespace(pool=None)
-        single_run = SingleRun(session, store, self.deadline, progress, nothing)
+        saved: Any = FakeSavedRuns()
+        single_run = SingleRun(session, store, self.deadline, progress, saved)
         return Confirmation(
             self.study,
             single_run,
@@ -329,26 +328,6 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> 
     world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
     owns = {one.name: one.own is not None for one in world.race()._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
-
-
-def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
-    make_world: Make, tmp_path: Path
-) -> None:
-    """By its new runs as the verdict has it; before these by its own, once workers have started."""
-    world = make_world(race=10)
-    world.study = world.study.model_copy(update={"price": 2.0})
-    with Store(tmp_path) as store:
-        for name, role, seconds in (("0002", "trial", 0.8), ("0003-race0", "race", 1.0)):
-            source = name[:4] if role == "race" else None
-            spec = world.spec(name[:4])
-            one = record(name, spec, seconds, role=role, source=source)  # type: ignore[arg-type]
-            ledger = one.ledger | {"setup": seconds / 2, "start": 8.0, "queue": 9.0}
-            store.append(replace(one, ledger=ledger).line())
-        store.write_yaml(STUDY_FILE, {"study": world.study.document()})
-    costs = {one.name: one.cost for one in world.race()._fields()["worker_seconds"]}
-    assert costs["0001"] == pytest.approx(1.0)
-    assert costs["0002"] == pytest.approx(1.5)
-    assert costs["0003"] == pytest.approx(2 * 9.5)
 
 
 @pytest.mark.parametrize(

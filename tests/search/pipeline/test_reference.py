@@ -16,7 +16,7 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search.ask_tell import Search
-from raybench.search.reference import _cut_short, earlier_settings, reference_spec, set_by_reference
+from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
 from raybench.search.reference_settings import (
     Measured,
     eval_interval_from,
@@ -105,21 +105,6 @@ def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_nam
     before, _ = judge_by_budget(study, [run], 60.0, 2, has_learnt=False)
     done = before.model_copy(update={"is_set": True})
     assert earlier_settings(study, {"study": done.document()}).objective == done.objective
-
-
-def test_a_loss_of_zero_is_the_best_of_references_that_the_budget_ends() -> None:
-    given = {"metric": "loss", "direction": "min", "target": "auto"}
-    study, space = build_study(STUDY | {"objective": given}, "test")
-    spec = reference_spec(study, space)
-    runs = [
-        Measured(replace(record(f"reference{n}", spec), best_value=value), [evaluation()])
-        for n, value in enumerate((0.3, 0.0, None))
-    ]
-    lines: list[Any] = []
-    store = SimpleNamespace(append=lines.append)
-    fake: Any = SimpleNamespace(store=store, saved=SimpleNamespace(over=lambda one: None))
-    assert _cut_short(study, runs, None, fake) is not None
-    assert {line["trial"] for line in lines} == {"reference1"}
 
 
 def test_seconds_come_from_the_run_that_set_the_target() -> None:
@@ -291,23 +276,6 @@ def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
         store.write_yaml(STUDY_FILE, {"study": one.study.document()})
         export(load(one.store.folder), store)
     assert (one.store.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
-
-
-def test_where_the_run_in_the_middle_missed_the_best_of_the_references_counts(
-    machine: Make,
-) -> None:
-    """Two of three did not fail; the later of them never held the target."""
-    one = machine(240.0, 3000.0)
-    one.failing = {"reference2"}
-    train, taus = one.train, {"reference0": 1e9, "reference1": 5.0}
-
-    def unlike(spec: RunSpec, name: str, *given: Any, **options: Any) -> RunRecord:
-        one.tau = taus.get(name, 1.0)
-        return train(spec, name, *given, **options)
-
-    one.train = unlike  # type: ignore[method-assign]
-    one.set(slots=1)
-    assert one.trial.trial == "reference1"
 
 
 def test_a_budget_without_room_for_as_long_trials_shortens_them(machine: Make) -> None:

@@ -87,28 +87,6 @@ def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_what_wou
     assert note.endswith(f"about {needed} s here.")
 
 
-@pytest.mark.parametrize("has_answer", [False, True])
-def test_where_the_budget_ends_the_references_the_seconds_of_a_first_answer_are_said(
-    tmp_path: Path, has_answer: bool
-) -> None:
-    with Store(tmp_path) as store:
-        pipeline = pipeline_in(store)
-        pipeline.study = pipeline.study.model_copy(update={"auto": ["target"]})
-        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 50.0)
-        if has_answer:
-            store.append(record("reference0").line())
-
-        def ended() -> bool:
-            pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 98.0)
-            return False
-
-        pipeline._set_by_reference = ended  # type: ignore[method-assign]
-        pipeline._run_phases(None)
-    (note,) = pipeline.notes
-    assert "confirms what it finds" in note
-    assert note.endswith("a first answer needs about 210 s here.") == (not has_answer)
-
-
 def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 import ray
 from ray import tune
 from ray.tune.execution.experiment_state import _ExperimentCheckpointManager
-from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raybench.cluster.admission import Capacity
@@ -69,19 +68,6 @@ class Tune:
             self.searcher.on_trial_complete(trial.trial_id, sent)
             self.callback.on_trial_complete(1, [], trial)
         return decision
-
-
-def test_the_first_trial_that_waits_is_found_among_the_live_ones(stage: Stage) -> None:
-    scheduler, fifo = TuneScheduler(stage.trials), FIFOScheduler()
-    every = [
-        SimpleNamespace(config={"trial": f"{number:04d}"}, status=status)
-        for number, status in [(1, "RUNNING"), (9999, "PENDING"), (10000, "PENDING"), (3, "PAUSED")]
-    ]
-    while every:
-        live = SimpleNamespace(get_trials=lambda: every, get_live_trials=lambda: every[::-1])
-        chosen = scheduler.choose_trial_to_run(live)
-        assert chosen is fifo.choose_trial_to_run(live)
-        every.remove(chosen or every[0])
 
 
 def test_ray_tune_does_not_save_its_trials_again_and_again() -> None:

@@ -134,21 +134,6 @@ def test_out_of_memory_forbids_them_to_optimizers_that_keep_as_much() -> None:
     assert failures.is_feasible(spec(batch_size_per_worker=64))
 
 
-def test_a_step_takes_more_passes_only_where_fewer_do_not_fit() -> None:
-    one, two, four = (
-        spec(batch_size_per_worker=128 // passes, accumulate=passes) for passes in (1, 2, 4)
-    )
-    failures = Infeasible(most_passes=1)
-    assert [failures.is_feasible(way) for way in (one, two, four)] == [True, False, False]
-    failures.add("oom", one)
-    assert [failures.is_feasible(way) for way in (one, two, four)] == [False, True, False]
-    failures.add("oom", two)
-    assert [failures.is_feasible(way) for way in (one, two, four)] == [False, False, True]
-    failures.batch_statistics = True
-    assert not failures.is_feasible(four), "which would train another curve"
-    assert Infeasible(most_passes=4).is_feasible(four), "as the space names it"
-
-
 def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
     failures = Infeasible()
     failures.add("error", spec(compile="default"))
