@@ -67,17 +67,10 @@ def load_dataset(self, spec):
 FILES = [
     Bad("empty", "found nothing", ""),
     Bad("binary", "not a text file in UTF-8: byte 0x80 in line 2", b"a: 1\n\x80\x81"),
-    Bad("an open bracket", "not valid YAML", STUDY + "search: {trials: [1\n"),
-    Bad("utf-16", "unknown key 'serach'", (STUDY + "serach: {}\n").encode("utf-16")),
     Bad("two documents", "another document", STUDY + "---\n" + STUDY),
-    Bad("a python object", "not valid YAML", "a: !!python/object:os.system x\n"),
     Bad("no objective", "'objective' is required", "space: {optimizer: [adam]}\n"),
     in_file("yes", "search: {priors: yes}\n", "'search.priors': input should be a valid boolean"),
     in_file("a number as a key", "7: 1\n", "'7"),
-    in_file("a line break in a key", '"a\\nb": 1\n', "unknown key 'a b'"),
-    in_file("a huge number", "search: {time_budget_s: 1e300}\n", "1e+300 is beyond float32"),
-    in_file("a number of 5,000 digits", f"price: {'9' * 5000}\n", "not valid YAML"),
-    in_file("text as dataset", "dataset: cifar\n", "'dataset.name': input should be 'digits'"),
     in_file("pixels", "dataset: {name: digits, image_size: 100000}\n", "needs 16,735.9 GiB"),
     in_file("samples", "dataset: {name: synthetic, num_samples: 1000000000000}\n", "samples of"),
     in_file("classes", "dataset: {name: synthetic, num_classes: 10000000000}\n", "parameters and"),
@@ -96,7 +89,6 @@ FILES = [
     in_space("high of 1e300", "learning_rate: {low: 0.1, high: 1e300}", "1e+300"),
     in_space("log of yes", "learning_rate: {low: 0.1, high: 1, log: yes}", "valid boolean"),
     in_space("a list in a list", "optimizer: [[adam]]", "'optimizer'"),
-    in_space("2**70", "accumulate: {low: 1, high: 1180591620717411303424}", "64 bits"),
     in_space("a misspelt key", "optimzer: [adam]", "did you mean 'optimizer'?"),
 ]
 FLAGS = [

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from raybench.runs.preflight import first_values
 from raybench.spec.documents import OTHER_NAMES
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPEN, RunSpec
@@ -25,18 +26,10 @@ def content(**changes):
     } | changes
 
 
-def first_values(space):
-    values = {}
-    for key, dimension in space.items():
-        chosen = dimension.choose(values).dimension if isinstance(dimension, Cases) else dimension
-        values[key] = possible_values(chosen)[0]
-    return values
-
-
 @pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
 def test_shipped_spaces_are_valid_and_yield_run_specs(path):
     study, space = read(path)
-    spec = study.run_spec(first_values(space))
+    spec = study.run_spec(first_values(study, space))
     assert spec.objective == study.objective
     assert spec.dataset == study.dataset
     assert {"torch", "tensorflow"} == set(possible_values(space["framework"]))
