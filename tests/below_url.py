@@ -53,8 +53,10 @@ def uploaded(url):
     return sum(bucket.get(key).count(b"\n") for key in bucket.entries() if "records-" in key)
 
 
-def wait_for(condition, seconds=30.0):
+def wait_for(condition, seconds=120.0):
+    """Return what is true in the end."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
+    return found

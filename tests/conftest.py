@@ -10,6 +10,8 @@ import pytest
 # framework itself.
 import raybench.training.tensorflow  # noqa: F401
 from raybench.cluster.admission import num_local_cores
+from raybench.report.figures.kinds import FIGURES
+from raybench.report.page import document
 from raybench.results import lock, storage
 from raybench.results.store import STUDY_FILE
 from tests.made_results import results_folder
@@ -56,6 +58,13 @@ def server(tmp_path_factory):
     found = S3Server(tmp_path_factory.mktemp("s3") / "log")
     yield found
     found.close()
+
+
+@pytest.fixture
+def one_picture(monkeypatch):
+    """Pages show one figure: the others take seconds, and are drawn in tests of their own."""
+    few = {"curves": FIGURES["curves"]}
+    monkeypatch.setattr(document, "kinds_of", lambda results: few)
 
 
 @pytest.fixture

@@ -65,20 +65,22 @@ def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
     assert "went to reading and checking the data" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "scale", "compare"])
+@pytest.mark.parametrize("command", ["train", "scale", "compare", "tune"])
 def test_models_are_tried_for_as_many_workers_as_train_them(command, monkeypatch, tmp_path):
     asked = []
 
-    def tried(*arguments, several):
+    def tried(*arguments, several, **options):
         asked.append(several)
         return Probed([])
 
-    monkeypatch.setattr(f"raybench.runs.{command}.check_models", tried)
+    module = "preflight" if command == "tune" else command
+    monkeypatch.setattr(f"raybench.runs.{module}.check_models", tried)
     spec = tmp_path / "spec.yaml"
     spec.write_text("{num_workers: 2, dataset: digits, objective: {target: 0.5}}")
     given = {
         "train": [spec],
         "compare": [spec, spec],
+        "tune": ["--set", "framework=torch", "--set", "space.num_workers=[1,2]"],
         "scale": ["--set", "num_workers=[1,2]", "--set", "base.dataset=digits"],
     }
     assert cli.main([command, *map(str, given[command]), "--dry-run"]) == cli.DONE
@@ -149,18 +151,6 @@ def test_exit_codes(capsys, error, code):
 def test_a_bug_of_ours_is_not_taken_for_the_users_mistake():
     with pytest.raises(ZeroDivisionError, match="division"):
         cli.run_command(lambda: 1 // 0)
-
-
-def test_the_module_is_a_command_too():
-    result = subprocess.run(
-        [sys.executable, "-m", "raybench.tune", "nowhere.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("raybench: nowhere.yaml: cannot be read")
-    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_full_disk_is_one_sentence_and_exit_1(tmp_path, capsys):

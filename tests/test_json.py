@@ -11,8 +11,11 @@ import pytest
 from raybench.commands import cli
 from raybench.spec.objective import Objective
 from raybench.training.check_model import Probed
+from tests.fitted_once import fitted_once as fitted_once
+from tests.fitted_once import without_pollux as without_pollux
 from tests.made_results import results_folder, run_line
 
+pytestmark = pytest.mark.usefixtures("one_picture", "fitted_once", "without_pollux")
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "docs/answer.schema.json").read_text())

@@ -14,9 +14,12 @@ from raybench.spec.documents import read_mapping
 from raybench.spec.errors import UserError
 from raybench.spec.prices import read_prices
 from raybench.spec.text import seconds_of
+from tests.fitted_once import fitted_once as fitted_once
+from tests.fitted_once import without_pollux as without_pollux
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 from tests.test_json import asked
 
+pytestmark = pytest.mark.usefixtures("fitted_once", "without_pollux")
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[1]
 SIZES = [32, 64, 128, 256]

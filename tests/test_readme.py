@@ -113,6 +113,7 @@ def test_no_command_is_left_out() -> None:
         and f"{line} --dry-run" not in RAYBENCH_COMMANDS
     ],
 )
+@pytest.mark.usefixtures("one_picture")
 def test_command(line: str, folder: Path) -> None:
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
@@ -298,8 +299,3 @@ def test_the_example_reads_a_study(
     runpy.run_path("read_a_study.py")
     assert "Train with TensorFlow" in capsys.readouterr().out
     assert (folder / "curves.png").stat().st_size > 10_000
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert re.fullmatch(r"raybench \d+\.\d+\.\d+\n", capsys.readouterr().out)

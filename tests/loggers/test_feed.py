@@ -10,7 +10,7 @@ import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
 from raybench.loggers.feed import Ledger
-from raybench.loggers.sink import WINNERS, curve_values, params_of, shown, winners_of
+from raybench.loggers.sink import WINNERS, curve_values, params_of, shown
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
 from raybench.results.store import RECORDS_FILE
@@ -67,17 +67,6 @@ def test_the_table_of_configurations_has_what_was_searched(tmp_path, session, po
     params = found["_hparams_/session_start_info"].session_start_info.hparams
     assert params["learning_rate"].number_value == 0.25
     assert params["optimizer"].string_value == "adam"
-
-
-def test_winners_are_those_that_the_study_confirmed(study):
-    results = load(study)
-    fastest, cheapest = winners_of(results)
-    first = results.confirmed.iloc[0]
-    assert (fastest.title, fastest.trial) == ("fastest", first["trial"])
-    assert fastest.is_confirmed
-    assert fastest.figures["time_to_target_s"] == first["printed_s"]
-    assert fastest.figures["runs"] == 3
-    assert cheapest.title == "cheapest"
 
 
 def test_what_is_repeated_replaces_what_it_repeats(tmp_path, session, point):

@@ -9,6 +9,7 @@ import pytest
 from read_back import log
 
 from tests.made_results import results_folder, run_line
+from tests.s3_server import free_port
 
 pytestmark = pytest.mark.all
 pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
@@ -32,12 +33,6 @@ def place(tmp_path_factory):
 def database(place, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
     return place
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def runs(uri, experiment):

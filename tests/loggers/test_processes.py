@@ -15,6 +15,7 @@ from raybench.commands import cli, report
 from raybench.commands.cli import tune
 from raybench.loggers.processes import LOGGERS, Loggers
 from raybench.results.store import Store
+from tests.below_url import wait_for
 from tests.made_results import results_folder, run_line
 
 ACCURACY = "by_train_ms/validation_accuracy"
@@ -27,15 +28,6 @@ loggers.start()
 print(loggers._followers[0]._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-
-
-def until(is_true, seconds=120.0):
-    """Wait; return what is true in the end."""
-    end = time.monotonic() + seconds
-    while not (found := is_true()) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert found
-    return found
 
 
 def loggers(folder, said, *tools, **more):
@@ -61,8 +53,8 @@ def test_curves_are_there_while_the_study_runs_and_all_in_the_end(tmp_path, poin
     with Store(tmp_path) as store, loggers(tmp_path, said) as running:
         running.start()
         store.append(point("0000", 0, 0.25))
-        until(lambda: list(folder.glob("events*")))
-        until(lambda: tensorboard_scalars(folder).get(ACCURACY))
+        wait_for(lambda: list(folder.glob("events*")))
+        wait_for(lambda: tensorboard_scalars(folder).get(ACCURACY))
         store.append(point("0000", 1, 0.5))
         store.append(run_line("0000", 2.0))
         running.end()
@@ -81,7 +73,7 @@ def test_a_tool_that_fails_is_said_once_and_the_study_goes_on(tmp_path, point):
     with Store(tmp_path) as store, loggers(tmp_path, said) as running:
         running.start()
         store.append(point("0000", 0))
-        until(lambda: said)
+        wait_for(lambda: said)
         for index in range(1, 50):
             store.append(point("0000", index))
         running.end()
@@ -116,7 +108,7 @@ def test_a_tool_that_is_killed_is_said(tmp_path):
         running.start()
         (process,) = followers()
         process.kill()
-        (sentence,) = until(lambda: said)
+        (sentence,) = wait_for(lambda: said)
         running.end()
     assert sentence.startswith("--log tensorboard: ended by itself (exit code -9); the study goes")
     assert said == [sentence]
@@ -128,7 +120,7 @@ def test_it_ends_when_its_driver_is_killed(tmp_path):
     driver = subprocess.run(command, capture_output=True, text=True, check=False)
     assert driver.returncode == -signal.SIGKILL
     pid = int(driver.stdout)
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
 
 def test_a_package_that_is_missing_is_said_before_anything_starts(tmp_path, monkeypatch, capsys):

@@ -19,28 +19,6 @@ from tests.made_results import raced, results_folder, run_line
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
 
-@pytest.mark.parametrize("seconds", [5.5, 7.0])
-def test_where_runs_alone_have_overruled_the_race_more_knows_of_them(tmp_path, seconds):
-    lines = [*COLD]
-    for trial, around in (("0001", 4.0), ("0002", seconds)):
-        lines += raced(trial, around, [around * (1 + 0.01 * number) for number in range(-3, 3)])
-        for number in range(3):
-            missed = trial == "0001" and number < 2
-            end = {"train_s": 20.0, "stop": "max_train_seconds"} if missed else {}
-            time = None if missed else around
-            lines.append(run_line(f"{trial}-confirm{number}", time, role="confirm", **end))
-    results = results_folder(tmp_path, lines)
-    verdict, found = judge(results), results.repeated
-    assert (verdict.fastest, verdict.ties) == ("0002", ("0002", "0001"))
-    racing = [Candidate(name, found[name].chosen[0], 1) for name in ("0001", "0002")]
-    new = {(one.name, n): r for one in racing for n, r in enumerate(found[one.name].chosen[1:])}
-    assert not more(racing, new, 4, axis="seconds"), "the race alone has decided"
-    alone = {name: one.alone for name, one in found.items()}
-    due = more(racing, new, 4, axis="seconds", alone=alone)
-    assert {run.name for run in due} == {"0001", "0002"}
-    assert (results.runs_needed or 100) > 4, "as they are played"
-
-
 def test_the_number_of_runs_settles_it_in_eight_of_ten_cases_as_more_spends_them(tmp_path):
     """With other chances than those that the number was found by, run after run as `--more`."""
     results = results_folder(tmp_path, [line for group in (COLD, *NEAR) for line in group])

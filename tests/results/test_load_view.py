@@ -154,13 +154,6 @@ def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
     assert "best.yaml" not in study.cheapest.command
 
 
-def test_a_change_that_no_run_can_have_is_refused(tmp_path):
-    best = results_folder(tmp_path, [run_line("0000", 2.0)]).best
-    with pytest.raises(UserError, match="num_workers"):
-        best.train(num_workers=0)
-    assert not list(Path().glob("results/train-*"))
-
-
 @pytest.mark.all
 @pytest.mark.ray
 def test_the_winner_is_trained(tmp_path, capfd):

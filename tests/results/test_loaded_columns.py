@@ -62,19 +62,6 @@ def test_a_row_holds_what_was_recorded(tmp_path):
     assert row["failure"] is None or math.isnan(row["failure"])
 
 
-def test_role_and_source_are_columns_whatever_a_run_is_called(tmp_path):
-    lines = [
-        run_line("a-b.c", 2.0),
-        run_line("again", 3.0, role="confirm", source="a-b.c"),
-        run_line("apart", 2.5, role="placement_check", source="a-b.c"),
-    ]
-    results = results_folder(tmp_path, lines)
-    assert list(results.trials["role"]) == ["trial", "confirm", "placement_check"]
-    assert list(results.trials["source"]) == [None, "a-b.c", "a-b.c"]
-    assert list(results.trials["phase"]) == ["search", "confirm", "search"]
-    assert list(results.confirmed["trial"]) == ["a-b.c"]
-
-
 def test_every_searched_key_is_a_column_and_in_the_label_where_it_differs(tmp_path):
     space = {
         "optimizer": ["adam"],

@@ -1,7 +1,6 @@
 """The command line that a study keeps tells no secrets."""
 
 import sys
-import time
 
 import pytest
 
@@ -85,9 +84,3 @@ def test_the_command_of_a_study_is_redacted(monkeypatch: pytest.MonkeyPatch) -> 
     assert "'x y'" in text
     assert parse_yaml(to_yaml({"command": text}), "study.yaml") == {"command": text}
     text.encode()
-
-
-def test_a_long_argument_takes_no_time() -> None:
-    began = time.process_time()
-    redact(["a-" * 20_000, "secret" * 5000, "_-." * 10_000, "x" * 50_000], {})
-    assert time.process_time() - began < 20.0

@@ -1,7 +1,5 @@
 """What a race's runs choose by, and what of it is printed; studies before there were races."""
 
-import math
-
 import pytest
 from test_tables import shown
 
@@ -59,20 +57,6 @@ def test_runs_alone_that_all_missed_are_told_with_the_race(tmp_path):
     assert row["printed_s"] == (3.0 + 4.0 + 25.0 + 25.0) / 2  # two starts in vain
 
 
-def test_a_run_that_the_race_capped_is_a_miss(tmp_path):
-    results = study(tmp_path, raced("0001", 2.0, [3.0, None]), raced("0002", 6.0, [6.0, 6.0]))
-    row = row_of(results, "0001")
-    assert (row["runs"], row["hits"], row["expected_s"]) == (3, 2, 30.0 / 2)
-    assert judge(results).fastest == "0002"
-
-
-def test_the_cheapest_is_that_of_its_own_race(tmp_path):
-    wide = raced("0001", 2.0, [2.0, 2.0], num_workers=4)
-    results = study(tmp_path, wide, raced("0002", 3.0, [3.0, 3.0]), raced("0003", 5.0, [5.0]))
-    verdict = judge(results)
-    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
-
-
 def test_runs_alone_change_the_winner_where_they_contradict_the_race_alone(tmp_path):
     groups = raced("0001", 3.0, [3.0, 3.2]), raced("0002", 3.3, [3.1, 3.4])
     before = study(tmp_path / "before", *groups)
@@ -119,31 +103,3 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert "1.33*" in text
     assert ", interpolated; " in said(results).lines[0]
     assert text.count("* interpolated: where the line between two evaluations crosses") == 3
-
-
-def test_candidates_of_a_race_by_value_stand_by_their_mean(tmp_path):
-    budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
-    given = {"objective": budget, "stop": "max_train_seconds"}
-    lines = [run_line("0000", best_value=0.5, **given)]
-    for trial, values in (("0001", [0.90, 0.92]), ("0002", [0.80, 0.84])):
-        lines.append(run_line(trial, best_value=0.91, **given))
-        for number, value in enumerate(values):
-            name = f"{trial}-race{number}"
-            lines.append(run_line(name, best_value=value, role="race", **given))
-    results = results_folder(tmp_path, lines, objective=budget)
-    assert list(results.confirmed["trial"]) == ["0001", "0002"]
-    assert math.isnan(results.confirmed["expected_s"].iloc[0])
-    text = shown(results)
-    assert "Race: 2 configurations, new seeds, side by side" in text
-    assert "inf" not in text
-
-
-def test_what_no_new_seed_reached_is_no_winner(tmp_path):
-    missed = raced("0001", 2.0, [None], [None, None])
-    results = study(tmp_path / "two", missed, raced("0002", 50.0, [50.0, 51.0]))
-    assert judge(results).fastest == "0002"
-    results = results_folder(tmp_path / "alone", raced("0000", 2.0, [None], [None, None]))
-    (line,) = said(results).lines
-    assert line.startswith(
-        "No result: trial 0000 reached the target of 90 % accuracy in the search, but"
-    )

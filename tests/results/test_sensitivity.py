@@ -2,15 +2,11 @@
 
 import pytest
 
-from raybench.report.remarks import sensitivity_lines, speed_line, target_warning
+from raybench.report.remarks import speed_line, target_warning
+from raybench.report.tables import predictions
+from raybench.results.verdict import judge
 from raybench.stats.record import Prediction
-from tests.made_results import curve, results_folder, run_line
-
-
-def fastest_at(results, target):
-    """Which trial of the search would be first at a target, and when."""
-    found = results.time_to(target).dropna().sort_values("seconds")
-    return list(found[["trial", "seconds"]].itertuples(index=False, name=None))[:1]
+from tests.made_results import results_folder, run_line
 
 
 def study(folder, reached, missed):
@@ -36,12 +32,6 @@ def test_what_was_stopped_as_too_slow_is_counted_apart(tmp_path):
     )
 
 
-def test_failed_and_confirming_runs_do_not_count(tmp_path):
-    lines = [*curve("0000", [0.95]), run_line("0000", 1.0, failure="nan")]
-    lines += [*curve("0001-confirm0", [0.95]), run_line("0001-confirm0", 1.0, role="confirm")]
-    assert fastest_at(results_folder(tmp_path, lines), 0.9) == []
-
-
 def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_path):
     """All else the same: of 2 workers in one pass, which were trained, and three predictions."""
     ways = {
@@ -60,7 +50,30 @@ def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_pat
     assert speed_line(results, "0000") == [f"By speed alone (~): {words}."]
 
 
-def test_few_trials_say_nothing(tmp_path):
-    results = results_folder(tmp_path, [*curve("0000", [0.95]), run_line("0000", 1.0)])
-    assert sensitivity_lines(results) == []
-    assert target_warning(results) == []
+def predicted(trial, seconds, *, workers, batch, framework="torch"):
+    return Prediction(
+        trial=trial,
+        framework=framework,
+        num_workers=workers,
+        batch_size_per_worker=batch,
+        time_to_target_s=seconds,
+    ).line()
+
+
+def beside_a_measured_run(folder, *lines):
+    measured = run_line("0000", 4.0, num_workers=1, batch_size_per_worker=64)
+    return results_folder(folder, [measured, *lines])
+
+
+def test_the_last_prediction_of_a_split_counts(tmp_path):
+    lines = [predicted("0000", seconds, workers=2, batch=32) for seconds in (0.5, 0.7)]
+    assert list(predictions(beside_a_measured_run(tmp_path, *lines))["seconds ~"]) == [0.7]
+
+
+def test_what_was_run_meanwhile_is_predicted_no_more(tmp_path):
+    placement_check = run_line("0000.torch2", 0.6, num_workers=2, batch_size_per_worker=32)
+    results = beside_a_measured_run(
+        tmp_path, predicted("0000", 0.5, workers=2, batch=32), placement_check
+    )
+    assert predictions(results).empty
+    assert judge(results).fastest == "0000.torch2"

@@ -13,11 +13,9 @@ from test_tables import shown
 from raybench.commands import report
 from raybench.loggers.feed import _sentence
 from raybench.report.answer import said, spec_comment
-from raybench.report.console import wrapped
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT, next_steps
 from raybench.report.study import load
-from raybench.report.words import duration
 from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.spec.errors import UserError
@@ -135,6 +133,7 @@ def test_the_steps_use_the_words_of_the_command_that_was_given(tmp_path, program
     ), "as it was asked for last"
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
     tmp_path, monkeypatch, capsys
 ):
@@ -154,18 +153,6 @@ def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
     for line in commands:
         assert any(word.startswith(odd) for word in shlex.split(line)), line
         assert "touch" not in shlex.split(line), line
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.589, "0.59 s"), (12.34, "12.3 s"), (150, "2.5 min"), (9000, "2.5 h")]
-)
-def test_durations_are_for_people(seconds, words):
-    assert duration(seconds) == words
-
-
-def test_lines_end_between_words_and_never_before_a_unit():
-    assert wrapped("it took 90 % of 0.51 s here", 10) == ["it took", "90 % of", "0.51 s", "here"]
-    assert wrapped("漢字 漢字 " + "x" * 12, 5) == ["漢字", "漢字", "x" * 12]
 
 
 def test_where_no_run_learnt_anything_there_is_no_nearest(tmp_path):

@@ -72,10 +72,6 @@ def append(folder, name, lines):
         file.writelines(f'{{"line": {line}}}\n' for line in lines)
 
 
-def upload(folder, bucket):
-    return Upload(folder, bucket)
-
-
 def test_every_crash_leaves_a_beginning_of_whole_lines(tmp_path):
     append(tmp_path, RECORDS, range(40))
     whole = (tmp_path / RECORDS).read_bytes()
@@ -83,7 +79,7 @@ def test_every_crash_leaves_a_beginning_of_whole_lines(tmp_path):
     for puts in range(12):
         bucket = FakeBucket(puts)
         with contextlib.suppress(CrashError):
-            upload(tmp_path, bucket).run()
+            Upload(tmp_path, bucket).run()
         found = fetch_logs(bucket, list(bucket.objects)).get(RECORDS, b"")
         assert whole.startswith(found)
         assert not found or found.endswith(b"\n")
@@ -98,7 +94,7 @@ def test_every_crash_in_a_rewrite_leaves_the_old_or_the_new(tmp_path):
     for puts in range(14):
         bucket = FakeBucket()
         (tmp_path / RECORDS).write_bytes(old)
-        one = upload(tmp_path, bucket)
+        one = Upload(tmp_path, bucket)
         one.run()
         cleared_mark(tmp_path).touch()
         (tmp_path / RECORDS).write_text('{"line": "new"}\n')
@@ -116,13 +112,13 @@ def test_records_that_nobody_forgot_are_never_deleted(tmp_path, rest):
     """A spool that is deleted or written by others in mid-study deletes nothing below the URL."""
     bucket = FakeBucket()
     append(tmp_path, RECORDS, range(20))
-    one = upload(tmp_path, bucket)
+    one = Upload(tmp_path, bucket)
     one.run()
     before = dict(bucket.objects)
     (tmp_path / RECORDS).unlink()
     if rest is not None:
         append(tmp_path, RECORDS, rest)
-    for driver in (one, upload(tmp_path, bucket)):
+    for driver in (one, Upload(tmp_path, bucket)):
         driver is one or driver.resume(list(bucket.objects))
         with pytest.raises(StudyError, match="so nothing is deleted there"):
             driver.run()
@@ -132,7 +128,7 @@ def test_records_that_nobody_forgot_are_never_deleted(tmp_path, rest):
 def test_a_journal_that_was_written_anew_takes_the_place_of_the_old(tmp_path):
     bucket = FakeBucket()
     append(tmp_path, JOURNAL, range(20))
-    one = upload(tmp_path, bucket)
+    one = Upload(tmp_path, bucket)
     one.run()
     (tmp_path / JOURNAL).unlink()
     append(tmp_path, JOURNAL, range(3))
@@ -142,7 +138,7 @@ def test_a_journal_that_was_written_anew_takes_the_place_of_the_old(tmp_path):
 
 def test_a_torn_last_line_waits_until_it_is_whole(tmp_path):
     bucket = FakeBucket()
-    one = upload(tmp_path, bucket)
+    one = Upload(tmp_path, bucket)
     (tmp_path / RECORDS).write_bytes(b'{"a": 1}\n{"b"')
     one.run()
     assert fetch_logs(bucket, list(bucket.objects))[RECORDS] == b'{"a": 1}\n'
@@ -159,7 +155,7 @@ def test_the_journal_never_knows_of_a_run_that_the_records_lack(tmp_path):
 
     bucket.before = go_on
     go_on()
-    one = upload(tmp_path, bucket)
+    one = Upload(tmp_path, bucket)
     for _ in range(20):
         one.run()
         logs = fetch_logs(bucket, list(bucket.objects))
@@ -170,9 +166,9 @@ def test_the_journal_never_knows_of_a_run_that_the_records_lack(tmp_path):
 def test_another_driver_goes_on_in_the_middle_of_a_part(tmp_path):
     bucket = FakeBucket()
     append(tmp_path, RECORDS, range(7))
-    upload(tmp_path, bucket).run()
+    Upload(tmp_path, bucket).run()
     append(tmp_path, RECORDS, range(7, 30))
-    other = upload(tmp_path, bucket)
+    other = Upload(tmp_path, bucket)
     other.resume(list(bucket.objects))
     written, put = [], bucket.put
     bucket.put = lambda key, content: (written.append(key), put(key, content))
@@ -184,7 +180,7 @@ def test_another_driver_goes_on_in_the_middle_of_a_part(tmp_path):
 def test_a_missing_part_is_said(tmp_path):
     bucket = FakeBucket()
     append(tmp_path, RECORDS, range(20))
-    upload(tmp_path, bucket).run()
+    Upload(tmp_path, bucket).run()
     del bucket.objects[sorted(bucket.objects)[1]]
     with pytest.raises(UserError, match="does not follow what is before it"):
         fetch_logs(bucket, list(bucket.objects))
@@ -195,7 +191,7 @@ def test_what_stays_on_this_machine(tmp_path):
     (tmp_path / "errors").mkdir()
     for name in ("best.yaml", "errors/0001.txt", "study.lock", ".x.partial"):
         (tmp_path / name).write_text(name)
-    one = upload(tmp_path, bucket)
+    one = Upload(tmp_path, bucket)
     one.run()
     (tmp_path / "best.yaml").unlink()
     one.run()

@@ -15,19 +15,22 @@ from raybench.commands import cli, report
 from raybench.commands.cli import train, tune
 from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import Progress
-from raybench.results import lock
+from raybench.report.study import load
+from raybench.results import lock, storage
 from raybench.results.bucket import Bucket
 from raybench.results.lock import Lease, StudyLock
 from raybench.results.records import read_records
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.storage import open_storage
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs import train as train_pipeline
 from raybench.search import tune as tune_pipeline
 from raybench.spec.errors import UserError
 from raybench.training.saved import DATA_FILE, MODEL_FILES
-from tests.below_url import wait_for
+from tests.below_url import uploaded, wait_for, write
 from tests.made_results import run_line
 from tests.s3_server import FAST
 
+pytestmark = pytest.mark.usefixtures("one_picture")
 SPACE = """
 objective: {target: 0.9, max_train_seconds: 60.0}
 confirm: {race: 0}
@@ -220,3 +223,17 @@ def test_what_other_threads_say_stands_whole_above_the_screen():
     lines = [re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) for line in file.getvalue().splitlines()]
     wanted = {f"{number} {one} {sentence}" for number in range(4) for one in range(100)}
     assert wanted <= {line.rpartition("\r")[2].strip() for line in lines}
+
+
+def test_a_report_is_made_of_a_copy(url, study, said, capsys):
+    write(url, study, range(3), said)
+    Bucket(url).put("model.pt", b"old")
+    folder = load(url, files=("model.pt",)).folder
+    assert (folder / "model.pt").read_bytes() == b"old"
+    (folder / "best.yaml").write_text("of an earlier time")
+    before = set(Bucket(url).entries())
+    assert report.main([url, "--png"]) == 0
+    assert set(Bucket(url).entries()) == before
+    assert (folder / "best.yaml").read_text() != "of an earlier time"
+    assert (folder / "trials.csv").read_bytes().count(b"\n") == 4
+    assert "00000" in capsys.readouterr().out

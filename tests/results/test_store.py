@@ -134,15 +134,6 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
     }
 
 
-def test_strings_are_cleaned_on_the_way_out(tmp_path):
-    """A study of an earlier version, with half a surrogate pair in a message, is read."""
-    results_folder(tmp_path, [])
-    line = run_line("0000", failure="error") | {"message": "caf\udce9 \x1b]0;t\x07[/foo]"}
-    (tmp_path / RECORDS_FILE).write_text(json.dumps(line) + "\n")
-    (message,) = load(tmp_path).trials["message"]
-    assert message == "caf\ufffd [/foo]"
-
-
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [

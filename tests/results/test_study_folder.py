@@ -1,11 +1,6 @@
 import pytest
 
-from raybench.results.place import (
-    check_folder,
-    refuse_other_study,
-    shipped_space,
-    unused_folder,
-)
+from raybench.results.place import refuse_other_study, unused_folder
 from raybench.results.store import STUDY_FILE
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import UserError
@@ -74,31 +69,6 @@ def test_fresh_starts_beside_it(begun):
     assert unused_folder(begun) == begun.with_name("results-3")
     assert unused_folder(begun.with_name("free")) == begun.with_name("free")
     assert not begun.with_name("free").exists()
-
-
-def test_a_file_in_the_way_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is a file"):
-        check_folder(tmp_path / "file")
-    with pytest.raises(UserError, match=r"cannot be written .*file is a file"):
-        check_folder(tmp_path / "file" / "below")
-    check_folder(tmp_path / "new" / "below")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_name_that_is_too_long_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"is no usable folder \(File name too long\)"):
-        check_folder(tmp_path / ("x" * 300))
-
-
-@pytest.mark.parametrize("name", ["digits", "mnist"])
-def test_shipped_spaces_are_found_by_name(name):
-    assert shipped_space(name).name == f"{name}.yaml"
-
-
-@pytest.mark.parametrize("name", ["nowhere", "digits.yaml", "", "."])
-def test_other_names_are_no_shipped_space(name):
-    assert shipped_space(name) is None
 
 
 def test_a_changed_space_is_told_how_to_learn_from_the_old_one(begun):

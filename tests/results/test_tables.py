@@ -7,11 +7,7 @@ from rich.text import Text
 
 from raybench.report.console import make_console, say
 from raybench.report.show import show
-from raybench.report.tables import (
-    failures,
-    ledger_totals,
-    ranked,
-)
+from raybench.report.tables import failures, ledger_totals
 from raybench.spec.text import clean
 from tests.made_results import OBJECTIVE, results_folder, run_line
 
@@ -30,10 +26,6 @@ LINES = [
 @pytest.fixture
 def trials(tmp_path):
     return results_folder(tmp_path, LINES).trials
-
-
-def test_ranked_is_by_score_without_failures_and_other_phases(trials):
-    assert list(ranked(trials)["trial"]) == ["0003", "0001", "0004", "0000"]
 
 
 def test_ledger_totals_are_all_runs_and_sum_to_their_walls(trials):
@@ -172,18 +164,6 @@ def test_notes_and_plots_stand_at_the_end(tmp_path):
         f"results: {tmp_path}",
     ]
     assert lines.index(results.study["notes"][0]) < lines.index("", -9), "before the answer"
-
-
-def test_what_no_phase_accounts_for_is_shown(tmp_path):
-    line = run_line("0000", 2.0)
-    line["ledger"]["other"] = -0.5
-    line["wall_s"] -= 0.5
-    results = results_folder(tmp_path, [line, run_line("0001", 2.0)])
-    assert list(results.trials["other_s"]) == [-0.5, 0.0], "earlier records lack it"
-    table = ledger_totals(results.trials).set_index("phase")
-    assert table.loc["other", "seconds"] == -0.5
-    assert table.loc["sum", "share"] == pytest.approx(1.0)
-    assert "other" in shown(results)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

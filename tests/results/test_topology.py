@@ -3,7 +3,6 @@
 import pytest
 from test_tables import shown
 
-from raybench.report.tables import of_runs
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.trials import NOT_EXCHANGED
@@ -91,14 +90,6 @@ def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tm
     same = results_folder(tmp_path / "same", [PACKED, on(run_line("0005", 4.0), 1)])
     assert set(columns) <= set(same.trials.columns)
     assert "hosts" not in heads(same)
-    queued = on(run_line("0005", 3.0), 1, waited="2 CPUs: 1 free on a")
-    alike = results_folder(tmp_path / "alike", [PACKED, OLD, queued])
-    assert not {"hosts", "waited for"} & set(of_runs(alike.trials, alike)), (
-        "unknown hosts, or a queue: chance"
-    )
-    wide = on(run_line("0003", 3.0, num_workers=4), 2, 2, waited="4 CPUs: 2 free on a")
-    apart = results_folder(tmp_path / "apart", [PACKED, wide])
-    assert {"hosts", "waited for"} <= set(of_runs(apart.trials, apart))
 
 
 def budget_of(*records: RunRecord) -> list[str]:
@@ -129,10 +120,3 @@ def test_runs_without_exchange_are_never_ranked_nor_set_what_is_usual(tmp_path):
     reasons = results.trials.set_index("trial")["unranked"]
     assert reasons["0005"] == reasons["0006"] == NOT_EXCHANGED
     assert NOT_EXCHANGED in shown(results)
-
-
-def test_a_folder_of_nothing_else_has_no_winner(tmp_path):
-    confirm = run_line("0000-confirm0", 0.4, role="confirm", exchange_gradients=False)
-    results = results_folder(tmp_path, [run_line("0000", 0.5, exchange_gradients=False), confirm])
-    assert judge(results) is None
-    assert results.confirmed.empty

@@ -13,14 +13,7 @@ from raybench.commands import report
 from raybench.commands.cli import compare
 from raybench.models.find import find_workload
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, interval_words, pairs_of
-from raybench.runs.compare import (
-    at_revision,
-    check_sides,
-    errors_left,
-    order_of,
-    read_share,
-    read_side,
-)
+from raybench.runs.compare import at_revision, check_sides, errors_left, read_share, read_side
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
@@ -197,12 +190,6 @@ def test_all_are_judged_and_evaluated_alike(tmp_path):
     assert {spec.eval_every_samples for spec in found.specs.values()} == {500}
     assert {spec.objective.max_train_seconds for spec in found.specs.values()} == {99.0}
     assert "0.01" in found.sides[1].label
-
-
-def test_the_order_within_a_pair_is_random_and_kept(tmp_path):
-    orders = [order_of({"A": 0, "B": 0}, number, seed=1) for number in range(40)]
-    assert 8 < sum(order == ["A", "B"] for order in orders) < 32
-    assert orders[3] == order_of({"A": 0, "B": 0}, 3, seed=1)
 
 
 def test_many_comparisons_share_their_errors(tmp_path):

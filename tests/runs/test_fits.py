@@ -9,12 +9,7 @@ import pytest
 
 from raybench.report.study import StudyResults, load
 from raybench.scaling.fit_command import median_error
-from raybench.scaling.fits import (
-    fit_study,
-    measured_runs,
-    measurements,
-    target_plans,
-)
+from raybench.scaling.fits import fit_study, measured_runs, measurements, target_plans
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 
@@ -53,11 +48,6 @@ def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
     for row in table[table["batch_size_per_worker"] == 128].to_dict("records"):
         spec = RunSpec(num_workers=row["num_workers"], batch_size_per_worker=128)
         assert row["low_s"] < law(spec, 0) < row["high_s"]
-
-
-def test_unasked_the_next_doublings_are_predicted(results) -> None:
-    (fitted,) = fit_study(results, predict=None)
-    assert {cell.num_workers for cell in fitted.asked} == {8, 16}
 
 
 def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
@@ -105,18 +95,6 @@ def test_the_plan_stands_beside_what_was_measured(results) -> None:
     assert list(one.answers["answer"]) == ["fastest", "cheapest"]
     assert one.answers["loss"].dropna().between(-0.2, 0.2).all()
     assert "critical batch" in one.sentences[0]
-
-
-def test_prices_and_a_budget_make_it_money(tmp_path) -> None:
-    results = reaching(tmp_path, batch_sizes=SIZES, epoch=1100, price=3.6, budget=0.02)
-    (one,) = target_plans([results], fit_study(results, predict="8"))
-    np.testing.assert_allclose(
-        one.table["cost"], one.table["seconds"] * one.table["num_workers"] / 1000
-    )
-    assert (one.table["fixed_s"] == 1.0).all(), "a second to compile is billed"
-    within = one.answers[one.answers["answer"] == "fastest within the budget"]
-    assert (within["cost"] <= 0.02).all()
-    assert len(within) == 1
 
 
 def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:

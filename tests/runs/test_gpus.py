@@ -130,12 +130,6 @@ def test_the_plan_says_what_the_doctor_says(
     assert "torch is broken (it did not start: ImportError: libcudart.so)" in printed
 
 
-def test_the_nccl_that_tensorflow_loads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = pytest.importorskip("raybench.training.tensorflow.world")
-    monkeypatch.setattr(world.metadata, "version", lambda package: f"2.29 of {package}")
-    assert world.gpus_seen().versions["nccl"] == "2.29 of nvidia-nccl-cu12"
-
-
 class Cluster:
     """A session with a cluster; whatever begins on it ends the command."""
 

@@ -18,15 +18,14 @@ from raybench.report.answer import said
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
-from raybench.runs import preflight
 from raybench.runs import scale as body
 from raybench.runs.options import ScaleOptions
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import UserError
 from raybench.spec.scaling_study import ScalingStudy, study_cells
-from raybench.training.machine import Seen
-from tests.runs.made_up import law, point, run_of, study_of, write
+from raybench.training.check_model import Probed
+from tests.runs.made_up import point, run_of, study_of, write
 from tests.search.made_up import record
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
@@ -36,17 +35,8 @@ TWO_CORES = Capacity((Node(2, 0),), 0.0)
 
 
 @pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No session is opened, nothing is written beside the repository's files."""
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("Ray was about to start")
-
-    import ray
-
-    monkeypatch.setattr(ray, "init", refuse)
+def _no_ray(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "local_capacity", lambda: TWO_CORES)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -78,6 +68,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(body, "run_study", run)
+    monkeypatch.setattr(body, "check_models", lambda *given, **options: Probed([]))
     watch = SimpleNamespace(look=lambda: None, first={"here": {"compute": [0.01]}})
     monkeypatch.setattr(body, "HostWatch", lambda *given: watch)
     return ran
@@ -87,24 +78,6 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a second; most tests look elsewhere."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
-
-
-def test_a_study_takes_the_gpus_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "framework_sees", lambda name: Seen(names=("H100", "H100")))
-    gpus = Capacity((Node(16, 2),), 0.0)
-
-    def study(**content: Any) -> ScalingStudy:
-        return ScalingStudy.model_validate({"name": "of-gpus", "base": {"epochs": 3}} | content)
-
-    found, (said,) = body.with_gpus_there(study(), gpus)
-    assert (found.base.gpus_per_worker, body.with_room(found, gpus, "").num_workers) == (1, [1, 2])
-    assert said.endswith("--set base.gpus_per_worker=0 takes cores alone.")
-    four = study(num_workers=[1, 4])
-    found, (said,) = body.with_gpus_there(four, gpus)
-    assert found == four
-    assert "fewer than 4 workers" in said
-    for asked in (study(base={"gpus_per_worker": 0}), study(axes={"gpus_per_worker": [0, 1]})):
-        assert body.with_gpus_there(asked, gpus) == (asked, [])
 
 
 def study_file(text: str = GOOD) -> str:
@@ -159,11 +132,6 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
-def test_a_metric_alone_leaves_the_rest_of_the_objective_as_it_is() -> None:
-    objective = study_of(base={"objective": {"metric": "loss"}}).base.objective
-    assert (objective.kind, objective.max_train_seconds) == ("best_at_budget", 600.0)
-
-
 def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
     assert scale.main(["--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
@@ -199,12 +167,6 @@ def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name,
     file = tmp_path / "study.yaml"
     file.write_text(to_yaml({body.SCALING: found.document()}))
     assert body._continued(chosen, str(tmp_path), file) == found  # wherever it goes on
-
-
-def test_a_dotted_axis_is_set_by_its_name() -> None:
-    settings = ["axes.dataset.repeat=[2]"]
-    found = body.chosen_study(ScaleOptions(study="mnist_data_parallel", settings=settings)).study
-    assert found.axes["dataset.repeat"] == [2]
 
 
 def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
@@ -351,30 +313,6 @@ def test_where_nothing_with_room_would_narrow_it_that_is_said(capsys: Any) -> No
         ("nothing else that has room here would narrow it.", "the last 4 cells did not narrow it.")
     )
     assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
-
-
-def test_what_is_asked_for_is_measured_itself_where_nothing_smaller_helps(tmp_path: Path) -> None:
-    asked = tmp_path / "asked.csv"
-    asked.write_text("num_workers,num_nodes,batch_size_per_worker\n2,1,16\n")
-    study = study_of(batch_sizes=[64, 128], scaling="weak", axes={"precision": ["fp32"]})
-    until, batches = body.Until(0.01, TWO_CORES), list[tuple[int, ...]]()
-    for number in range(2):
-        results = load(write(tmp_path / str(number), study, *run_of(study)))
-        longer, said = until.next_cell(study, fit_study(results, predict=str(asked)), None)
-        assert longer is not None, said
-        study = longer
-        batches.append(tuple(study.more[-1].changes.values()))
-    assert batches == [("fp32", 1, 16), ("fp32", 2, 16)]
-
-
-def test_once_the_time_is_over_nothing_is_added(tmp_path: Path) -> None:
-    study = study_of(num_workers=[1, 2, 4])
-    fitted = fit_study(load(write(tmp_path / "one", study, *run_of(study, law))), predict="16")
-    until = body.Until(0.01, Capacity((Node(16, 0),), 0.0))
-    longer, said = until.next_cell(study, fitted, None)
-    assert longer is not None
-    assert "next is " in said
-    assert until.next_cell(study, fitted, "time_budget")[0] is None
 
 
 @pytest.mark.parametrize("exchanges", [True, False])

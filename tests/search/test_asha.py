@@ -31,15 +31,6 @@ def test_between_rungs_nothing_is_judged_and_of_several_passed_the_highest_count
     assert not rungs.allows("next", 16.5, 0.05)
 
 
-def test_of_many_trials_about_one_in_four_comes_to_the_end() -> None:
-    rungs = Rungs(first_s=1, last_s=16, factor=4)
-    # Every quarter of the stream has all qualities alike.
-    qualities = [(7 * number % 100) / 100 for number in range(400)]
-    survivors = [q for i, q in enumerate(qualities) if rungs.allows(str(i), 1.0, q)]
-    assert 90 <= len(survivors) <= 130
-    assert sum(q >= 0.75 for q in survivors) >= 85
-
-
 def costs(spec: RunSpec, seconds: float) -> tuple[float, float]:
     return seconds, seconds * spec.num_workers
 
@@ -176,28 +167,6 @@ def test_runs_at_the_baseline_go_on_while_those_that_arrived_stood_there(
     assert [one.judge("0040", NARROW, point) for point in late] == [None, None, "scheduler"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"search": {"cap_factor": None}},
-        {"objective": {"kind": "best_at_budget", "max_train_seconds": 10}},
-    ],
-)
-def test_there_may_be_no_cap(changes: dict[str, Any]) -> None:
-    one = early(**changes)
-    one.learn(record("0000", NARROW, 0.3))
-    assert one.judge("0001", NARROW, evaluation(1.0)) is None
-
-
-@pytest.mark.parametrize("sampler", ["grid", "tpe"])
-def test_a_grid_is_exact(sampler: str) -> None:
-    """It stops only what cannot win any more: no trial because others are ahead of it."""
-    one = early(search={"sampler": sampler})
-    assert one.judge("0000", NARROW, evaluation(5.0, value=0.9)) is None
-    reason = one.judge("0001", NARROW, evaluation(5.0, value=0.1))
-    assert reason == ("scheduler" if sampler == "tpe" else None)
-
-
 def test_narrow_trials_are_not_compared_with_wide_ones() -> None:
     one = early()
     assert one.judge("0000", WIDE, evaluation(5.0, value=0.9)) is None
@@ -219,16 +188,6 @@ def test_taken_apart_they_are_compared_at_the_seconds_of_the_fastest_placement()
     assert one.judge("0002", WIDE, evaluation(4.9, value=0.6)) == "scheduler"
 
 
-@pytest.mark.parametrize(("first_rung", "reason"), [(1 / 32, None), (1 / 4, "scheduler")])
-def test_where_rungs_stand_is_the_policy_s(first_rung: float, reason: str | None) -> None:
-    """At 2.5, or at 0.31, 1.25 and 5 s of 10."""
-    one = early(SearchPolicy(first_rung=first_rung))
-    assert one.judge("0000", NARROW, evaluation(1.3, value=0.9)) is None
-    assert one.judge("0000", NARROW, evaluation(2.6, index=1, value=0.9)) is None
-    assert one.judge("0001", NARROW, evaluation(1.3, value=0.95)) is None
-    assert one.judge("0001", NARROW, evaluation(2.6, index=1, value=0.1)) == reason
-
-
 def test_a_trial_that_fails_is_compared_with_nothing() -> None:
     one = early()
     one.learn(record("0000", NARROW, 5.0, failure="nan", best_value=None))
@@ -243,21 +202,6 @@ def test_of_a_metric_that_falls_the_lowest_go_on() -> None:
     assert one.judge("0005", NARROW, evaluation(5.0, value=2.0)) == "scheduler"
     burst = evaluation(5.0, value=float("nan"), best_value=None)
     assert one.judge("0006", NARROW, burst) == "scheduler"
-
-
-@pytest.mark.parametrize(
-    ("objective", "best", "reasons"),
-    [({"target": 0.05}, 0.2, ["scheduler", None]), ({"kind": "best_at_budget"}, 0.9, [None, None])],
-)
-def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far_at_a_budget_with_its_last(
-    objective: dict[str, Any], best: float, reasons: list[StopReason | None]
-) -> None:
-    one = early(objective=LOSS | objective)
-    points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
-    one.learn(record("0000", NARROW, 5.0, stop="epochs", value=0.9, best_value=best), points)
-    later = [evaluation(5.0, value=value) for value in (0.3, 0.1)]
-    found = [one.judge(f"000{n}", NARROW, point) for n, point in enumerate(later, 1)]
-    assert found == reasons
 
 
 @pytest.mark.parametrize(("sampler", "allowed"), [("grid", 0.59), ("tpe", 2.9)])

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from raybench.search.ask_tell import Search
 from raybench.search.policy import SearchPolicy
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from tests.search.made_up import (
     RATES,
     STUDY,
+    ask,
     by_name,
     evaluation,
     journal_of,
@@ -100,7 +100,7 @@ def test_a_rate_at_the_end_of_its_range_is_tried_beyond_it(
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
     """Else 200 steps in 12 s were learnt as 99 in 1.9 s, where the rerun ran elsewhere."""
     content = STUDY | {"search": {"trials": 3}}
-    name, _ = _asked(make_search(tmp_path, content, apart=True))
+    name, _ = ask(make_search(tmp_path, content, apart=True))
     spec = RunSpec(num_workers=1, batch_size_per_worker=64)
     before = record(name, spec, 10.1, stop=None, stopped_by="interrupted", samples=6_464)
     again = make_search(tmp_path, content, apart=True, runs=by_name([before]))
@@ -122,7 +122,7 @@ def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Pat
     one.placer.observe = (  # type: ignore[method-assign]
         lambda trial, spec, *, samples, train_s: seen.append((trial, train_s))
     )
-    (good, _), (bad, spec) = _asked(one), _asked(one)
+    (good, _), (bad, spec) = ask(one), ask(one)
     assert one.report(good, outcome(5.0, value=0.9)) is None
     assert one.report(bad, outcome(5.0, value=0.5, ledger={"disturbed": 2.0})) == "scheduler"
     one.again(bad)
@@ -134,35 +134,12 @@ def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Pat
     assert list(course.values()) == [point.score(spec.objective)]
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_the_number_of_trials_is_the_study_s(apart: bool, tmp_path: Path) -> None:
-    one = make_search(tmp_path, PLAIN, apart=apart)
-    assert (one.num_trials, one.num_finished) == (10, 0)
-    ended = run_all(one, trained)
-    assert [end.trial for end in ended] == [f"{number:04d}" for number in range(10)]
-    assert (one.placer is not None) == apart
-    for end in ended if one.placer else ():
-        assert end.spec.placement in one.placer.factors.of_spec(end.spec), "of its global batch"
-    assert one.num_finished == 10
-    assert one.ask() is None
-
-
-def test_trials_may_be_open_side_by_side_and_end_in_any_order(tmp_path: Path) -> None:
-    one = make_search(tmp_path, PLAIN)
-    asked = [_asked(one) for _ in range(10)]
-    assert one.ask() is None
-    assert len({name for name, _ in asked}) == 10
-    for name, spec in reversed(asked):
-        one.tell(record(name, spec))
-    assert one.num_finished == 10
-
-
 @pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
 def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
     stop: StopReason, tmp_path: Path
 ) -> None:
     one = make_search(tmp_path, PLAIN)
-    one.tell(record(*_asked(one), stop=None, stopped_by=stop))
+    one.tell(record(*ask(one), stop=None, stopped_by=stop))
     assert one.num_finished == (stop != "interrupted")
 
 
@@ -189,10 +166,10 @@ def test_who_stops_trials_is_said_by_policy_and_study(
 ) -> None:
     content = STUDY | {"search": {"trials": 10} | search}
     one = make_search(tmp_path, content, policy=SearchPolicy(rungs=has_rungs))
-    one.tell(record(*_asked(one), 0.3))
+    one.tell(record(*ask(one), 0.3))
     found = set()
     for number in range(8):  # ever worse ones
-        name, _ = _asked(one)
+        name, _ = ask(one)
         found.add(one.report(name, outcome(5.0, value=0.9 - 0.1 * number)))
     assert found == reasons
 
@@ -202,14 +179,14 @@ def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) ->
     """Also of earlier sessions: their records are what it is told, but no configuration twice."""
     content = STUDY | {"search": {"trials": 4}}
     one = make_search(tmp_path, content)
-    best = record(*_asked(one), 0.3)
+    best = record(*ask(one), 0.3)
     one.tell(best)
     if is_new_session:
         placement_check = record(
             "0000.tf2", best.spec, 9.0, role="placement_check", source=best.trial
         )
         one = make_search(tmp_path, content, runs=by_name([best, placement_check]))
-    name, _ = _asked(one)
+    name, _ = ask(one)
     assert one.report(name, outcome(1.0)) == "cap"
 
 
@@ -217,12 +194,12 @@ def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) ->
 def test_rungs_know_the_trials_of_earlier_sessions(has_curves: bool, tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 9}, "space": {"learning_rate": [0.1, 0.2, 0.3]}}
     one = make_search(tmp_path, content)
-    good = record(*_asked(one), 5.0, stop="epochs", value=0.94)
+    good = record(*ask(one), 5.0, stop="epochs", value=0.94)
     one.tell(good)
     curve = [evaluation(1.0, value=0.9), evaluation(5.0, index=1, value=0.94)]
     curves: dict[str, list[Evaluation]] = {good.trial: curve} if has_curves else {}
     again = make_search(tmp_path, content, runs=by_name([good]), curves=curves)
-    name, _ = _asked(again)
+    name, _ = ask(again)
     # At the first rung only a curve tells what the other had reached by then.
     assert again.report(name, outcome(1.0, value=0.5)) == ("scheduler" if has_curves else None)
     assert again.report(name, outcome(5.0, index=1, value=0.5)) == "scheduler"
@@ -239,8 +216,8 @@ def test_what_diverged_is_compared_with_and_what_broke_is_not(
         "space": {"optimizer": ["adam", "muon", "schedule_free_adamw"]},
     }
     one = make_search(tmp_path, content)
-    one.tell(record(*_asked(one), 5.0, failure=failure, value=0.94))
-    name, _ = _asked(one)
+    one.tell(record(*ask(one), 5.0, failure=failure, value=0.94))
+    name, _ = ask(one)
     assert one.report(name, outcome(5.0, value=0.5)) == reason
 
 
@@ -288,23 +265,6 @@ def test_what_runs_out_of_memory_trains_in_more_passes(
     assert max(trial.values[0] for trial in told) < math.log(10), "nothing was told to be the worst"
 
 
-def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path: Path) -> None:
-    space = STUDY["space"] | {"framework": ["torch", "tensorflow"]}
-    one = make_search(tmp_path, STUDY | {"space": space}, apart=True)
-    lost, other = _asked(one), _asked(one)
-    assert lost[1].framework != other[1].framework
-    one.tell(trained(*other))
-    assert _asked(one)[1].placement.group != lost[1].placement.group
-    one.tell(record(*lost, 0.0, failure="worker_lost", samples=0))
-    assert _asked(one)[1].placement.group == lost[1].placement.group
-
-
-def _asked(search: Search) -> tuple[str, RunSpec]:
-    asked = search.ask()
-    assert asked is not None
-    return asked
-
-
 @pytest.mark.parametrize("by_time", [False, True])
 def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(
     tmp_path: Path, *, by_time: bool
@@ -315,7 +275,7 @@ def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(
     one, runs, specs, curves = make_search(tmp_path, content), {}, {}, {}
     values = {0: 0.8, 1: 0.85, 2: 0.3}  # the first reaches the target, the others are stopped
     for number in range(18):
-        name, specs[number] = _asked(one)
+        name, specs[number] = ask(one)
         value = values.get(number, 0.2)
         curves[name] = [evaluation(3.0, value=value)]
         stops = one.report(name, outcome(3.0, value=value)) if number else None
@@ -330,13 +290,13 @@ def test_what_was_stopped_though_it_stood_well_runs_again_at_the_end(
     times = {"left_s": lambda: next(left_s), "clock": lambda: next(at_s, 39.0)}
     later = make_search(tmp_path, content, runs=runs, curves=curves, **times)
     for _ in range(2 if by_time else 0):  # two trials in 38 s: no third in 2 s
-        name, spec = _asked(later)
+        name, spec = ask(later)
         assert spec.seed == specs[1].seed
         later.tell(record(name, spec, 3.0, stop=None, value=0.2))
-    name, spec = _asked(later)
+    name, spec = ask(later)
     assert spec.seed == specs[1].seed + 5000
     assert spec.model_copy(update={"seed": specs[1].seed}) == specs[1]
     assert later.report(name, outcome(0.5, value=0.1)) is None  # no rung ends it at once
     later.tell(record(name, spec, 1.5))
-    _, other = _asked(later)
+    _, other = ask(later)
     assert other.seed == specs[1].seed

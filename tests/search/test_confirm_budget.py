@@ -33,16 +33,6 @@ def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: A
     return replace(ended, ledger=ended.ledger | {"eval": 1.0})
 
 
-def test_a_reference_run_that_went_on_takes_again_what_it_took_to_the_target() -> None:
-    ran = reached("reference1", 4.0)
-    ran = replace(ran, ledger=ran.ledger | {"train": 16.0, "setup": 0.5, "eval": 8.0})
-    budget = ConfirmBudget(build_study(STUDY, "test")[0])
-    budget.add(ran)
-    (winner,) = budget.winners()
-    beside = 0.5 + ran.ledger["compile"] + (8.0 + ran.ledger["report"]) / 4
-    assert budget.alone_s(winner) == pytest.approx(SLACK * (4.0 + beside))
-
-
 def test_nothing_is_set_aside_while_nothing_can_be_confirmed() -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     budget.add(reached("0000", None))
@@ -115,14 +105,6 @@ def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> 
     budget = ConfirmBudget(build_study(STUDY | {"search": {"time_budget_s": 200}}, "test")[0])
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(min(SLACK * 61, budget.confirming_s() + SLACK * 183))
-
-
-def test_without_a_budget_or_a_confirm_phase_nothing_is_set_aside() -> None:
-    every: list[dict[str, Any]] = [{"search": {}}, {"confirm": {"race": 0}}]
-    for changes in every:
-        budget = ConfirmBudget(build_study(STUDY | changes, "test")[0])
-        budget.add(reached("0000", 3.0))
-        assert budget.reserve_s() == 0.0
 
 
 @pytest.mark.parametrize(

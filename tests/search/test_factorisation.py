@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from raybench.search.factorisation import GLOBAL_BATCH, Factors, factorise, placed, speed_values
+from raybench.search.factorisation import GLOBAL_BATCH, Factors, factorise, placed
 from raybench.search.placement import Placer
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import RunSpec
 from raybench.spec.space import Choices, Powers
 from raybench.spec.study import build_study
 
@@ -58,16 +58,6 @@ def test_frameworks_that_train_different_networks_stay_sampled() -> None:
     assert {one.framework for one in placements} == {"torch"}
     spec = RunSpec(framework="torch", num_workers=1, batch_size_per_worker=64)
     assert found.of_spec(spec) == placements
-
-
-def test_a_run_is_placed_elsewhere_and_nothing_else_changes() -> None:
-    spec = RunSpec(optimizer="lamb", learning_rate=0.01, batch_size_per_worker=32)
-    there = Placement("tensorflow", 2, 16)
-    moved = placed(spec, there)
-    assert moved.placement == there
-    assert moved.global_batch_size == spec.global_batch_size
-    assert placed(moved, spec.placement) == spec
-    assert set(speed_values(there)) <= set(RunSpec.model_fields)
 
 
 def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:

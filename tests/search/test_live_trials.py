@@ -149,31 +149,6 @@ def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> No
     assert (stage.search.reported, stage.released) == ([(name, FIRST)], [name])
 
 
-def test_a_traceback_is_kept_in_a_file_that_the_record_names(stage: Stage, tmp_path: Path) -> None:
-    name = stage.start()
-    broken = RunOutcome(is_over=True, failure="error", message="no", traceback="Traceback ...")
-    stage.trials.seen(name, broken)
-    stage.trials.ended(name)
-    message = stage.record(name).message or ""
-    assert message.startswith("no (traceback: ")
-    path = tmp_path / message.removeprefix("no (traceback: ").removesuffix(")")
-    assert path.read_text().strip() == "Traceback ..."
-
-
-@pytest.mark.parametrize(
-    ("stage", "has_statistics", "times"),
-    [(True, [True, True], 1), (True, [False, True], 1), (True, [False], 0), (False, [True], 0)],
-    indirect=["stage"],
-)
-def test_batch_normalisation_is_said_once_where_curves_are_carried_over(
-    stage: Stage, has_statistics: list[bool], times: int
-) -> None:
-    name = stage.start()
-    for index, has in enumerate(has_statistics):
-        stage.trials.seen(name, replace(outcome(1.0, index=index), batch_statistics=has))
-    assert stage.screen.getvalue().count("The model has batch normalisation") == times
-
-
 def test_trials_side_by_side_keep_what_is_theirs(stage: Stage, tmp_path: Path) -> None:
     names = [stage.start() for _ in range(3)]
     assert stage.trials.next() is None

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.search.race import CAP, Race, Races, in_turns
-from raybench.spec.run import RunSpec
+from raybench.search.race import CAP, Race, Races
 from raybench.stats.replicates import Replicate, expected_running_time
 from raybench.stats.standing import Candidate, Run, more, stages
 
@@ -92,12 +91,6 @@ def test_one_candidate_and_none() -> None:
     empty = Race([], stages(24), axis="seconds")
     assert empty.due() == []
     assert empty.leader() is None
-
-
-def test_equals_stay_in_the_search_s_order() -> None:
-    race = Race(candidates(1.0, 1.0, 1.0, 1.0), stages(8), axis="seconds")
-    drive(race, dict.fromkeys("abcd", 1.0))
-    assert race.order() == ["a", "b", "c", "d"]
 
 
 def test_worker_seconds_are_raced_by_their_price_and_capped_in_seconds() -> None:
@@ -240,14 +233,3 @@ def test_a_run_has_lost_where_it_is_too_slow_for_every_race_that_asks_for_it() -
     both.learn(Run("c", 0), Replicate(7.0, is_hit=True))
     assert cheapest.cap_s("b") == pytest.approx(alone * 7.0 / 2 / 4.0)
     assert both.cap_s(Run("b", 0)) == alone
-
-
-def test_equal_groups_follow_one_another_and_every_round_begins_with_another() -> None:
-    specs = {
-        name: RunSpec(num_workers=workers)
-        for name, workers in zip("abcd", (1, 2, 1, 2), strict=True)
-    }
-    runs = [Run(name, number) for number in range(2) for name in specs]
-    order = [(run.name, run.round) for run in in_turns(runs, specs)]
-    assert "".join(name for name, _ in order) == "acbd" + "cbda"
-    assert [number for _, number in order] == [0] * 4 + [1] * 4

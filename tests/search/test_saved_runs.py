@@ -146,16 +146,3 @@ def test_a_folder_that_was_deleted_is_not_made_anew(bench: Bench) -> None:
     with pytest.raises(StudyError, match="was deleted"):
         bench.write("0001", 2)
     assert not bench.store.folder.exists()
-
-
-def test_an_error_of_the_study_itself_comes_first(bench: Bench) -> None:
-    shutil.rmtree(bench.store.folder)
-    bench.pool.held["0001"] = checkpoint(1)
-
-    def study() -> None:
-        with bench.saved() as saved:
-            saved.save("0001")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        study()

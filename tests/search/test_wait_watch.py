@@ -5,12 +5,10 @@ import logging
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from raybench.cluster.queue import Waiting
 from raybench.cluster.signals import Interrupt
@@ -99,43 +97,11 @@ def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
     assert done[:2] == ["waiting", "running"]
 
 
-def test_while_all_runs_train_the_pool_is_not_asked() -> None:
-    stage = Stage(short=SHORT)
-    stage.is_starting = False
-    with stage.watch(0.0):
-        assert not stage.looked.wait(0.1)
-
-
 def test_what_goes_wrong_there_is_raised_in_the_study_s_own_thread() -> None:
     stage = Stage()
     stage.pool_says = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         stage.run(1.0)
-
-
-def test_a_machine_that_is_busy_at_the_start_is_said_and_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Made:
-        lost, warning = None, None
-
-        def __init__(self, **given: Any) -> None:
-            self.notes: list[str] = []
-
-        def __enter__(self) -> "Made":
-            return self
-
-        def __exit__(self, *error: object) -> None: ...
-
-    monkeypatch.setattr(module, "busy_sentence", lambda: "Other processes were busy.")
-    monkeypatch.setattr(module, "Session", Made)
-    told = io.StringIO()
-    interrupt: Any = SimpleNamespace(
-        needing=lambda lost: nullcontext(), listen=lambda: None, check=lambda: None
-    )
-    with module.live_session(None, interrupt, Console(file=told)) as session:
-        assert session.notes == ["Other processes were busy."]
-    assert told.getvalue() == "Other processes were busy.\n"
 
 
 def test_prints_and_ray_s_log_go_to_the_file_and_come_back(tmp_path):

@@ -109,25 +109,6 @@ def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
         parse_yaml(f"a: {text}", "space.yaml")
 
 
-@pytest.mark.parametrize(("text", "found"), [("- a\n- b\n", "a list"), ("", "nothing")])
-def test_a_file_must_hold_keys(tmp_path, text, found):
-    path = tmp_path / "space.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=rf"space\.yaml: must hold .* found {found}\.$"):
-        read_mapping(path)
-
-
-def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read .No such file"):
-        read_mapping(tmp_path / "nowhere.yaml")
-    with pytest.raises(UserError, match=r"cannot be read .Is a directory"):
-        read_mapping(tmp_path)
-    binary = tmp_path / "binary.yaml"
-    binary.write_bytes(b"a: 1\nb: \xff\xfe\x00")
-    with pytest.raises(UserError, match=r"not a text file in UTF-8: byte 0xff in line 2"):
-        read_mapping(binary)
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -145,12 +126,6 @@ def test_the_first_problem_is_one_sentence(content, sentence):
         validate(Outer, content, "f")
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-def test_yaml_keeps_the_order_and_reads_back():
-    content = {"b": 1e-5, "a": [1, 2], "c": {"z": None, "y": "1e", "x": "ü: #", "w": "1.5"}}
-    assert parse_yaml(to_yaml(content), "text") == content
-    assert list(parse_yaml(to_yaml(content), "text")) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -171,17 +146,3 @@ def test_settings_change_a_copy(settings, result):
     content = {"x": 1, "d": {"k": 1}}
     assert apply_settings(content, settings) == result
     assert content == {"x": 1, "d": {"k": 1}}, "the given content was changed"
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("optimizer", "write it as key=value"),
-        ("x.y=3", "'x' holds no keys of its own"),
-        ("x=[1", "--set x, line 1: not valid YAML"),
-    ],
-)
-def test_a_bad_setting_is_refused_by_name(setting, message):
-    with pytest.raises(UserError, match="--set") as refusal:
-        apply_settings({"x": 1, "d": {"k": 1}}, [setting])
-    assert message in str(refusal.value)

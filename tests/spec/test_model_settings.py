@@ -101,12 +101,6 @@ def test_each_value_is_tried_before_anything_starts():
     assert all(one["norm"] == "layer" for one in found)
 
 
-def test_what_a_model_is_changes_how_fast_it_trains():
-    study, space = built()
-    found = factorise(study, space, equal_frameworks=True)
-    assert found == "space.model.hidden_units changes the step time too"
-
-
 LIBRARYS = CONTENT | {
     "workload": "mnist_small",
     "space": {

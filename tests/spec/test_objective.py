@@ -14,11 +14,9 @@ from raybench.spec.metric import METRICS, Metric, find_metric, named_metric
 from raybench.spec.objective import (
     Objective,
     StopRule,
-    baseline_value_of,
     resolved,
     search_score,
     shortfall,
-    small_difference,
     time_to_target,
     worst_score,
 )
@@ -213,21 +211,6 @@ def test_at_a_budget_the_score_is_the_metric_with_its_sign():
     wrong = Metric(name="error_rate", direction="min", is_share=True)
     assert shortfall(wrong, 0.031, None) < shortfall(wrong, 0.914, None)
     assert shortfall(wrong, None, None) == worst_value(wrong) == 1.0
-
-
-def test_the_chance_of_the_objective_goes_before_what_a_worker_tells():
-    assert scored(LOW, None, 1.0) == scored(LOW, None, 1.0, baseline_value=1.1)
-    accuracy = Objective(target=0.9)
-    assert baseline_value_of(accuracy, 10) == 0.1
-    assert baseline_value_of(accuracy.model_copy(update={"baseline_value": 0.4}), 10) == 0.4
-    assert baseline_value_of(LOW, None) == 2.0
-    assert baseline_value_of(Objective(metric="loss", direction="min", target=1.0), 10) is None
-
-
-def test_a_small_difference_is_a_point_or_a_hundredth_of_the_gap():
-    assert small_difference(METRICS["accuracy"], 0.9, 0.1, points=0.005) == 0.005
-    assert small_difference(RMSE, 1.0, 3.0) == pytest.approx(0.02)
-    assert small_difference(RMSE, 50.0, None) == pytest.approx(0.5)
 
 
 def test_an_objective_is_resolved_by_the_task_and_the_labels():

@@ -14,7 +14,6 @@ from raybench.search.factorisation import study_factors
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET, Objective
-from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 
@@ -38,19 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def study_of(**changes: Any) -> Any:
     return build_study(CONTENT | changes, "space.yaml")
-
-
-def test_a_workload_s_form_says_what_it_is() -> None:
-    assert is_own_loop("train.py:train")
-    assert is_own_loop(COMMAND)
-    assert is_command(COMMAND)
-    names = ("mnist_small", "torchvision:resnet18", "my:Net", "pkg.train:Net")
-    assert not any(map(is_own_loop, names))
-    own = DatasetSpec(name="workload")
-    assert RunSpec(workload="train.py:train").dataset == own
-    assert RunSpec(workload="train.py:train").framework == "torch"
-    assert RunSpec(workload=COMMAND, model={"hidden_units": 8}).framework == "python"
-    assert RunSpec().dataset.name == "digits"
 
 
 def test_a_study_of_one_has_its_own_data_and_evaluates_as_it_likes() -> None:

@@ -8,7 +8,6 @@ from raybench.spec.documents import parse_yaml, to_yaml, validate
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import (
-    Cell,
     ScalingStudy,
     build_scaling_study,
     set_in_scaling,
@@ -53,32 +52,6 @@ def test_axes_are_all_combinations_and_reach_deeper_keys() -> None:
     assert {(c.spec.framework, c.spec.dataset.repeat) for c in cells} == {
         (f, r) for f in axes["framework"] for r in axes["dataset.repeat"]
     }
-
-
-def test_repeats_differ_in_their_seed_alone() -> None:
-    cell = cells_of(GRID | {"base": {"seed": 2**32 - 1}})[0]
-    names, specs = zip(*(cell.repeat(number) for number in range(3)), strict=True)
-    assert names == ("0000-r0", "0000-r1", "0000-r2")
-    assert [spec.seed for spec in specs] == [2**32 - 1, 0, 1]
-    assert {spec.model_copy(update={"seed": 0}).model_dump_json() for spec in specs} == {
-        cell.spec.model_copy(update={"seed": 0}).model_dump_json()
-    }
-
-
-def test_cells_may_be_written_out() -> None:
-    study = ScalingStudy(
-        name="own",
-        base=RunSpec(batch_size_per_worker=32),
-        cells=[
-            Cell(changes={"num_workers": 2}),
-            Cell(scaling="strong", changes={"num_workers": 2}),
-            Cell(changes={"dataset.repeat": 2}),
-        ],
-    )
-    cells = study_cells(study)
-    assert [cell.scalings for cell in cells] == [("weak", "strong"), ("weak",)]
-    assert [cell.spec.num_workers for cell in cells] == [2, 1]
-    assert {cell.spec.batch_size_per_worker for cell in cells} == {32}
 
 
 def test_what_is_written_is_read_back_with_the_same_cells() -> None:

@@ -1,13 +1,17 @@
 """The space of a file: dimensions, conditions, and keys that exclude each other."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
 from raybench.spec.space import (
+    SEARCHABLE,
     Cases,
-    Choices,
-    Powers,
-    Range,
+    combinations,
+    known_values,
     num_configurations,
     parse_space,
     possible_values,
@@ -21,32 +25,6 @@ def parse(space, fixed=None):
     return parse_space(space, fixed or {}, "s.yaml")
 
 
-def test_lists_single_values_and_ranges():
-    space = parse(
-        {
-            "framework": ["torch", "tensorflow"],
-            "optimizer": "adam",
-            "learning_rate": {"low": 1e-4, "high": 0.1, "log": True},
-            "accumulate": {"low": 1, "high": 4},
-            "batch_size_per_worker": {"low": 10, "high": 100, "log2": True},
-        }
-    )
-    assert space["framework"] == Choices(("torch", "tensorflow"))
-    assert space["optimizer"] == Choices(("adam",))
-    assert space["learning_rate"] == Range(1e-4, 0.1, log=True, is_integer=False)
-    assert space["accumulate"] == Range(1, 4, log=False, is_integer=True)
-    assert possible_values(space["accumulate"]) == [1, 4]
-    assert possible_values(space["batch_size_per_worker"]) == [16, 32, 64]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "values"),
-    [(16, 512, [16, 32, 64, 128, 256, 512]), (1, 2, [1, 2]), (17, 63, [32]), (3, 4, [4])],
-)
-def test_powers_of_two_include_both_bounds(low, high, values):
-    assert list(Powers(low, high).values()) == values
-
-
 def test_cases_choose_by_values_above_or_fixed():
     space = parse({"optimizer": ["adam", "lamb", "lars"], "learning_rate": [OTHERS, LARS_ONLY]})
     cases = space["learning_rate"]
@@ -56,20 +34,6 @@ def test_cases_choose_by_values_above_or_fixed():
     assert cases.choose({"optimizer": "lamb"}).label() == "optimizer=adam|lamb"
     only = parse({"learning_rate": [OTHERS, LARS_ONLY]}, {"optimizer": "lars"})
     assert possible_values(only["learning_rate"]) == [1e-4, 0.03, 0.01, 10.0]
-
-
-def test_cases_may_hold_lists_and_depend_on_two_keys():
-    cases = [
-        {"when": {"framework": "torch"}, "values": [1, 2]},
-        {"when": {"framework": "tensorflow", "precision": "fp32"}, "values": [4]},
-        {"when": {"framework": "tensorflow", "precision": "bf16"}, "values": [8]},
-    ]
-    space = parse(
-        {"framework": ["torch", "tensorflow"], "precision": ["fp32", "bf16"], "num_workers": cases}
-    )
-    chosen = space["num_workers"].choose({"framework": "tensorflow", "precision": "bf16"})
-    assert chosen.dimension == Choices((8,))
-    assert possible_values(space["num_workers"]) == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -257,3 +221,62 @@ def test_keys_that_exclude_each_other_pass_where_cases_keep_them_apart():
         }
     )
     assert num_configurations(space) == 3 * 7**3 * 99**3
+
+
+VALUES = {
+    "framework": ["torch", "tensorflow"],
+    "num_workers": [1, 2, 4],
+    "accumulate": [1, 2],
+    "optimizer": ["adam", "lars", "sgd"],
+    "schedule": ["constant", "cosine", "ramp_decay"],
+    "warmup_epochs": [0, 1, 2.5],
+    "precision": ["fp32", "bf16"],
+    "momentum": [0.0, 0.9],
+}
+
+
+@st.composite
+def studies(draw):
+    """A space and what is fixed; conditions name any key, above or below, searched or not."""
+    keys = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))
+    some = st.sampled_from
+    space = {}
+    for key in keys:
+        values = draw(st.lists(some(VALUES[key]), min_size=1, unique=True))
+        condition = draw(some(sorted(VALUES)))
+        if draw(st.booleans()):
+            space[key] = values
+            continue
+        allowed = VALUES[condition]
+        cut = draw(st.integers(0, len(allowed)))
+        cases = [
+            {"when": {condition: part}, "values": draw(st.permutations(VALUES[key]))[:2]}
+            for part in (allowed[:cut], allowed[cut:])
+            if part
+        ]
+        space[key] = cases
+    rest = [key for key in sorted(VALUES) if key not in keys]
+    fixed = {key: draw(some(VALUES[key])) for key in rest if draw(st.booleans())}
+    return space, fixed
+
+
+@settings(max_examples=150, deadline=None)
+@given(studies())
+def test_a_space_is_refused_in_a_sentence_or_all_of_it_can_run(study):
+    raw, fixed = study
+    problem = ""
+    try:
+        space = parse_space(raw, fixed, "s.yaml")
+    except UserError as error:
+        problem = str(error)
+    if problem:
+        assert problem.startswith(("s.yaml: 'space", "s.yaml: fixed: "))
+        return
+    drawn = [
+        tuple(values[key] for key in space) for values in combinations(space, fixed, list(space))
+    ]
+    assert len(set(drawn)) == len(drawn) == num_configurations(space, fixed)
+    for values in drawn:
+        content = known_values(fixed, dict(zip(space, values, strict=True)))
+        assert set(content) == set(SEARCHABLE)
+        validate(RunSpec, content, "drawn")

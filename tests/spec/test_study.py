@@ -3,18 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from raybench.runs.preflight import first_values
 from raybench.spec.documents import OTHER_NAMES
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
 from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
-from raybench.spec.study import (
-    StudySpec,
-    apply_settings_to_study,
-    build_study,
-    load_content,
-    target_of,
-)
+from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
 
 SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
 DIGITS = next(path for path in SPACES if path.stem == "digits")
@@ -31,18 +26,10 @@ def content(**changes):
     } | changes
 
 
-def first_values(space):
-    values = {}
-    for key, dimension in space.items():
-        chosen = dimension.choose(values).dimension if isinstance(dimension, Cases) else dimension
-        values[key] = possible_values(chosen)[0]
-    return values
-
-
 @pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
 def test_shipped_spaces_are_valid_and_yield_run_specs(path):
     study, space = read(path)
-    spec = study.run_spec(first_values(space))
+    spec = study.run_spec(first_values(study, space))
     assert spec.objective == study.objective
     assert spec.dataset == study.dataset
     assert {"torch", "tensorflow"} == set(possible_values(space["framework"]))
@@ -105,11 +92,6 @@ def test_the_published_schema_is_the_present_one_and_describes_every_key():
     assert all(entry["description"] for entry in space.values())
 
 
-def test_a_study_needs_an_objective():
-    with pytest.raises(UserError, match="'objective' is required"):
-        build_study({"space": {"optimizer": ["adam"]}}, "s.yaml")
-
-
 def test_a_run_spec_has_what_is_fixed_searched_and_common():
     given = content(workload="cnn7", dataset={"name": "synthetic"}, search={"seed": 7})
     study, _ = build_study(given | {"fixed": {"epochs": 3.0, "learning_rate": 0.5}}, "s.yaml")
@@ -126,33 +108,6 @@ def test_the_document_holds_every_key_and_reads_back_equal():
     assert build_study(by_hand, "again")[0] == study
 
 
-def test_no_study_key_hides_a_run_key():
-    # Otherwise `--set KEY=...` could mean two things; these three are common by design.
-    common = {"workload", "dataset", "objective"}
-    assert set(StudySpec.model_fields) & set(RunSpec.model_fields) == common
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fixed": {"exchange_every": 4}},
-        {
-            "space": {
-                "accumulate": [1, 2],
-                "optimizer": [
-                    {"when": {"exchange_every": 1}, "values": ["adam"]},
-                    {"when": {"accumulate": 2}, "values": ["lamb"]},
-                ],
-            }
-        },
-    ],
-)
-def test_a_study_may_call_accumulate_exchange_every(changes):
-    study, space = build_study(content(**changes), "s.yaml")
-    assert "accumulate" in study.fixed or "accumulate" in space
-    assert "exchange_every" not in study.document()["fixed"] | study.document()["space"]
-
-
 def test_set_knows_both_names():
     given = content(space={"optimizer": ["adam"], "accumulate": [1, 2]})
     changed = apply_settings_to_study(given, ["exchange_every=4"])
@@ -166,11 +121,3 @@ def test_set_knows_both_names():
 def test_a_key_without_what_it_lies_below_is_named_whole():
     with pytest.raises(UserError, match=r"did you mean 'objective\.max_train_seconds'\?"):
         apply_settings_to_study(content(), ["max_train_seconds=20"])
-
-
-def test_a_target_that_reference_runs_have_yet_to_set_is_none():
-    study, _ = build_study(content(objective={"target": "auto"}), "here")
-    assert target_of(study.document()) is None
-    assert target_of(study.document() | {"is_set": True}) is not None
-    named, _ = build_study(content(), "here")
-    assert target_of(named.document()) == 0.9

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from raybench.spec.errors import UserError
-from raybench.spec.text import clean, clean_lines, shorten
+from raybench.spec.text import clean
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,6 @@ def test_every_character_is_safe_to_print_and_to_write() -> None:
         assert clean(cleaned) == cleaned
         assert not [c for c in cleaned if ord(c) < 32 or 127 <= ord(c) < 160]
         assert len(cleaned.splitlines()) <= 1
-
-
-def test_lines_stay_lines() -> None:
-    assert clean_lines("a:\n    \x1b[1mb\udce9\x1b[0m\r\nc\n") == "a:\n    b\ufffd\nc"
-
-
-def test_shorten_keeps_both_ends() -> None:
-    assert shorten("abc", 3) == "abc"
-    text = shorten("begin" + "x" * 500 + "end", 40)
-    assert len(text) == 40
-    assert text.startswith("begin")
-    assert text.endswith("end")
 
 
 @pytest.mark.parametrize(

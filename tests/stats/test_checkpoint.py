@@ -42,20 +42,6 @@ def checkpoint(points: int, spec: RunSpec = SPEC) -> Checkpoint:
     return Checkpoint(state=state(points, spec), weights=bytes([points]) * 1000)
 
 
-def test_a_state_says_where_the_run_is() -> None:
-    there = state(3)
-    assert (there.index, there.samples) == (3, 3000)
-    assert there.train_s == there.ledger["train"] == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize("changes", [{"stop": "epochs"}, {"failure": "nan"}])
-def test_a_run_that_is_over_has_no_state(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="did not end it"):
-        RunState.after(SPEC, [at(0, **changes)])
-    with pytest.raises(ValueError, match="did not end it"):
-        RunState.after(SPEC, [])
-
-
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "study" / "trial 1"
     assert latest_checkpoint(folder, SPEC) is None

@@ -45,16 +45,6 @@ def test_the_ledger_goes_on_from_earlier_seconds(clock):
     assert (ledger.seconds("setup"), ledger.seconds("train")) == (3.0, 9.0)
 
 
-@pytest.mark.parametrize("phase", ["queue", "input", ""])
-def test_only_worker_phases_can_be_entered(clock, phase):
-    ledger = Ledger("setup", clock=clock)
-    clock.now += 1.0
-    with pytest.raises(KeyError, match=f"^'{phase}'$"):
-        ledger.enter(phase)
-    assert ledger.phase == "setup"
-    assert ledger.seconds("setup") == 1.0
-
-
 def test_merge_takes_the_slowest_rank_phase_by_phase():
     first = {"train": 2.0, "eval": 0.5, "input": 0.1}
     second = {"train": 1.5, "eval": 0.75, "input": 0.3}

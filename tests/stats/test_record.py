@@ -6,7 +6,6 @@ from pydantic import TypeAdapter
 
 from raybench.spec.objective import Objective, worst_score
 from raybench.spec.run import RunSpec
-from raybench.stats.clock import PHASES
 from raybench.stats.record import CURVE_KEYS, OPTIONAL_KEYS, Evaluation, RunOutcome, RunRecord
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
 from tests.factories import evaluation as made_up
@@ -29,13 +28,6 @@ def record(outcome, *, role="trial", source=None):
     return outcome.record("0007", spec, role=role, source=source, stopped_by="scheduler")
 
 
-def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
-    line = evaluation().line("0007")
-    assert set(line) == {"kind", "trial", *CURVE_KEYS}
-    assert (line["kind"], line["trial"], line["value"]) == ("eval", "0007", 0.9)
-    assert json.loads(json.dumps(line)) == line
-
-
 def test_a_line_of_a_run_is_plain_data_with_every_field():
     line = record(known(ledger={"train": 2.5, "report": 0.5})).line()
     assert set(line) == {"kind", "phase", *(field.name for field in fields(RunRecord))}
@@ -48,13 +40,6 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
     nothing = record(RunOutcome())
     assert (nothing.samples, nothing.wall_s, nothing.best_value) == (0, 0.0, None)
     assert json.loads(json.dumps(nothing.line())) == nothing.line()
-
-
-def test_an_unknown_phase_of_the_ledger_is_zero():
-    ledger = record(known(ledger={"train": 2.5})).ledger
-    assert set(ledger) == {*PHASES, "input", "other"}
-    assert ledger["train"] == 2.5
-    assert sum(ledger.values()) == 2.5
 
 
 @pytest.mark.parametrize(
@@ -81,13 +66,6 @@ def test_a_failure_scores_worst_and_has_reached_nothing(failure):
     assert (found.failure, found.message) == (failure, "why")
     assert found.samples == 4000, "what was measured before the failure stays"
     assert found.best_value == 0.9
-
-
-def test_what_a_run_was_spread_over_is_recorded():
-    over_two = record(known(workers_per_node=(2, 1), accelerators=("H100",), waited_for="1 CPU"))
-    assert (over_two.num_nodes, over_two.workers_per_node) == (2, [2, 1])
-    assert (over_two.accelerators, over_two.line()["waited_for"]) == (["H100"], "1 CPU")
-    assert record(RunOutcome()).num_nodes == 0
 
 
 MEASURED = {

@@ -1,30 +1,49 @@
 """What the figures show: the numbers of the study, with what is not known left out or marked."""
 
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from made_studies import RMSE, SPACE, made_study
 from matplotlib.figure import Figure
 
 from raybench.report.figures import outcomes
 from raybench.report.figures.curves import curves_figure, race_figure, race_rows
 from raybench.report.figures.timeline import best_so_far, phases, spans
-from raybench.report.study import StudyResults
+from raybench.report.study import StudyResults, load
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
+from tests.factories import read_lines
+from tests.made_results import curve, results_folder, run_line
 
+RECORDED = Path(__file__).parents[2] / "fixtures" / "digits_race"
 PAUSE_S = 4000.0
 
 
 @pytest.fixture(scope="module")
-def study() -> StudyResults:
-    return made_study(40, pause_s=PAUSE_S)
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+    """A recorded race, as if it had been interrupted in the middle."""
+    folder, lines = tmp_path_factory.mktemp("study"), read_lines(RECORDED / RECORDS_FILE)
+    for line in [one for one in lines if one["kind"] == "run"][70:]:
+        later = datetime.fromisoformat(line["finished"]) + timedelta(seconds=PAUSE_S)
+        line["finished"] = later.isoformat()
+    (folder / RECORDS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (folder / STUDY_FILE).write_text((RECORDED / STUDY_FILE).read_text())
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
-def rmse() -> StudyResults:
-    return made_study(20, objective=Objective(**RMSE))
+def rmse(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+    given: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
+    objective = Objective(baseline_value=2.0, max_train_seconds=60.0, **given)
+    lines = []
+    for number in range(6):
+        name, values = f"{number:04d}", [1.5 - number % 4 / 5, 0.9, 0.6 + number % 3 / 10]
+        lines += [*curve(name, values), run_line(name, best_value=min(values), objective=objective)]
+    return results_folder(tmp_path_factory.mktemp("rmse"), lines, objective=objective)
 
 
 def of(figure: Figure, gid: str) -> list[Any]:
@@ -50,12 +69,14 @@ def test_no_two_runs_of_a_lane_ran_at_once_and_an_interruption_is_left_out(study
     ((at, seconds),) = found.pauses.items()
     assert 0 < at < found.total_s < PAUSE_S
     assert seconds == pytest.approx(PAUSE_S, rel=0.05)
-    assert list(phases(found.runs)["role"]) == ["trial", "race", "confirm"]
+    order = ["reference", "trial", "placement_check", "race", "confirm"]
+    assert list(phases(found.runs)["role"]) == order
 
 
 def test_the_best_so_far_only_gets_better(study, rmse) -> None:
     table = best_so_far(study, spans(study).runs)
-    hits = study.trials[(study.trials["role"] == "trial") & study.trials["crossed_s"].notna()]
+    is_search = study.trials["role"].isin(["trial", "placement_check"])
+    hits = study.trials[is_search & study.trials["crossed_s"].notna()]
     assert set(table["trial"]) == set(hits["trial"])
     assert table["best"].is_monotonic_decreasing
     assert table["best"].iloc[-1] == hits["crossed_s"].min()
@@ -82,22 +103,8 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
     best = found.known.iloc[0]["trial"]
     assert near == {*values.index[values <= outcomes.NEAR * values[best]], *judge(study).ties}
     table = outcomes.plateaus(study).set_index("key")
-    assert set(table.index) == set(SPACE)
+    assert set(table.index) == set(study.searched)
     rates = found.known[found.known["trial"].isin(near)]["learning_rate"]
     assert table.loc["learning_rate", "from"] == rates.min()
     assert table.loc["learning_rate", "to"] == rates.max()
     assert table.loc["learning_rate", "best"] == found.known.iloc[0]["learning_rate"]
-
-
-def test_an_axis_is_a_log_where_values_span_much(study) -> None:
-    rows = study.configurations.set_index("trial")
-    panels = {axes.get_title("left"): axes for axes in outcomes.slices_figure(study).axes}
-    assert panels["learning_rate"].get_xscale() == "log"
-    ticks = [label.get_text() for label in panels["num_workers"].get_xticklabels()]
-    assert ticks == ["1", "2", "4"]
-    for key in ("learning_rate", "num_workers"):
-        for line in panels[key].lines:
-            if line.get_gid():
-                value, place = rows.loc[line.get_gid(), key], line.get_xdata()[0]
-                stripe = key == "num_workers" and ticks.index(str(value))
-                assert round(place) == stripe if stripe is not False else place == value

@@ -1,23 +1,18 @@
 """The figures show the numbers of the stored study, and survive studies that found nothing."""
 
-import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from looks import look_at, words
+from looks import words
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import raybench
 from raybench.commands import report
-from raybench.report.export import write_plots
 from raybench.report.figures import parts
 from raybench.report.figures.curves import curves_figure
 from raybench.report.figures.kinds import FIGURES
@@ -41,21 +36,6 @@ def drawn_of(results: StudyResults) -> dict[str, Figure]:
 @pytest.fixture(scope="module")
 def results() -> StudyResults:
     return raybench.load(STUDY)
-
-
-@pytest.fixture
-def part_of_study(tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], bool]], StudyResults]:
-    """A study of the runs for which `keep(run record)` holds."""
-
-    def build(keep: Callable[[dict[str, Any]], bool]) -> StudyResults:
-        lines = [json.loads(line) for line in (STUDY / "records.jsonl").read_text().splitlines()]
-        kept = {line["trial"] for line in lines if line["kind"] == "run" and keep(line)}
-        text = "".join(json.dumps(line) + "\n" for line in lines if line["trial"] in kept)
-        (tmp_path / "records.jsonl").write_text(text)
-        (tmp_path / "study.yaml").write_text((STUDY / "study.yaml").read_text())
-        return raybench.load(tmp_path)
-
-    return build
 
 
 def line_of(axes: Axes, gid: str) -> Line2D:
@@ -132,88 +112,11 @@ def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
         assert f"{phase} {seconds:.1f} s" in words(figure)
 
 
-def test_without_confirm_phase_all_points_are_single_runs(part_of_study: Any) -> None:
-    results = part_of_study(lambda run: run["phase"] == "search")
-    assert not reached_target(results)["is_confirmed"].any()
-    assert "confirmed" not in words(pareto_figure(results))
-    assert "search 1.44 s (one run)" in words(curves_figure(results))
-
-
-@pytest.mark.parametrize("trials", [[], ["0005", "0007"]], ids=str)
-def test_small_studies_are_drawn(trials: list[str], part_of_study: Any) -> None:
-    figures = drawn_of(part_of_study(lambda run: run["trial"] in trials))
-    assert {"curves", "ledger"} <= {*figures} if trials else not figures
-    for figure in figures.values():
-        figure.draw_without_rendering()
-
-
 def test_run_that_failed_before_its_first_evaluation_is_drawn(tmp_path: Path) -> None:
     run = run_line("0000", failure="oom") | {"best_value": None, "samples": 0}
     run["ledger"] = dict.fromkeys(run["ledger"], 0.0)
     for figure in drawn_of(results_folder(tmp_path, [run])).values():
         figure.draw_without_rendering()
-
-
-def test_drawing_leaves_pyplot_alone() -> None:
-    code = f"""
-import sys, raybench
-from raybench.report.figures.curves import curves_figure
-curves_figure(raybench.load({str(STUDY)!r})).draw_without_rendering()
-print(sorted({{"matplotlib.pyplot", "ray", "torch", "tensorflow"}} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def many_workers(folder: Path) -> StudyResults:
-    """A study of 1 to 64 workers with long configurations, one of them confirmed by 2 of 3."""
-    lines = []
-    for number, workers in enumerate([1, 1, 2, 4, 8, 16, 32, 64]):
-        spec = {"num_workers": workers, "weight_decay": 0.01 * number, "schedule": "cosine"}
-        seconds = 40.0 / workers**0.6 * (1 + 0.3 * (number % 2))
-        lines.append(run_line(f"{number:04d}", seconds, optimizer="lamb", **spec))
-    for repeat, time in enumerate([3.3, 3.4, None]):
-        stop = None if time else "max_train_seconds"
-        name = f"0007-confirm{repeat}"
-        spent = {"train_s": time or 1.0, "num_workers": 64}
-        lines.append(run_line(name, time, role="confirm", stop=stop, **spent))
-    return results_folder(folder, lines, study={"space": {"weight_decay": {}, "schedule": {}}})
-
-
-STUDIES: dict[str, Callable[[dict[str, Any]], bool] | None] = {
-    "the fixture": lambda run: True,
-    "one point": lambda run: run["trial"] == "0016",
-    "one confirmed": lambda run: run["trial"].startswith("0016"),
-    "many workers": None,
-}
-
-
-@pytest.fixture(params=STUDIES)
-def drawn(request: pytest.FixtureRequest, part_of_study: Any, tmp_path: Path) -> StudyResults:
-    keep = STUDIES[request.param]
-    return many_workers(tmp_path) if keep is None else part_of_study(keep)
-
-
-def test_the_pareto_figure_is_filled_and_no_text_lies_over_another(drawn: StudyResults) -> None:
-    figure = pareto_figure(drawn)
-    look_at("pareto", figure)
-    (axes,) = figure.axes
-    names = set(drawn.trials["trial"])
-    points = [line for line in axes.lines if line.get_gid() in names]
-    inside = [
-        axes.transAxes.inverted().transform(axes.transData.transform(p.get_xydata()[0]))
-        for p in points
-    ]
-    xs = [x for x, _ in inside]
-    assert all(0 < x < 1 and 0 < y < 1 for x, y in inside)
-    if len(points) == 1:
-        assert 0.3 < xs[0] < 0.7, "in the middle"
-    else:
-        assert min(xs) < 0.45, "no empty left half"
-        assert max(xs) > 0.6
-    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        shown = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
-        assert len(shown) >= 3, "enough to read it by"
 
 
 def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
@@ -234,15 +137,6 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
         lines.append(run_line(f"0000-confirm{number}", best_value=found, **alone))
     results = results_folder(tmp_path, lines, objective=budget)
     assert "search best 80.0 %, new seeds 70.0 % (median of 3)" in words(curves_figure(results))
-
-
-def test_plots_are_written_whole(tmp_path: Path) -> None:
-    results = results_folder(tmp_path, [*curve("0000", [0.5]), run_line("0000", 2.0)])
-    paths = write_plots(results, tmp_path)
-    assert paths == [tmp_path / f"{name}.png" for name in ("curves", "pareto", "ledger")]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    there = {tmp_path / "records.jsonl", tmp_path / "study.yaml", *paths}
-    assert {*tmp_path.iterdir()} == there
 
 
 def test_a_report_of_a_running_study_leaves_its_records_alone(tmp_path: Path, capsys: Any) -> None:

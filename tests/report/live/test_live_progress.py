@@ -98,18 +98,6 @@ def test_a_program_gets_the_same_events_as_json(clock: Clock) -> None:
     assert out.getvalue() == ""
 
 
-def test_a_run_of_no_search_says_what_it_came_to(clock: Clock) -> None:
-    progress, out = piped(clock, outcome=lambda record: "1,234 samples/s")
-    progress.finished(record("0000-r0", role="scaling"))
-    assert values_of(out.getvalue())["outcome"] == "1,234 samples/s"
-
-
-def test_a_dumb_terminal_gets_lines(clock: Clock) -> None:
-    console, out = terminal(TERM="dumb")
-    Progress(console, num_trials=9, clock=clock).finished(record("0000", 2.0))
-    assert LINE.match(out.getvalue())
-
-
 @pytest.mark.parametrize("text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J", 'a "b"\n='])
 def test_no_text_makes_a_second_line(clock: Clock, text: str) -> None:
     progress, out = piped(clock)
@@ -185,18 +173,6 @@ def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
     assert "400 of 500 done" in page.shown[-1]
     assert "<b>" not in page.shown[-1]
     assert "trial 0000 &lt;b&gt;&amp;" in page.shown[-1]
-
-
-def test_a_training_in_a_notebook_is_one_display(clock: Clock, monkeypatch: Patch) -> None:
-    page, console, out = notebook(monkeypatch, clock)
-    with TrainingScreen(console, spec(), clock) as screen:
-        for index in range(50):
-            clock.now += NOTEBOOK_S / 10
-            screen.evaluated(evaluation(index, 0.5 + index / 200))
-    assert (page.num_new, out.getvalue()) == (1, "")
-    assert len(page.shown) < 10
-    assert page.shown[-1].count("\n") < 20
-    assert "best 74.5 %, target 95 %" in page.shown[-1]
 
 
 def test_a_training_is_lines_with_its_end_in_sight_below(clock: Clock) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from raybench.report.live.screen import about, sparkline, spent, study_screen
+from raybench.report.live.screen import study_screen
 from raybench.report.live.state import LiveState
 from tests.report.live.made_live import busy_state, evaluation, record, spec
 
@@ -66,16 +66,6 @@ def test_a_low_terminal_counts_the_runs_that_it_cannot_show() -> None:
     assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, "those that train"
 
 
-def test_many_causes_leave_room_for_the_rest() -> None:
-    state = LiveState(0.0)
-    for letter in "abcdefghij":
-        state.finished(record(letter, failure="error", message=f"{letter} " * 500), 1.0)
-    lines = shown(state, 1.0)
-    assert len(lines) <= 12
-    assert "5 of other causes" in lines[-1]
-    assert max(map(len, lines)) <= 80
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -112,15 +102,6 @@ def test_no_runs_no_numbers_no_crash() -> None:
     assert "none" in " ".join(shown(state, 1.0))
 
 
-def test_a_sparkline_shows_the_course_in_the_room_there_is() -> None:
-    rising = [number / 99 for number in range(100)]
-    assert sparkline(rising, 8) == "▁▂▃▄▅▆▇█"
-    assert sparkline([0.0, float("nan"), 2.0], 9) == "▁ █"
-    assert sparkline([1.0], 9, others=[0.0, 2.0, float("inf")]) == "▅"
-    assert sparkline([], 9) == sparkline([3.0], 0) == ""
-    assert sparkline([3.0], 5) == "▁"
-
-
 def test_what_an_encoding_cannot_hold_is_ascii() -> None:
     state, at = busy_state()
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="latin-1"), width=120)
@@ -128,17 +109,3 @@ def test_what_an_encoding_cannot_hold_is_ascii() -> None:
         console.print(study_screen(console, state, at))
     assert taken.get().isascii()
     assert "curve" not in taken.get()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "passed", "to_come"),
-    [
-        (7.6, "7 s", "8 s"),
-        (97, "1 min 37 s", "95 s"),
-        (700, "11 min 40 s", "12 min"),
-        (12_345, "3 h 25 min", "3.4 h"),
-        (400_000, "4.6 days", "4.6 days"),
-    ],
-)
-def test_durations_are_as_precise_as_they_matter(seconds: float, passed: str, to_come: str) -> None:
-    assert (spent(seconds), about(seconds)) == (passed, to_come)

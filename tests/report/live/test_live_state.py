@@ -3,13 +3,11 @@
 import csv
 from pathlib import Path
 
-import pytest
-
-from raybench.report.live.state import LiveState, Pace
+from raybench.report.live.state import LiveState
 from raybench.search.watched import StudyForecast
 from raybench.spec.study import StudySpec
 from raybench.stats.clock import PHASES
-from tests.report.live.made_live import OBJECTIVE, curve, evaluation, record, spec
+from tests.report.live.made_live import OBJECTIVE, evaluation, record, spec
 
 TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"
 
@@ -38,27 +36,6 @@ def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
     assert (state.num_reached, state.num_searched, state.target) == (2, 3, OBJECTIVE.target)
 
 
-def test_failures_of_one_cause_are_one() -> None:
-    state = LiveState(0.0)
-    for number in range(3):
-        message = f"no {number} bytes, see results/x/errors/000{number}.txt"
-        cause = state.finished(record(f"000{number}", failure="oom", message=message), 1.0)
-        assert cause is not None
-        assert (cause.trial, cause.count) == ("0000", number + 1)
-    state.finished(record("0009", failure="error", message="ValueError"), 1.0)
-    assert [one.count for one in state.causes.values()] == [3, 1]
-
-
-def test_a_repeated_part_of_a_curve_is_replaced() -> None:
-    state = LiveState(0.0)
-    run = state.started("0000", spec(), 0.0)
-    for point in curve(5, 0.9):
-        state.evaluated("0000", point, 1.0)
-    state.evaluated("0000", evaluation(2, 0.5), 2.0)
-    assert len(run.values) == 3
-    assert run.values[-1] == 0.5
-
-
 def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
     state = LiveState(0.0, num_runs=12)
     state.after_s = 60.0
@@ -78,18 +55,6 @@ def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
     state.begin("reference", 3, 20.0, expect_s=9.0)
     state.ends_s = None
     assert state.time_left(20.0) is None, "nobody knows how long the search takes"
-
-
-def test_what_was_expected_tells_the_first_time_left_and_counts_less_and_less() -> None:
-    pace = Pace(0.0, num_runs=10, expect_s=100.0)
-    assert pace.left_s(0.0) == pytest.approx(100.0)
-    for number in range(8):
-        pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
-    assert pace.left_s(8.0) == pytest.approx(2 * (3 * 10 + 8) / (3 + 8))
-    for number in range(8, 10):
-        pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
-    pace.finished(record("again", 1.0), 11.0)
-    assert pace.left_s(11.0) == 0.0, "more runs than were planned"
 
 
 def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -22,9 +21,7 @@ from raybench.runs.preflight import (
     check_task,
     default_concurrency,
     first_groups,
-    first_values,
     groups,
-    other_starts,
     spec_on_gpus,
     with_gpus,
     without_too_wide,
@@ -36,7 +33,6 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
 from raybench.training.machine import Seen
-from raybench.training.probe import Probed
 from tests.search.made_up import by_name, run_all
 
 STUDY: dict[str, Any] = {
@@ -132,13 +128,6 @@ def test_where_no_count_fits_the_study_is_refused() -> None:
     assert without_too_wide(content, study, space, ONE_CORE) == (content, [])
     with pytest.raises(UserError, match=r"2 workers of 1 CPU each do not fit, there is room for 1"):
         check_room(study, space, ONE_CORE)
-
-
-def test_gpus_are_refused_only_where_it_is_known_that_there_are_none() -> None:
-    group = Placement("torch", 1, gpus_per_worker=1)
-    with pytest.raises(UserError, match="1 CPU and 1 GPU each do not fit"):
-        ONE_CORE.refuse_infeasible(group)
-    Capacity((Node(1, 0),), 0.0, knows_gpus=False).refuse_infeasible(group)
 
 
 def test_room_is_counted_node_by_node() -> None:
@@ -244,14 +233,26 @@ def test_what_no_run_can_do_is_refused_by_the_plan() -> None:
         build_study(STUDY | {"objective": {"target": 0.9, "hold": 100_000}}, "test")
 
 
-def test_workers_of_a_network_with_batch_normalisation_are_not_predicted() -> None:
-    content = {
-        "workload": "resnet18",
-        "dataset": {"name": "synthetic", "shape": [32, 32, 3], "num_samples": 64},
-        "objective": {"target": 0.5},
-        "space": {"num_workers": [1, 2]},
-        "fixed": {"framework": "torch"},
-    }
+def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_normed.py").write_text(
+        """
+from raybench import Workload
+
+class Net(Workload):
+    name, input_shape, num_classes = "normed", (8, 8, 1), 10
+
+    def build_torch(self):
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+"""
+    )
+    content = STUDY | {"workload": "own_normed:Net", "dataset": "digits"}
+    content |= {"space": {"num_workers": [1, 2]}, "fixed": {"framework": "torch"}}
+    content |= {"objective": {"target": 0.5}}
     study, _, warnings = check_study(*build_study(content, "test"))
     assert not study.search.factorise
     assert SAMPLED_WHOLE in warnings
@@ -266,40 +267,6 @@ def test_the_plan_says_which_column_tells_the_label(tmp_path: Path) -> None:
     content |= {"objective": {"target": 0.9}, "space": {"optimizer": ["adam"]}}
     _, _, warnings = check_study(*build_study(content, "test"))
     assert any("column 'leak' alone tells" in one for one in warnings)
-
-
-@pytest.mark.parametrize(
-    ("workers", "more", "several"),
-    [
-        ([1, 2], {}, {"torch"}),
-        ([1], {}, set()),
-        ([1, 2], {"strategy": "single_process", "gpus_per_worker": 1}, set()),
-    ],
-)
-def test_models_are_tried_for_several_workers_where_a_study_may_have_them(
-    workers: list[int], more: dict[str, object], several: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = Mock(return_value=Probed([]))
-    monkeypatch.setattr(preflight, "check_models", tried)
-    fixed = {"framework": "torch"} | more
-    content = STUDY | {"dataset": "digits", "space": {"num_workers": workers}, "fixed": fixed}
-    check_study(*build_study(content | {"objective": {"target": 0.5}}, "test"))
-    assert tried.call_args.kwargs["several"] == several
-
-
-def test_every_searched_start_of_a_model_is_looked_at() -> None:
-    space = {
-        "weights": ["none", "cached"],
-        "frozen_epochs": [
-            {"when": {"weights": "none"}, "values": [0.0]},
-            {"when": {"weights": "cached"}, "values": [0.0, 1.0, "all"]},
-        ],
-    }
-    content = {"workload": "torchvision:resnet18", "objective": {"target": 0.5}, "space": space}
-    study, parsed = build_study(content, "test")
-    first = study.run_spec(first_values(study, parsed))
-    starts = [(one.weights, one.frozen_epochs) for one in other_starts(study, parsed, first)]
-    assert starts == [("cached", 0.0), ("cached", 1.0), ("cached", "all")]
 
 
 @pytest.mark.all

@@ -2,12 +2,10 @@
 
 import io
 import json
-import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +31,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import RunRecord
 from tests.search.made_up import evaluation, record
+from tests.search.stage import FakeSavedRuns
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
 """Seconds of every new run; those of the search were lucky or not."""
@@ -79,11 +78,10 @@ class World:
         return self.study.run_spec({"num_workers": WORKERS.get(trial, 1), "learning_rate": rate})
 
     def confirmation(self, store: Store) -> Confirmation:
-        nothing: Any = SimpleNamespace(resume=lambda name, spec: (), save=None, refused=None)
-        nothing.over = lambda record: None
         progress = Progress(Console(file=self.screen), num_trials=1)
         session: Any = SimpleNamespace(pool=None)
-        single_run = SingleRun(session, store, self.deadline, progress, nothing)
+        saved: Any = FakeSavedRuns()
+        single_run = SingleRun(session, store, self.deadline, progress, saved)
         return Confirmation(
             self.study,
             single_run,
@@ -318,34 +316,6 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert world.notes[0].endswith(f"of the {runs} runs of the race.")
 
 
-def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(make_world: Make) -> None:
-    world = make_world(race=2)
-    world.run()
-    world.breaks.update({"0001-race0": 9})
-    world.run(more=6)
-    assert world.breaks["0001-race0"] == 7
-    assert any(note.startswith("Trial 0001 left the race") for note in world.notes)
-
-
-@pytest.mark.parametrize("is_last", [True, False])
-def test_only_a_race_with_runs_left_was_ended_by_the_budget(
-    make_world: Make, is_last: bool
-) -> None:
-    world = make_world(race=2 if is_last else 8)
-    world.deadline = Deadline(1000.0)
-    ended: list[str] = []
-
-    def end(name: str) -> None:
-        ended.append(name)
-        if len(ended) == 2:  # now less is left than what is set aside
-            left_s = world.deadline.reserve_s / 2
-            world.deadline._deadline = time.perf_counter() + left_s
-
-    world.on_run = end
-    world.run()
-    assert any("ended the race" in note for note in world.notes) is not is_last
-
-
 def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
     world.by_budget([{"value": value} for value in (0.91, 0.90, 0.93, 0.92)])
     world.values = dict.fromkeys(("0000", "0002", "0003"), 0.90) | {"0001": 0.95}
@@ -358,38 +328,6 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> 
     world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
     owns = {one.name: one.own is not None for one in world.race()._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
-
-
-def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
-    make_world: Make, tmp_path: Path
-) -> None:
-    """By its new runs as the verdict has it; before these by its own, once workers have started."""
-    world = make_world(race=10)
-    world.study = world.study.model_copy(update={"price": 2.0})
-    with Store(tmp_path) as store:
-        for name, role, seconds in (("0002", "trial", 0.8), ("0003-race0", "race", 1.0)):
-            source = name[:4] if role == "race" else None
-            spec = world.spec(name[:4])
-            one = record(name, spec, seconds, role=role, source=source)  # type: ignore[arg-type]
-            ledger = one.ledger | {"setup": seconds / 2, "start": 8.0, "queue": 9.0}
-            store.append(replace(one, ledger=ledger).line())
-        store.write_yaml(STUDY_FILE, {"study": world.study.document()})
-    costs = {one.name: one.cost for one in world.race()._fields()["worker_seconds"]}
-    assert costs["0001"] == pytest.approx(1.0)
-    assert costs["0002"] == pytest.approx(1.5)
-    assert costs["0003"] == pytest.approx(2 * 9.5)
-
-
-def test_a_race_counts_no_more_runs_than_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who is fastest and who is cheapest may part more than was foreseen."""
-    monkeypatch.setattr(ConfirmBudget, "race_runs", lambda self, number: 1)
-    world = World(tmp_path, monkeypatch)
-    world.run()
-    counts = re.findall(r" race (\d+)/(\d+) finished", world.screen.getvalue())
-    assert len(counts) > 4
-    assert all(int(done) <= int(total) for done, total in counts)
 
 
 @pytest.mark.parametrize(

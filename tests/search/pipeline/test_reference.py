@@ -16,12 +16,7 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search.ask_tell import Search
-from raybench.search.reference import (
-    _cut_short,
-    earlier_settings,
-    reference_spec,
-    set_by_reference,
-)
+from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
 from raybench.search.reference_settings import (
     Measured,
     eval_interval_from,
@@ -90,24 +85,6 @@ def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_m
         target_from([1.99, 1.99], 2.0, rmse)
 
 
-def test_how_the_target_of_a_loss_was_set_is_told_with_the_chance() -> None:
-    study, space = build_study(STUDY, "test")
-    given = {"metric": "loss", "direction": "min", "baseline_value": 2.3}
-    study = study.model_copy(update={"objective": study.objective.model_copy(update=given)})
-    spec = reference_spec(study, space)
-    assert (spec.objective.judged_by, spec.objective.target) == (METRICS["loss"], None)
-    runs = [
-        Measured(record(spec=spec, stop="epochs"), [evaluation(value=value)])
-        for value in (0.3, 0.31, 0.4)
-    ]
-    found, how = set_target(study, runs, 2.3)
-    assert found.objective.target == 0.33
-    assert "target 0.33 (auto: median of 0.3, 0.31, 0.4, best validation loss of torch" in how
-    assert "and 1 % of its gap to the baseline worse)" in how
-    assert runs[0].samples_to(0.33) == 1000
-    assert runs[2].samples_to(0.33) == 2000
-
-
 def test_a_study_that_goes_on_keeps_what_it_set() -> None:
     study, _ = build_study(STUDY, "test")
     assert (study.auto, study.needs_target) == (["target", "eval_every_samples"], True)
@@ -130,31 +107,6 @@ def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_nam
     assert earlier_settings(study, {"study": done.document()}).objective == done.objective
 
 
-def test_a_loss_of_zero_is_the_best_of_references_that_the_budget_ends() -> None:
-    given = {"metric": "loss", "direction": "min", "target": "auto"}
-    study, space = build_study(STUDY | {"objective": given}, "test")
-    spec = reference_spec(study, space)
-    runs = [
-        Measured(replace(record(f"reference{n}", spec), best_value=value), [evaluation()])
-        for n, value in enumerate((0.3, 0.0, None))
-    ]
-    lines: list[Any] = []
-    store = SimpleNamespace(append=lines.append)
-    fake: Any = SimpleNamespace(store=store, saved=SimpleNamespace(over=lambda one: None))
-    assert _cut_short(study, runs, None, fake) is not None
-    assert {line["trial"] for line in lines} == {"reference1"}
-
-
-def test_seconds_and_target_are_auto_where_there_is_a_target() -> None:
-    both = {"target": "auto", "max_train_seconds": "auto"}
-    study, _ = build_study(STUDY | {"objective": both}, "test")
-    assert study.auto == ["target", "max_train_seconds", "eval_every_samples"]
-    for key in both:
-        wrong = {"kind": "best_at_budget", "target": None, key: "auto"}
-        with pytest.raises(UserError, match=rf"objective\.{key}': auto is for time_to_target"):
-            build_study(STUDY | {"objective": wrong}, "test")
-
-
 def test_seconds_come_from_the_run_that_set_the_target() -> None:
     """It was trained without one, so its record has no time to it."""
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
@@ -163,15 +115,6 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
     found, how = set_seconds(study, run)
     assert found.objective.max_train_seconds == 8.0
     assert "took 2 s to the target" in how
-
-
-@pytest.mark.parametrize("part", ["fixed", "space"])
-def test_a_eval_interval_that_is_named_is_not_set(part: str) -> None:
-    value = 100 if part == "fixed" else [100]
-    content = STUDY | {part: STUDY.get(part, {}) | {"eval_every_samples": value}}
-    content["objective"] = {"target": 0.9}
-    study, _ = build_study(content, "test")
-    assert not study.needs_reference
 
 
 @pytest.mark.parametrize(
@@ -333,23 +276,6 @@ def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
         store.write_yaml(STUDY_FILE, {"study": one.study.document()})
         export(load(one.store.folder), store)
     assert (one.store.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
-
-
-def test_where_the_run_in_the_middle_missed_the_best_of_the_references_counts(
-    machine: Make,
-) -> None:
-    """Two of three did not fail; the later of them never held the target."""
-    one = machine(240.0, 3000.0)
-    one.failing = {"reference2"}
-    train, taus = one.train, {"reference0": 1e9, "reference1": 5.0}
-
-    def unlike(spec: RunSpec, name: str, *given: Any, **options: Any) -> RunRecord:
-        one.tau = taus.get(name, 1.0)
-        return train(spec, name, *given, **options)
-
-    one.train = unlike  # type: ignore[method-assign]
-    one.set(slots=1)
-    assert one.trial.trial == "reference1"
 
 
 def test_a_budget_without_room_for_as_long_trials_shortens_them(machine: Make) -> None:

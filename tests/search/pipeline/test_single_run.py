@@ -16,6 +16,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunRecord
 from tests.search.made_up import evaluation, record
+from tests.search.stage import FakeSavedRuns
 
 SPEC = RunSpec(objective=Objective(target=0.9), seed=1000)
 
@@ -31,16 +32,7 @@ class Machine:
         self.specs: list[RunSpec] = []
         self.keeps: list[bool] = []
         self.lines: list[dict[str, Any]] = []
-        self.curve: list[Any] = []
-        self.over: list[str] = []
-        self.refused: list[str] = []
-        self.saved: Any = SimpleNamespace(
-            resume=lambda name, spec: self.curve,
-            save=None,
-            refused=lambda name, why: self.refused.append(name),
-            over=lambda record: self.over.append(record.trial),
-            again=lambda name: None,
-        )
+        self.saved: Any = FakeSavedRuns()
         monkeypatch.setattr(module, "run_once", self.run)
 
     def run(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
@@ -87,11 +79,12 @@ def test_a_run_is_tried_once_here_and_recorded(
     assert len(machine.specs) == 1
     ends = [line for line in machine.lines if line["kind"] == "run"]
     assert [line["failure"] for line in ends] == [found.failure] == (faults or [None])
-    assert machine.over == machine.refused == ["0001-confirm0"]
+    assert machine.saved.over_with == ["0001-confirm0"]
+    assert machine.saved.put_aside == [("0001-confirm0", "why")]
 
 
 def test_a_run_that_is_continued_has_its_curve_written_up_to_there(machine: Machine) -> None:
-    machine.curve = [evaluation(), evaluation(2.0, index=1)]
+    machine.saved.curve = [evaluation(), evaluation(2.0, index=1)]
     machine.single_run().train(SPEC, "a", "confirm")
     assert [line.get("index") for line in machine.lines] == [0, 1, 2, None]
 
@@ -137,12 +130,6 @@ def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it()
     assert disturbed.runs_again(throttled)
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_isolation_holds_for_these_runs_too(machine: Machine, keep: bool) -> None:
-    machine.single_run(keep_groups=keep).train(SPEC, "a", "confirm")
-    assert machine.keeps == [keep]
-
-
 @pytest.mark.parametrize("seed", [1000, 2**32 - 1])
 def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
     machine: Machine, seed: int
@@ -168,7 +155,7 @@ def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race
 
 
 def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(machine: Machine) -> None:
-    machine.curve = [evaluation(), evaluation(2.0, index=1)]
+    machine.saved.curve = [evaluation(), evaluation(2.0, index=1)]
     seen: list[float] = []
 
     def judge(point: Any) -> Any:

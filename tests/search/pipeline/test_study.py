@@ -13,14 +13,12 @@ from rich.console import Console
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.cluster.signals import Interrupt
 from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
-from raybench.search.ray_tune import TuneStopper
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
 from raybench.spec.errors import UserError
@@ -89,28 +87,6 @@ def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_what_wou
     assert note.endswith(f"about {needed} s here.")
 
 
-@pytest.mark.parametrize("has_answer", [False, True])
-def test_where_the_budget_ends_the_references_the_seconds_of_a_first_answer_are_said(
-    tmp_path: Path, has_answer: bool
-) -> None:
-    with Store(tmp_path) as store:
-        pipeline = pipeline_in(store)
-        pipeline.study = pipeline.study.model_copy(update={"auto": ["target"]})
-        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 50.0)
-        if has_answer:
-            store.append(record("reference0").line())
-
-        def ended() -> bool:
-            pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 98.0)
-            return False
-
-        pipeline._set_by_reference = ended  # type: ignore[method-assign]
-        pipeline._run_phases(None)
-    (note,) = pipeline.notes
-    assert "confirms what it finds" in note
-    assert note.endswith("a first answer needs about 210 s here.") == (not has_answer)
-
-
 def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,32 +127,3 @@ def test_a_study_with_new_trials_is_over_after_its_next_race(
         pipeline._search(search, Progress(pipeline.console, num_trials=3), budget)
         with pytest.raises(UserError, match="run the same command without --more"):
             check_finished(4, "there", tmp_path)
-
-
-def test_the_search_is_over_when_what_is_left_is_set_aside() -> None:
-    deadline = Deadline(100.0, began=time.perf_counter())
-    assert 0 < deadline.left_s < 95, "closing takes its part"
-    assert deadline.reason() is None
-    deadline.reserve_s = 96.0
-    assert deadline.reason() == "time_budget"
-    stopper = TuneStopper(deadline)
-    assert stopper("0000", {})
-    assert not stopper.stop_all(), "trials end by themselves and give their workers back"
-    deadline.reserve_s = 0.0
-    assert deadline.reason() is None
-    late = Deadline(100.0, began=time.perf_counter() - 100)
-    assert late.reason() == "time_budget"
-
-
-def test_an_interrupt_comes_before_the_budget_and_a_fault_is_raised_after_it() -> None:
-    interrupt = Interrupt()
-    deadline = Deadline(None, interrupt=interrupt)
-    assert deadline.left_s == float("inf")
-    assert deadline.reason() is None
-    interrupt.is_set = True
-    assert deadline.reason() == "interrupted"
-    deadline = Deadline(None)
-    deadline.fault = OSError("gone")
-    assert deadline.over
-    with pytest.raises(OSError, match="gone"):
-        deadline.raise_fault()

@@ -28,15 +28,6 @@ def names(*every: Way) -> list[str]:
     return [one.name for one in choose(ordered)]
 
 
-def test_a_placement_has_a_name_of_its_own() -> None:
-    assert way("0007", 1.0, "tensorflow", 2).name == "0007.tf2"
-    assert way("0007", 1.0).name == "0007.torch1"
-
-
-def test_what_was_measured_is_not_run_again() -> None:
-    assert names(way("a", 1.0, measured=True), way("b", 2.0, measured=True)) == []
-
-
 def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
     every = [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
     every += [way(trial, 1.5 + number, workers=2) for number, trial in enumerate("abcd")]

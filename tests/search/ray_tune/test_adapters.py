@@ -1,7 +1,5 @@
 """Ray Tune's hooks: what they pass on, and that Tune still calls them so."""
 
-import inspect
-import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +7,7 @@ from typing import Any
 import pytest
 import ray
 from ray import tune
-from ray.tune import Callback, Stopper, Trainable
 from ray.tune.execution.experiment_state import _ExperimentCheckpointManager
-from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raybench.cluster.admission import Capacity
@@ -36,57 +31,7 @@ from raybench.stats.record import RunOutcome
 from tests.search.made_up import journal_of
 from tests.search.stage import FIRST, LEADER, REACHED, SECOND, Stage
 
-HOOKS: list[tuple[Any, str, list[str]]] = [
-    (Searcher, "__init__", ["metric", "mode"]),
-    (Searcher, "suggest", ["trial_id"]),
-    (Searcher, "on_trial_complete", ["trial_id", "result", "error"]),
-    (Searcher, "save", ["checkpoint_path"]),
-    (Searcher, "restore", ["checkpoint_path"]),
-    (FIFOScheduler, "choose_trial_to_run", ["tune_controller"]),
-    (FIFOScheduler, "on_trial_result", ["tune_controller", "trial", "result"]),
-    (Callback, "on_step_end", ["iteration", "trials", "info"]),
-    (Callback, "on_trial_start", ["iteration", "trials", "trial", "info"]),
-    (Callback, "on_trial_result", ["iteration", "trials", "trial", "result", "info"]),
-    (Callback, "on_trial_complete", ["iteration", "trials", "trial", "info"]),
-    (Callback, "on_trial_error", ["iteration", "trials", "trial", "info"]),
-    (Stopper, "__call__", ["trial_id", "result"]),
-    (Stopper, "stop_all", []),
-    (Trainable, "setup", ["config"]),
-    (Trainable, "step", []),
-    (Trainable, "reset_config", ["new_config"]),
-    (Trial, "get_pickled_error", []),
-    (Trial, "get_error", []),
-]
 """What we override of Tune's classes, or ask of a trial, with the parameters that it has."""
-OURS: dict[Any, Any] = {
-    Searcher: TuneSearcher,
-    FIFOScheduler: TuneScheduler,
-    Callback: TuneCallback,
-    Stopper: TuneStopper,
-    Trainable: TuneTrainable,
-}
-
-
-@pytest.mark.parametrize(("base", "hook", "parameters"), HOOKS)
-def test_ray_tune_still_has_the_hook(base: Any, hook: str, parameters: list[str]) -> None:
-    assert list(inspect.signature(getattr(base, hook)).parameters)[1:] == parameters
-    if base in OURS and hook != "__init__":
-        own = list(inspect.signature(getattr(OURS[base], hook)).parameters)[1:]
-        assert own[: len(parameters)] == parameters
-
-
-@pytest.mark.parametrize("base", OURS)
-def test_every_hook_that_is_overridden_is_one_of_ray_tune_s(base: Any) -> None:
-    named = {hook for owner, hook, _ in HOOKS if owner is base} | {"__init__", "__getstate__"}
-    own = {name for name, value in vars(OURS[base]).items() if inspect.isfunction(value)}
-    assert own <= named
-    assert own & set(dir(base)) == own
-
-
-def test_ray_tune_still_has_its_words() -> None:
-    assert Searcher.FINISHED == "FINISHED"
-    assert (TrialScheduler.STOP, TrialScheduler.CONTINUE) == ("STOP", "CONTINUE")
-    assert tune.result.DONE == "done"
 
 
 class Tune:
@@ -123,19 +68,6 @@ class Tune:
             self.searcher.on_trial_complete(trial.trial_id, sent)
             self.callback.on_trial_complete(1, [], trial)
         return decision
-
-
-def test_the_first_trial_that_waits_is_found_among_the_live_ones(stage: Stage) -> None:
-    scheduler, fifo = TuneScheduler(stage.trials), FIFOScheduler()
-    every = [
-        SimpleNamespace(config={"trial": f"{number:04d}"}, status=status)
-        for number, status in [(1, "RUNNING"), (9999, "PENDING"), (10000, "PENDING"), (3, "PAUSED")]
-    ]
-    while every:
-        live = SimpleNamespace(get_trials=lambda: every, get_live_trials=lambda: every[::-1])
-        chosen = scheduler.choose_trial_to_run(live)
-        assert chosen is fifo.choose_trial_to_run(live)
-        every.remove(chosen or every[0])
 
 
 def test_ray_tune_does_not_save_its_trials_again_and_again() -> None:
@@ -229,16 +161,6 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
     stop = "interrupted" if is_interrupt else "time_budget"
     assert stage.record(trial.config["trial"]).stop == stop
     assert stage.search.num_finished == (0 if is_interrupt else 1)
-
-
-def test_ray_tune_is_given_nothing_of_the_study_to_save(stage: Stage) -> None:
-    """The records and the journal hold it; the search itself cannot be pickled."""
-    controller = Tune(stage)
-    for one in (controller.searcher, controller.scheduler):
-        assert pickle.loads(pickle.dumps(one))._trials.__dict__ == {}
-    assert pickle.loads(pickle.dumps(controller.callback)).__dict__ == {}
-    assert controller.searcher.save("nowhere") is None  # type: ignore[func-returns-value]
-    assert controller.searcher.restore("nowhere") is None  # type: ignore[func-returns-value]
 
 
 def trainable(

@@ -57,12 +57,6 @@ def test_of_a_rerun_that_was_cut_off_optuna_hears_nothing(tmp_path: Path) -> Non
     assert trial.intermediate_values == {8000: before.score}
 
 
-def test_a_trial_stopped_before_its_first_evaluation_says_nothing(tmp_path: Path) -> None:
-    one = make_search(tmp_path)
-    run_all(one, lambda name, spec: record(name, spec, 0.0, stop=None, samples=0), most=1)
-    assert [trial.state.name for trial in journal_of(one).get_trials()] == ["FAIL"]
-
-
 def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
     """Wherever a trial ran; the first one, too, that ended before others were known."""
     space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
@@ -140,21 +134,6 @@ def test_out_of_memory_forbids_them_to_optimizers_that_keep_as_much() -> None:
     assert failures.is_feasible(spec(batch_size_per_worker=64))
 
 
-def test_a_step_takes_more_passes_only_where_fewer_do_not_fit() -> None:
-    one, two, four = (
-        spec(batch_size_per_worker=128 // passes, accumulate=passes) for passes in (1, 2, 4)
-    )
-    failures = Infeasible(most_passes=1)
-    assert [failures.is_feasible(way) for way in (one, two, four)] == [True, False, False]
-    failures.add("oom", one)
-    assert [failures.is_feasible(way) for way in (one, two, four)] == [False, True, False]
-    failures.add("oom", two)
-    assert [failures.is_feasible(way) for way in (one, two, four)] == [False, False, True]
-    failures.batch_statistics = True
-    assert not failures.is_feasible(four), "which would train another curve"
-    assert Infeasible(most_passes=4).is_feasible(four), "as the space names it"
-
-
 def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
     failures = Infeasible()
     failures.add("error", spec(compile="default"))
@@ -178,40 +157,12 @@ def test_nan_forbids_higher_rates_and_what_the_batch_makes_equal() -> None:
     assert failures.is_feasible(spec(optimizer="lars"))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("gradient_compression", "fp16"), ("momentum", 0.5), ("beta1", 0.5), ("beta2", 0.9)),
-        *(("epsilon", 1e-3), ("weights", "cached"), ("frozen_epochs", "all"), ("ema_decay", 0.9)),
-        *(("label_smoothing", 0.1), ("augment", [{"kind": "flip"}]), ("framework", "tensorflow")),
-        *(("clip_norm", 1.0), ("warmup_samples", 512), ("weight_decay", 0.1)),
-    ],
-)
-def test_nan_forbids_no_other_arm(key: str, value: Any) -> None:
-    failures = Infeasible()
-    failures.add("nan", spec())
-    assert failures.is_feasible(spec(**{key: value}))
-
-
 def test_nan_is_of_the_rate_after_scaling_and_of_any_placement() -> None:
     failures = Infeasible(equal_frameworks=True)
     failures.add("nan", spec(learning_rate_scaling="linear", num_workers=2))
     same = {"learning_rate_scaling": "linear", "batch_size_per_worker": 256, "cpus_per_worker": 4}
     assert failures.is_feasible(spec(**same))
     assert not failures.is_feasible(spec(**same, learning_rate=0.2, framework="tensorflow"))
-
-
-def test_what_was_left_out_is_said() -> None:
-    failures = Infeasible()
-    assert failures.sentence(["momentum"], 0) is None
-    for rate in (0.3, 0.2):
-        failures.add("nan", spec(optimizer="sgd", momentum=0.9, learning_rate=rate))
-    failures.add("oom", spec())
-    assert failures.sentence(["momentum"], 7) == (
-        "Drawn 7 times and not tried, because a run alike had failed: sgd momentum 0.9 at learning "
-        "rate 0.2 and above with 128 samples a step (NaN); torch adam with 128 samples a worker "
-        "and more (out of memory), and optimizers that keep as much."
-    )
 
 
 def test_a_lost_worker_says_nothing_about_the_configuration() -> None:

@@ -19,7 +19,7 @@ from raybench.search.sampling.default_rates import (
 )
 from raybench.search.sampling.optuna_study import PRIOR
 from raybench.spec.errors import UserError
-from raybench.spec.run import OPTIMIZERS, RunSpec
+from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
 from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
@@ -163,17 +163,7 @@ def test_priors_that_do_badly_are_dropped(tmp_path: Path) -> None:
     assert 1 <= len(used) <= 3
 
 
-def test_priors_can_be_switched_off(tmp_path: Path) -> None:
-    one = make_search(tmp_path, STUDY | {"search": {"trials": 10, "priors": False}})
-    run_all(one)
-    assert not [trial for trial in journal_of(one).get_trials() if PRIOR in trial.user_attrs]
-
-
 def test_priors_stay_inside_the_space() -> None:
     narrow = {"optimizer": ["adam"], "learning_rate": {"low": 0.01, "high": 0.02, "log": True}}
     _, space = build_study(STUDY | {"space": narrow}, "test")
     assert [values["learning_rate"] for values in priors(space, {})] == [0.01]
-
-
-def test_every_optimizer_has_a_default_rate() -> None:
-    assert set(DEFAULT.base_rates) == set(OPTIMIZERS)

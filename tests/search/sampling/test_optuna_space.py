@@ -40,19 +40,6 @@ def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None
     assert outside[SHARE] > 1.0
 
 
-def test_cases_that_are_lists_keep_names_of_their_own() -> None:
-    rates = [
-        {"when": {"optimizer": "adam"}, "values": [1e-3, 1e-2]},
-        {"when": {"optimizer": "lars"}, "low": 1e-2, "high": 10.0, "log": True},
-    ]
-    _, space = build_study(RATES | {"space": RATES["space"] | {"learning_rate": rates}}, "test")
-    assert set(distributions(space)) == {
-        "optimizer",
-        "learning_rate [optimizer=adam]",
-        "learning_rate [optimizer=lars]",
-    }
-
-
 def spec_of(**changes: Any) -> RunSpec:
     study, _ = build_study(STUDY, "test")
     values = {"num_workers": 2, "batch_size_per_worker": 64, "optimizer": "adam"}

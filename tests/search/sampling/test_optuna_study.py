@@ -167,19 +167,6 @@ def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path)
     assert here.user_attrs == there.user_attrs
 
 
-def test_an_open_trial_whose_record_is_told_keeps_its_prior_and_placement(tmp_path: Path) -> None:
-    """So that no usual rate is tried twice."""
-    killed = make_search(tmp_path, study(), apart=True)
-    asked = ask(killed)
-    (before,) = real_trials(journal_of(killed))
-    assert PRIOR in before.user_attrs
-    again = make_search(tmp_path, study(), apart=True, runs=by_name([record(*asked, 2.0)]))
-    (after,) = real_trials(journal_of(again))
-    assert after.params == before.params
-    assert after.user_attrs.items() >= before.user_attrs.items()
-    assert after.user_attrs[PLACEMENT] == speed_values(asked[1].placement)
-
-
 def test_a_second_restore_changes_nothing_more(tmp_path: Path) -> None:
     first = make_search(tmp_path, study())
     ended = run_all(first, mixed, most=4)
