@@ -111,7 +111,7 @@ STORED = {
 """Datasets whose arrays are mapped from the store of the machine already: nothing copies them. Each
 with the module of `sources` that loads it, imported when it is needed: pyarrow takes a while."""
 NOT_USED = {
-    "image_folder": ("columns", "categories", "image", "text", "weight"),
+    "image_folder": ("label", "columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
     "npz": ("categories", "image", "text"),
 }

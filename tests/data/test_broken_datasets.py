@@ -33,11 +33,6 @@ def pictures(folder):
     return {"name": "image_folder", "path": str(folder)}
 
 
-def label_typo(folder):
-    rows = [row.replace(",a", ",setosa").replace(",b", ",virginica") for row in ROWS]
-    return table(folder, [*rows[:15], "15,red,setsoa", *rows[16:]])
-
-
 def with_split(folder, split, rows):
     table(folder, ROWS, file="s/train.csv")
     return table(folder, rows, file=f"s/{split}.csv") | {"path": str(folder / "s")}
@@ -55,10 +50,6 @@ def one_file(folder, kind, name, content):
 
 
 BROKEN = {
-    "label typo": (
-        label_typo,
-        r"line 17 of .*t\.csv: the class 'setsoa' .* 1 row only; did you mean 'setosa'",
-    ),
     "unequal lengths": (
         lambda folder: table(folder, with_row(7, "7,red")),
         r"t\.csv: line 9 has 2 values, the line of names has 3",

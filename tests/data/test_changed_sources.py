@@ -81,7 +81,7 @@ def test_weights_that_are_none_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("image_folder", "weight"), ("text", "label"), ("npz", "text")]
+    ("name", "key"), [("image_folder", "label"), ("text", "label"), ("npz", "text")]
 )
 def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
     with pytest.raises(UserError, match=f"dataset.{key} is not for {name}"):
@@ -91,7 +91,6 @@ def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
 def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
     np.savez(tmp_path / "d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
     (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures/old_metadata.csv").write_text("file_name,age\n")
     lines = [f"{row}.png,{20 + row}" for row in range(20)]
     (tmp_path / "pictures/metadata.csv").write_text("\n".join(["file_name,age", *lines]))
     for row in range(20):

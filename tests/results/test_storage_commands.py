@@ -16,17 +16,16 @@ from raybench.commands.cli import train, tune
 from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import Progress
 from raybench.report.study import load
-from raybench.results import lock, storage
+from raybench.results import lock
 from raybench.results.bucket import Bucket
 from raybench.results.lock import Lease, StudyLock
 from raybench.results.records import read_records
-from raybench.results.storage import open_storage
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
 from raybench.search import tune as tune_pipeline
 from raybench.spec.errors import UserError
 from raybench.training.saved import DATA_FILE, MODEL_FILES
-from tests.below_url import uploaded, wait_for, write
+from tests.below_url import wait_for, write
 from tests.made_results import run_line
 from tests.s3_server import FAST
 

@@ -130,22 +130,19 @@ def _label_lines(label: str, labels: Labels, members: list[Member]) -> list[str]
     return [*lines, f"Rows: {', '.join(parts)}."]
 
 
-def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
+def _see_folder(path: Path, task: Task | None) -> Seen:
     """Look at a folder of images; UserError for one that cannot be used."""
     if task == "language_modelling":
         raise UserError(f"--task {task} is not for images ({path}); leave it out.")
     files, num_others = folders.list_images(path)
-    said: list[str] = []
-    tables, column = folders.open_image_folder(path, files, label, said.append)
+    tables = folders.open_image_folder(path, files)
     total = sum(table.num_rows for table in tables.values())
     lines = [f"{path}: {total:,} images, {size_in_words(sum(file.size for file in files))}."]
     if num_others:
         lines.append(f"{num_others:,} files are no images by their names, and left out.")
-    content = _content("image_folder", path, label, task)
-    spec = DatasetSpec(
-        name="image_folder", path=str(path), label=column, task=task, image=folders.FILE_NAME
-    )
-    seen = _see_images(spec, content, tables, [*lines, *said])
+    content = _content("image_folder", path, None, task)
+    named = {"label": folders.LABEL, "image": folders.FILE_NAME}
+    seen = _see_images(DatasetSpec.model_validate(content | named), content, tables, lines)
     seen.notes["image_size"] = "all are scaled to it; smaller trains faster"
     return seen
 
@@ -181,9 +178,9 @@ def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[st
     names = table.schema.names
     pictures, written = [name for name in names if _is_image(table, name)], _texts_of(table)
     if label is None and task != "language_modelling":
-        typical = [name for name in names if name.lower() in TYPICAL_LABELS]
+        left = [name for name in names if name not in (*pictures, *written)]
+        typical = [name for name in names if name.lower() in TYPICAL_LABELS] or left
         if len(typical) != 1:
-            left = [name for name in names if name not in (*pictures, *written)]
             raise UserError(
                 f"{table.source}: name the column to learn by --label: {_candidates(table, left)}."
             )
@@ -253,17 +250,17 @@ LENGTH = 128  # tokens of a window of running text
 def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Seen:
     """Look at a file or folder; UserError for what is no data, or broken."""
     kind = kind_of(path)
+    if label is not None and kind in ("image_folder", "text"):
+        raise UserError(
+            f"--label is for tables, and {path} is none: classes are its folders, and of running "
+            "text the labels are the next characters; leave it out."
+        )
     if kind == "image_folder":
-        return _see_folder(path, label=label, task=task)
+        return _see_folder(path, task)
     if kind == "npz":
         content = _content("npz", path, label, task)
         return see_dataset(build_dataset(DatasetSpec.model_validate(content)), content)
     if kind == "text":
-        if label is not None:
-            raise UserError(
-                f"--label is for tables, and {path} is text: of classes by folder, or running text "
-                "whose next characters are the labels; leave it out."
-            )
         return _see_text(path, task)
     return see_table(path, kind, label=label, task=task)
 
@@ -280,7 +277,8 @@ def kind_of(path: Path) -> str:
     names = [path.name] if path.is_file() else [file.name for file in list_files(path)]
     if not names:
         raise UserError(f"{path} is an empty folder; name one that holds data.")
-    if path.is_dir() and any(map(images.is_image, names)):
+    is_listed = any(name.rpartition("/")[2] == folders.METADATA for name in names)
+    if path.is_dir() and any(map(images.is_image, names)) and not is_listed:
         return "image_folder"
     for kind, known in (ENDINGS | {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}).items():
         if any(name.lower().endswith(known) for name in names):

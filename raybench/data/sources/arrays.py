@@ -60,8 +60,6 @@ class RawSet:
 class ArrayTable(MemoryTable):
     """Labels or weights of an array as a table, so that they are read as those of tables are."""
 
-    is_written = False
-
     def __init__(
         self, array: Array, name: str, source: str, class_names: Sequence[str] = ()
     ) -> None:

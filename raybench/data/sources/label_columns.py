@@ -1,6 +1,5 @@
 """Columns of labels, as classes or numbers, and of weights of training samples."""
 
-import difflib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +19,11 @@ from raybench.data.sources.table import (
     is_number,
     is_number_type,
     is_text,
-    require_sizes,
 )
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError, did_you_mean
 
 MAX_CLASS_SHARE = 0.5  # share of rows with a class of their own beyond which labels are no classes
-CLOSE = 0.8
-"""How much alike two names are of which the rare one is a slip of the pen (difflib's ratio)."""
-RARE = 2  # rows of a class that can be a slip of the pen
 MAX_NUMBERED_CLASSES = 20  # different whole numbers that are taken for classes; more are quantities
 MAX_NUMBERED_PICTURES = 1000  # the same of labels of pictures and texts
 
@@ -95,11 +90,8 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
 
 
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
-    """Raise UserError where labels are missing or too large, naming the first."""
-    values, are_texts = column_of(table, column), is_text(table, column)
-    if not are_texts:
-        require_sizes(table, column, values)
-    are_names = is_class or are_texts
+    """Raise UserError where labels are missing, naming the first."""
+    values, are_names = column_of(table, column), is_class or is_text(table, column)
     rows = np.flatnonzero(as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)))
     if len(rows):
         of = f"{len(rows):,} of {table.num_rows:,} rows have" if len(rows) > 1 else "one row has"
@@ -180,34 +172,13 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
 
 
 def _require_learnable(values: Array, names: Sequence[str], table: Table, column: str) -> None:
-    """Raise UserError for one class only, and where texts are written for a slip of the pen."""
+    """Raise UserError for one class only."""
     counts = np.bincount(values, minlength=len(names))
     if np.count_nonzero(counts) < 2:
         raise UserError(
             f"{table.source}: label column '{column}' is '{names[int(counts.argmax())]}' in every "
             "row; there is nothing to tell apart, name another column or add other rows."
         )
-    if not table.is_written:
-        return
-    frequent = [int(one) for one in np.argsort(-counts) if counts[one] >= 10 * RARE]
-    for number in np.flatnonzero((counts > 0) & (counts <= RARE)).tolist():
-        close = next((one for one in frequent if _are_alike(names[one], names[number])), None)
-        if close is not None:
-            row = int(np.flatnonzero(values == number)[0])
-            raise UserError(
-                f"{table.place(row)}: the class '{names[number]}' of column '{column}' stands in "
-                f"{_rows(int(counts[number]))} only; did you mean '{names[close]}' "
-                f"({_rows(int(counts[close]))})? Correct it, or leave it out: so few rows can be "
-                "neither learnt nor judged."
-            )
-
-
-def _are_alike(name: str, other: str) -> bool:
-    """Whether one name may be the other, misspelt; class_1 and class_7 are two."""
-    one, two = ("".join(c for c in text if not c.isdigit()) for text in (name, other))
-    if one == two and name.lower() != other.lower():
-        return False
-    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio() >= CLOSE
 
 
 def _rows(number: int) -> str:

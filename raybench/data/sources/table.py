@@ -16,7 +16,7 @@ from raybench.spec.errors import UserError, did_you_mean
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
 LARGEST = 1e100
-"""Numbers beyond are mistakes, or codes for something else: their squares are beyond floats."""
+"""Numbers beyond count as missing: they are codes for it, and their squares are beyond floats."""
 
 
 def is_number_type(kind: Any) -> bool:
@@ -27,7 +27,7 @@ def is_number_type(kind: Any) -> bool:
 
 
 def as_numbers(values: Any) -> Numbers:
-    """Return a `pyarrow.Array` of such a type as float64: NaN where a value is missing or infinite.
+    """Return a `pyarrow.Array` of such a type as float64: NaN where it is missing or above LARGEST.
 
     Dates are days since 1970, times of day and durations days; yes is 1, no is 0.
     """
@@ -45,16 +45,8 @@ def as_numbers(values: Any) -> Numbers:
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    is_finite = np.isfinite(numbers)
-    return numbers if is_finite.all() else np.where(is_finite, numbers, np.nan)
-
-
-def is_too_large(values: Any) -> npt.NDArray[np.bool_]:
-    """Return which values of a `pyarrow.Array` of numbers are infinite, or nearly."""
-    if not pa.types.is_floating(values.type):
-        return np.zeros(len(values), np.bool_)
-    numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return np.abs(numbers) > LARGEST  # type: ignore[no-any-return]
+    is_sound = np.abs(numbers) <= LARGEST
+    return numbers if is_sound.all() else np.where(is_sound, numbers, np.nan)
 
 
 def as_texts(values: Any) -> Any:
@@ -107,8 +99,6 @@ class Table:
     num_rows: int
     class_names: Mapping[str, Sequence[str]] = {}
     """Names of the classes of columns that hold them as numbers."""
-    is_written: bool = True
-    """Whether somebody may have misspelt one of its texts; arrays are made by programs."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield `pyarrow.RecordBatch`es of these columns, from the first row to the last."""
@@ -186,16 +176,6 @@ def first_place(table: Table, column: str, is_wrong: Callable[[Any], Any]) -> tu
             return table.place(start + int(wrong[0])), batch.column(0)[int(wrong[0])].as_py()
         start += batch.num_rows
     raise AssertionError(f"nothing is wrong in column {column}")
-
-
-def require_sizes(table: Table, column: str, values: Any) -> None:
-    """Raise UserError for infinite numbers, and such as only look finite, in part of a column."""
-    if is_too_large(values).any():
-        place, value = first_place(table, column, is_too_large)
-        raise UserError(
-            f"{place}: column '{column}' holds {value:g} there, and nothing can be computed with "
-            "that; correct it, or leave the cell empty."
-        )
 
 
 def is_text(table: Table, column: str) -> bool:

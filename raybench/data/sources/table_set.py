@@ -24,7 +24,6 @@ from raybench.data.sources.table import (
     first_place,
     is_no_number,
     is_number_type,
-    require_sizes,
 )
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
@@ -84,10 +83,8 @@ class Features:
         found = []
         for encoder in self.encoders:
             name, values = encoder.name, batch.column(encoder.name)
-            if isinstance(encoder, encode.NumberEncoder):
-                if not is_number_type(values.type):
-                    values = _numbers_of_texts(table, name, values)
-                require_sizes(table, name, values)
+            if isinstance(encoder, encode.NumberEncoder) and not is_number_type(values.type):
+                values = _numbers_of_texts(table, name, values)
             found.append(encoder.encode(values))
         return np.hstack(found)
 
@@ -107,7 +104,6 @@ def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dic
             if isinstance(found, Counter):
                 encode.count_names(batch.column(name), found)
             else:
-                require_sizes(train.table, name, batch.column(name))
                 found.append(as_numbers(batch.column(name)))
     return seen
 

@@ -60,16 +60,15 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
-    """Return the images of a folder by class, with splits or without, or with a `metadata.csv`."""
-    path, say = _path(spec), _say(spec)
+    """Return the images of a folder by class, with splits or without."""
+    path = _path(spec)
     files, num_others = folders.list_images(path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
-            say(f"{num_others:,} files are no images by their names, and left out.")
-        tables, label = folders.open_image_folder(path, files, spec.label, say)
-        named = spec.model_copy(update={"image": folders.FILE_NAME, "label": label})
-        return _store_images(named, tables, writer)
+            _say(spec)(f"{num_others:,} files are no images by their names, and left out.")
+        named = spec.model_copy(update={"image": folders.FILE_NAME, "label": folders.LABEL})
+        return _store_images(named, folders.open_image_folder(path, files), writer)
 
     return stored_and_cut(_source(spec, files, IMAGE_OPTIONS), build, spec)
 
