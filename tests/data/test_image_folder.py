@@ -148,7 +148,6 @@ BROKEN = {
         [("images/train", TWO)],
         r"holds the folder images/train alone, and in it cat, dog; name .*/images/train\.",
     ),
-    "one class": ([(".", {"cat": 2})], r"column 'label' is 'cat' in every row"),
     "no train": ([("test", {"cat": 1})], r"holds test and no train"),
     "class typo": (
         [("train", TWO), ("test", {"catt": 1})],

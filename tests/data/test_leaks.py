@@ -87,7 +87,7 @@ def test_numbers_beyond_numbers_count_as_missing(tmp_path, own_store, value, col
     path = write_table(tmp_path, **{column: numbers})
     spec = DatasetSpec(name="csv", path=str(path), label="label", test_size=60)
     if column == "label":
-        with pytest.raises(UserError, match="line 601 .*column 'label' is empty there, or not a"):
+        with pytest.raises(UserError, match=r"line 601 .*column 'label' is empty there, or not a"):
             build_dataset(spec)  # warnings are errors
         return
     found = build_dataset(spec)

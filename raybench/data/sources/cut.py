@@ -19,19 +19,14 @@ from raybench.spec.run import DatasetSpec
 Floats = npt.NDArray[np.float32]
 
 
-def standardised(labels: Sequence[Array], source: str) -> tuple[list[Array], Floats, Floats]:
+def standardised(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
     """Return labels by split, of mean 0 and deviation 1 over the first, which is trained on.
 
-    With them what they were divided by, and what was taken off before; () or (outputs,). Labels
-    that are all the same are a UserError.
+    With them what they were divided by, and what was taken off before; () or (outputs,).
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
-    if not np.all(scale > 0):
-        raise UserError(
-            f"{source}: all labels of the training split are the same, so there is nothing to "
-            "learn; name another column."
-        )
+    scale = np.where(scale > 0, scale, 1.0)  # that all are the same is said before a search
     scaled = [((one - offset) / scale).astype(np.float32) for one in labels]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
@@ -51,7 +46,7 @@ def stored_and_cut(
     known["class_names"] = tuple(known["class_names"])
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
-        labels, known["label_scale"], known["label_offset"] = standardised(labels, path)
+        labels, known["label_scale"], known["label_offset"] = standardised(labels)
         parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
     num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
     train, validation, test = parts

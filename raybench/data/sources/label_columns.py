@@ -126,7 +126,6 @@ def _classes(
     if column in train.class_names:
         names = list(train.class_names[column])
         values = {split: _numbered(table, column, len(names)) for split, table in tables.items()}
-        _require_learnable(values["train"], names, train, column)
         return values, tuple(names)
     texts = {split: as_texts(column_of(table, column)) for split, table in tables.items()}
     # Numbers by their size, before texts.
@@ -155,7 +154,6 @@ def _classes(
         split: np.asarray(pc.index_in(one, value_set=pa.array(names))).astype(np.int64)
         for split, one in texts.items()
     }
-    _require_learnable(values["train"], names, train, column)
     return values, tuple(names)
 
 
@@ -169,16 +167,6 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
             "these rows out."
         )
     return values
-
-
-def _require_learnable(values: Array, names: Sequence[str], table: Table, column: str) -> None:
-    """Raise UserError for one class only."""
-    counts = np.bincount(values, minlength=len(names))
-    if np.count_nonzero(counts) < 2:
-        raise UserError(
-            f"{table.source}: label column '{column}' is '{names[int(counts.argmax())]}' in every "
-            "row; there is nothing to tell apart, name another column or add other rows."
-        )
 
 
 def _rows(number: int) -> str:

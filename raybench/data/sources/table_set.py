@@ -166,7 +166,7 @@ def table_dataset(
     ]
     known: dict[str, Any] = {}
     if labels.task == "regression":
-        values, known["label_scale"], known["label_offset"] = standardised(values, train.source)
+        values, known["label_scale"], known["label_offset"] = standardised(values)
     splits: dict[str, Any] = {
         member.split: Split(arrays[member.split], one, weights if member.split == "train" else None)
         for member, one in zip(members, values, strict=True)
