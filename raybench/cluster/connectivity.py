@@ -1,8 +1,8 @@
 """The network interface that a group's workers talk over, tried before training; no Ray.
 
 Gloo and TensorFlow say nothing for minutes, or only that a mesh did not come up. Here every
-worker sends its number to every other over the interface that the group will use, and all of
-them add up what they heard: an all-reduce of one number, over each pair of hosts in both ways.
+worker connects to every other over the interface that the group will use, so each pair of hosts is
+tried in both ways.
 
 Gloo wants one name, NCCL takes names by their beginning unless `=` stands before them, TensorFlow
 wants an address of every worker. Left to themselves they guess, each in its own way, and take a
@@ -12,8 +12,6 @@ container's bridge or the loopback where a host has several.
 import ipaddress
 import os
 import socket
-import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psutil
@@ -105,69 +103,38 @@ def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
 
 
 REACH_TIMEOUT_S = 10.0
-NUMBER_BYTES = 4
 UNREACHED = "the workers do not reach each other: "
 """Beginning of the sentence, by which it is found in what Ray makes of an error."""
 MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
 """Beginning of the sentence where trying again cannot help."""
 
-DEAF = "is not reached by another worker"
-
 
 def opened_at(address: str, size: int) -> socket.socket:
-    """Return a socket on a free port of `address` alone, for as many workers."""
+    """Return a socket on a free port of `address` alone, which as many workers connect to."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=size)
 
 
-def sum_over_workers(
-    listener: socket.socket,
-    rank: int,
-    places: list[Place],
-    timeout_s: float = REACH_TIMEOUT_S,
-) -> int | str:
-    """Return the sum of all ranks + 1, or a sentence where one cannot be reached.
+def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S) -> str | None:
+    """Return a sentence where a worker cannot connect to another; None where it can to all.
 
-    `places`: of every rank. Closes the listener.
+    `places`: of every rank, where each listens.
     """
-    own, until = places[rank], time.monotonic() + timeout_s
-    each_s = max(1.0, timeout_s / len(places))
-    total, problem = rank + 1, ""
-    with ExitStack() as open_sockets, listener:
-        for other, place in enumerate(places):
-            if other == rank:
-                continue
-            try:
-                # From the group's interface: another may have a way that Gloo will not take.
-                connection = socket.create_connection(
-                    (place.address, place.port),
-                    timeout=max(0.1, min(each_s, until - time.monotonic())),
-                    source_address=(own.address, 0),
-                )
-                open_sockets.enter_context(connection)
-                connection.sendall((rank + 1).to_bytes(NUMBER_BYTES, "big"))
-            except OSError as error:
-                why = error.strerror or str(error)
-                problem = problem or (
-                    f"cannot connect to {place.address} of host {place.host} ({why})"
-                )
-        # Whoever cannot reach one worker listens on: the others must find it.
-        for _ in range(len(places) - 1):
-            try:
-                listener.settimeout(max(0.1, until - time.monotonic()))
-                caller = open_sockets.enter_context(listener.accept()[0])
-                caller.settimeout(max(0.1, until - time.monotonic()))
-                total += int.from_bytes(caller.recv(NUMBER_BYTES, socket.MSG_WAITALL), "big")
-            except OSError:
-                problem = problem or DEAF
-                break
-    if not problem:
-        return total
-    return (
-        f"{UNREACHED}host {own.host} on interface {own.interface} ({own.address}) {problem}; open "
-        f"the hosts' ports to each other, or name another interface: {VARIABLE}=NAME."
-    )
+    own = places[rank]
+    for other in (*places[:rank], *places[rank + 1 :]):
+        try:
+            # From the group's interface: another may have a way that Gloo will not take.
+            socket.create_connection(
+                (other.address, other.port), timeout_s, source_address=(own.address, 0)
+            ).close()
+        except OSError as error:
+            return (
+                f"{UNREACHED}host {own.host} on interface {own.interface} ({own.address}) cannot "
+                f"connect to {other.address} of host {other.host} ({error.strerror or error}); "
+                f"open the hosts' ports to each other, or name another interface: {VARIABLE}=NAME."
+            )
+    return None
 
 
 def misnamed(places: list[Place]) -> str | None:
@@ -180,13 +147,3 @@ def misnamed(places: list[Place]) -> str | None:
                 f"other host can reach; name one that leads to them: {VARIABLE}=NAME."
             )
     return None
-
-
-def worst(answers: list[int | str]) -> str | None:
-    """Return the sentence that says most, of what all ranks have returned; None if all add up."""
-    sentences = [answer for answer in answers if isinstance(answer, str)]
-    if sentences:
-        return min(sentences, key=lambda sentence: DEAF in sentence)
-    size = len(answers)
-    wrong = [total for total in answers if total != size * (size + 1) // 2]
-    return f"{UNREACHED}a sum over {size} workers came out as {wrong[0]}." if wrong else None

@@ -22,7 +22,7 @@ from raybench.training.base import find_part
 USED = ("execute_single_async", "get_resources_per_worker")
 """What is called of Train's worker group."""
 _listeners: list[socket.socket] = []
-"""In a worker: its socket between the two halves of the check."""
+"""In a worker: its socket while the others try it."""
 
 
 class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one sentence)
@@ -128,8 +128,9 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     found = each(worker_group, _take_interface, [(rank_0, interface, size)] * size)
     _raise_problem(next((answer for answer in found if isinstance(answer, str)), None))
     _raise_problem(connectivity.misnamed(found))
-    sums = each(worker_group, _add_up, [(rank, found) for rank in range(size)])
-    _raise_problem(connectivity.worst(sums))
+    tried = each(worker_group, connectivity.unreached, [(rank, found) for rank in range(size)])
+    each(worker_group, _close_listener, [()] * size)
+    _raise_problem(next(filter(None, tried), None))
     return found
 
 
@@ -166,6 +167,6 @@ def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     return replace(place, port=port, node=ray.util.get_node_ip_address())
 
 
-def _add_up(rank: int, places: list[Place]) -> int | str:
-    """In a worker: the other half of the check."""
-    return connectivity.sum_over_workers(_listeners.pop(), rank, places)
+def _close_listener() -> None:
+    """In a worker."""
+    _listeners.pop().close()
