@@ -4,7 +4,6 @@ import numpy as np
 
 from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, Split
 from raybench.data.inputs import One
-from raybench.spec.dataset_spec import TASKS
 from raybench.spec.errors import UserError
 
 TRIED = 8
@@ -19,7 +18,6 @@ def check_dataset(dataset: Dataset, source: str) -> None:
     Reads all arrays once, and a few samples of what is on demand; `source` begins the sentence, as
     "load_dataset of workload my:Net".
     """
-    _check_about(dataset, source)
     for name in SPLITS:
         split: Split = getattr(dataset, name)
         where = f"{source}: the {name} split"
@@ -40,18 +38,6 @@ def check_dataset(dataset: Dataset, source: str) -> None:
             if isinstance(one, np.ndarray):
                 _check_values(one, _num_tokens(dataset), f"{where}{of_input}")
     _check_something_to_learn(dataset, source)
-
-
-def _check_about(dataset: Dataset, source: str) -> None:
-    if dataset.task not in TASKS:
-        raise UserError(f"{source}: task must be one of {', '.join(TASKS)} ({dataset.task!r}).")
-    wanted = {"repeat": dataset.repeat}
-    if dataset.task != "regression":
-        wanted["num_classes"] = dataset.num_classes or 0
-    for name, value in wanted.items():
-        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not is_whole or value < 1:
-            raise UserError(f"{source}: {name} must be a whole number from 1 (found {value!r}).")
 
 
 def _named(split: Split) -> dict[str, One]:

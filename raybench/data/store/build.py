@@ -11,7 +11,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -157,12 +156,9 @@ def key_for(source: Source) -> str:
     content = json.dumps(source.shown)
     file = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.pin"
     if not file.is_file():
-        handle, part = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        with os.fdopen(handle, "w") as opened:
-            opened.write(source.key)
-        with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(part, file)
-        Path(part).unlink()
+        part = file.with_suffix(f".{os.getpid()}")  # two that begin at once find the same
+        part.write_text(source.key)
+        part.replace(file)
     return file.read_text()
 
 

@@ -9,7 +9,6 @@ torch traces nothing: its steps are in its loop.
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, groupby
@@ -63,9 +62,6 @@ Data = tuple[Inputs, tf.Tensor, Mixed]
 """Inputs, labels and what they are mixed with, of which a pass takes some rows."""
 
 
-CLOCK_TOLERANCE_S = 0.1
-"""By how much the two clocks may part within a call: one of them is slowed or hastened a little
-(by 1 in 2,000 at most) to follow the time of other machines."""
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Takes the step of a number; its loss and its squares, on this worker."""
 
@@ -74,7 +70,7 @@ class StepRecorder:
     """Keeps the rows (end, part's square, whole's square) that traced calls return.
 
     An end is TensorFlow's own time of day, the only clock inside a traced loop: the seconds of a
-    call in which somebody sets the machine's clock are not known.
+    call in which somebody sets the machine's clock back are not known.
     """
 
     def __init__(self, *, has_squares: bool) -> None:
@@ -92,16 +88,11 @@ class StepRecorder:
         """Forget the steps before."""
         self._seconds, self._squares = [], []
 
-    def start(self) -> tuple[float, float]:
-        """Return the two clocks' times before a traced call."""
-        return time.perf_counter(), float(tf.timestamp())
-
-    def add(self, start: tuple[float, float], rows: tf.Tensor) -> None:
+    def add(self, start: float, rows: tf.Tensor) -> None:
         """Take in what a traced call returned, that began at `start`."""
         table = rows.numpy()
-        seconds = np.diff(table[:, 0], prepend=start[1])
-        passed, of_day = (now - then for now, then in zip(self.start(), start, strict=True))
-        if abs(passed - of_day) > CLOCK_TOLERANCE_S or (seconds < 0).any():
+        seconds = np.diff(table[:, 0], prepend=start)
+        if (seconds < 0).any():
             seconds[:] = math.nan
         self._seconds += seconds.tolist()
         self._squares += table[:, 1:].tolist()
@@ -234,13 +225,13 @@ class Trainer(base.Trainer):
     ) -> float:
         """Take steps by one traced function, all with the backbone frozen or all without."""
         total = 0.0
-        clocks = self._recorder.start() if self._recorder else None
+        began = float(tf.timestamp()) if self._recorder else 0.0
         for batch in self._splits["train"].batches(steps):
             loss, rows = take(*batch)
             total += float(loss)  # waits for the device
-            if self._recorder and clocks:
-                self._recorder.add(clocks, rows)
-                clocks = self._recorder.start()
+            if self._recorder:
+                self._recorder.add(began, rows)
+                began = float(tf.timestamp())
         return total
 
     def _take(
