@@ -27,6 +27,7 @@ from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import clean, command_line
 from raybench.training.mup import MOST_GROWTH, NUM_STEPS, OUTPUTS, growths
 
+MOST_TRIALS = 100
 WIDE = 30.0
 """An interval whose ends are so many times apart is no advice."""
 
@@ -59,9 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def transfer(options: argparse.Namespace) -> Ended:
     """Predict the best rate, say how sure that is, write the space of the large one's trials."""
-    if options.trials < 1:
-        raise UserError("--trials: must be 1 at least.")
+    if not 1 <= options.trials <= MOST_TRIALS:
+        raise UserError(f"--trials: must be from 1 to {MOST_TRIALS}.")
+    if options.size is not None and not 1 <= options.size < math.inf:
+        raise UserError("--size: name the parameters of the large model, as --size 25600000.")
     out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
+    if out.resolve() == options.to.resolve():
+        raise UserError("--out: is the file that --to names; name another.")
     content = load_content(options.to, [])
     study, space = build_study(content, str(options.to))
     if options.check:
@@ -74,7 +79,9 @@ def transfer(options: argparse.Namespace) -> Ended:
     small = [load(place) for place in options.studies]
     for one in small:
         require_alike(one, study)
-    optimizers = [best_optimizer(one) for one in small]
+    is_named = "optimizer" in {**content["space"], **(content.get("fixed") or {})}
+    allowed = values_of("optimizer", space, study.fixed) if is_named else None
+    optimizers = [best_optimizer(one, allowed) for one in small]
     sizes = [size_of(one) for one in small]
     optimizer = optimizers[sizes.index(max(sizes))]
     known = sorted(
@@ -83,7 +90,7 @@ def transfer(options: argparse.Namespace) -> Ended:
     )
     if len(set(sizes)) < len(sizes):
         raise UserError("Two of these studies have models of one size; name one study a size.")
-    size = options.size or size_to(study)
+    size = size_to(study) if options.size is None else options.size
     checks = []
     if study.fixed.get("mup_base"):
         checks = [check_widths(study, space, str(options.to), optimizer)]
@@ -124,7 +131,6 @@ def check_widths(
     study: StudySpec, space: Space, source: str, optimizer: str | None = None
 ) -> Check:
     """Train a file's model for some steps at several widths, from that of its `mup_base` on."""
-
     spec = study.run_spec(first_values(study, space, {"optimizer": optimizer}))
     if not spec.mup_base:
         raise UserError(
@@ -160,7 +166,6 @@ def require_alike(small: Study, large: StudySpec) -> None:
 
 def global_batch(study: StudySpec, space: Space, source: str) -> int:
     """Return the one global batch of a space; UserError where it has several."""
-
     found = {1}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
         found = {one * int(value) for one in found for value in values_of(key, space, study.fixed)}
@@ -172,11 +177,21 @@ def global_batch(study: StudySpec, space: Space, source: str) -> int:
     return found.pop()
 
 
-def best_optimizer(study: Study) -> str:
-    """Return the optimizer of a study's winner; UserError where it has none."""
-
+def best_optimizer(study: Study, allowed: list[str] | None) -> str:
+    """Return the optimizer of a study's winner, or of the best trial of those `allowed`; UserError
+    where it has none."""
     for verdict in find_verdicts(study, untested=True).values():
-        return study.specs[verdict.fastest].optimizer
+        best = study.specs[verdict.fastest].optimizer
+        if allowed is None or best in allowed:
+            return best
+        trials = study.trials[study.trials["optimizer"].isin(allowed)].dropna(subset="score")
+        if len(trials):
+            return str(trials.sort_values("score")["optimizer"].iloc[0])
+        names = clean(" or ".join(allowed))
+        raise UserError(
+            f"{study.place}: has no trials of {names}, as the large one asks for; let it have "
+            f"{best}, or name a study with them."
+        )
     raise UserError(f"{study.place}: has no winner to carry over; finish it, or name another.")
 
 
@@ -191,7 +206,6 @@ def size_of(study: Study) -> int:
 
 def size_to(study: StudySpec) -> int:
     """Return the parameters of the model of a file; UserError where no framework may count them."""
-
     model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
     workload, _ = load_workload_dataset(study.workload, study.dataset, model, data)
     if not isinstance(workload, LayerWorkload):
@@ -201,7 +215,6 @@ def size_to(study: StudySpec) -> int:
 
 def best_rate_of(study: Study, size: int, optimizer: str, batch: int) -> BestRate:
     """Return the best rate of a study's optimizer; UserError where its trials do not tell."""
-
     trials = study.trials[study.trials["phase"] == "search"]
     trials = trials[trials["optimizer"] == optimizer]
     costs = trials["score"].where(trials["failure"].isna()).to_numpy(dtype=float)

@@ -6,25 +6,26 @@ many outputs; what is no matrix (biases, norms, embeddings) has outputs alone.
 
 | weight | initial values | rate of Adam's kind | rate of SGD |
 |---|---|---|---|
-| head: the last matrix | 1 / inputs | 1 / inputs | outputs / inputs |
+| head: a matrix of more inputs and as many outputs | 1 / inputs | 1 / inputs | 1 / inputs |
 | other matrices | inputs^(-1/2) | 1 / inputs | outputs / inputs |
 | the others | 1 | 1 | outputs |
 
 All are times what the base model has; of initial values their root mean square, however the model
 draws them. Weight decay keeps its product with the rate. What a model does between its weights is
-its own: attention whose heads become wider is to divide its products by their width, not its root.
+its own: attention whose heads become wider is to divide its products by their width, not its root,
+and so are outputs whose weights are those of an embedding.
 """
 
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from raybench.data.dataset import Dataset
-from raybench.models.base import DataShape, Workload
+from raybench.models.base import DataShape, Workload, known_settings, users_code
 from raybench.models.find import find_workload, load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
@@ -42,6 +43,8 @@ class Form:
     rms: float
     """Of its initial values, the root of their mean square."""
     is_matrix: bool = True
+    of_own_layer: str = ""
+    """The name of a weight whose layer is the user's own, so that its first axis may be either."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,25 @@ class Factors:
 def factors(optimizer: str, forms: Sequence[Form], base: Sequence[Form]) -> list[Factors]:
     """Return those of each trainable weight of a model, by the same weights of its base model.
 
-    UserError where these are not the same but for their sizes.
+    UserError where these are not the same but for their sizes, or a weight's inputs are not known.
     """
     if [one.is_matrix for one in forms] != [one.is_matrix for one in base]:
         raise UserError(
             "mup_base: the model with these settings has other weights, not the same of another "
             "width; name settings of the width alone."
         )
-    last = max((at for at, one in enumerate(forms) if one.is_matrix), default=None)
+    if not forms:
+        raise UserError("mup_base: the model has no weights that are trained.")
     found = []
-    for at, (one, small) in enumerate(zip(forms, base, strict=True)):
+    for one, small in zip(forms, base, strict=True):
         inputs, outputs = one.inputs / small.inputs, one.outputs / small.outputs
+        if one.of_own_layer and inputs != outputs:
+            raise UserError(
+                f"mup_base: of weight {one.of_own_layer} it is not known whether it is a matrix or "
+                "a table; keep it in nn.Linear or nn.Embedding, or name a table so: pos_embedding."
+            )
         rate = (outputs if optimizer == "sgd" else 1.0) / inputs
-        wanted = small.rms / (inputs if at == last else math.sqrt(inputs))
+        wanted = small.rms / (inputs if outputs == 1 else math.sqrt(inputs))
         found.append(Factors(wanted / one.rms if one.rms and wanted else 1.0, rate))
     return found
 
@@ -106,26 +115,49 @@ def growths(spec: RunSpec, *, num_threads: int = os.cpu_count() or 1) -> list[Gr
     A matrix by its spectral norm times (inputs / outputs)^(1/2), which muP keeps the same at any
     width (Yang, Simon, Bernstein 2023, arXiv:2310.17813): the coordinate check of Yang et al. 2022,
     of weights and outputs in place of all activations. UserError for a model that is no wider than
-    its base.
+    its base, cannot be built, or diverges.
     """
-    sizes: dict[float, list[dict[str, float]]] = {}
-    own: dict[str, Any] = dict(spec.model)
-    base: dict[str, Any] = {key: one for key, one in spec.mup_base.items() if key in own}
+    workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    own = (known_settings(type(workload)) or {}) | spec.model
+    models: list[dict[str, Any]] = []
     for times in TIMES:
-        model = own | {key: min(one * times, own[key]) for key, one in base.items()}
-        wide = max((model[key] / one for key, one in base.items()), default=1.0)
-        if wide not in sizes:
-            seeds = [{"model": model, "seed": spec.seed + number} for number in range(NUM_SEEDS)]
-            sizes[wide] = [_changes(spec.model_copy(update=one), num_threads) for one in seeds]
-    if len(sizes) < 2:
-        raise UserError("mup_base: the model is no wider than its base; set model.KEY wider.")
+        wider = {key: _wider(one, own.get(key), times) for key, one in spec.mup_base.items()}
+        if (model := spec.model | wider) not in models:
+            models.append(model)
+    tried = []
+    for model in models:
+        seeds = [{"model": model, "seed": spec.seed + number} for number in range(NUM_SEEDS)]
+        tried.append([_try(spec.model_copy(update=one), num_threads) for one in seeds])
+    # By position: Keras numbers its layers anew.
+    shapes = [np.array([one.shape for one in first.values()]) for first, *_ in tried]
+    widths = [float(np.max(one / shapes[0], initial=1.0)) for one in shapes]
+    if max(widths) == 1:
+        raise UserError(
+            "mup_base: no weight of the model is larger than with these settings; name those of "
+            "its width, and set them larger in model."
+        )
     found = []
-    for at, name in enumerate(sizes[1.0][0]):
-        # By position: Keras numbers its layers anew.
-        values = [[max(list(one.values())[at], TINY) for one in seeds] for seeds in sizes.values()]
-        power = np.polyfit(np.log2(list(sizes)), np.log2(values).mean(axis=1), 1)[0]
+    for at, name in enumerate(tried[0][0]):
+        values = [[max(list(one.values())[at].size, TINY) for one in changes] for changes in tried]
+        power = np.polyfit(np.log2(widths), np.log2(values).mean(axis=1), 1)[0]
         found.append(Growth(name, float(power)))
     return found
+
+
+def _wider(small: Any, own: Any, times: int) -> Any:
+    """Return a setting between that of the base and the model's own."""
+    if isinstance(small, list) and isinstance(own, list | tuple) and len(small) == len(own):
+        return [_wider(one, its, times) for one, its in zip(small, own, strict=True)]
+    if type(small) is type(own) and type(small) in (int, float):
+        return min(small * times, own)
+    return small if times == 1 else own
+
+
+class _Change(NamedTuple):
+    """How much some steps change a matrix (outputs, inputs), or the outputs."""
+
+    size: float
+    shape: tuple[int, int]
 
 
 TINY = 1e-12
@@ -136,8 +168,8 @@ ALONE |= {"eval_every_samples": None, "checkpoint_every_s": 0.0}
 FOR_EVER_S = 1e9
 
 
-def _changes(spec: RunSpec, num_threads: int) -> dict[str, float]:
-    """Return how much NUM_STEPS steps change a model's matrices and outputs."""
+def _try(spec: RunSpec, num_threads: int) -> dict[str, _Change]:
+    """Return how much NUM_STEPS steps change a model's outputs and matrices."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     spec = spec.model_copy(update=ALONE)
     epochs = NUM_STEPS * spec.global_batch_size / dataset.num_train_samples
@@ -145,15 +177,21 @@ def _changes(spec: RunSpec, num_threads: int) -> dict[str, float]:
     spec = spec.model_copy(update={"epochs": epochs, "objective": objective})
     backend = find_backend(spec.framework)
     world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=num_threads)
-    trainer = backend.Trainer(spec, workload, dataset, world)
+    with users_code(f"Workload {workload.name}: it cannot be built with model {spec.model}"):
+        trainer = backend.Trainer(spec, workload, dataset, world)
     inputs = dataset.validation.read(np.arange(min(ROWS, len(dataset.validation))))
     before, first = trainer.matrices(), trainer.predict(inputs)
     for _ in run(spec, dataset, trainer, world, Ledger("setup")):
         pass
     after, last = trainer.matrices(), trainer.predict(inputs)
     trainer.close()
-    found = {OUTPUTS: math.sqrt(np.mean((last - first) ** 2))}
+    if not all(np.isfinite(one).all() for one in (last, *after.values())):
+        raise UserError(
+            f"mup_base: with model {spec.model} training diverges within {NUM_STEPS} steps of rate "
+            f"{spec.learning_rate:g}; set a smaller learning_rate."
+        )
+    found = {OUTPUTS: _Change(math.sqrt(np.mean((last - first) ** 2)), (1, 1))}
     for name, one in before.items():
         change = float(np.linalg.norm(after[name] - one, 2))
-        found[name] = change * math.sqrt(one.shape[1] / one.shape[0])
+        found[name] = _Change(change * math.sqrt(one.shape[1] / one.shape[0]), one.shape)
     return found

@@ -140,6 +140,13 @@ def test_two_studies_make_the_trials_of_a_large_one(studies, tmp_path, capsys) -
     assert list(space) == ["learning_rate"]
 
 
+def test_an_optimizer_that_the_large_one_names_is_kept(studies, tmp_path, capsys) -> None:
+    (file := tmp_path / "large.yaml").write_text(LARGE.replace("[adam, lamb]", "[lamb]"))
+    assert transfer.main([*studies, "--to", str(file)]) == cli.DONE
+    assert "Best rate of lamb" in capsys.readouterr().out
+    assert read_mapping(tmp_path / "large-transferred.yaml")["fixed"]["optimizer"] == "lamb"
+
+
 def test_what_lies_on_no_line_is_said_before_the_large_trials(tmp_path, capsys) -> None:
     sizes = {"a": (10_000, 1.0), "b": (40_000, 1.0), "c": (160_000, 0.02)}
     studies = [
@@ -176,18 +183,24 @@ def test_where_mup_holds_the_same_rate_is_expected(studies, tmp_path, capsys) ->
             [],
             "several; fix",
         ),
-        ({}, ["--trials", "0"], "must be 1 at least"),
+        ({}, ["--trials", "0"], "--trials: must be from 1"),
+        ({}, ["--size", "-5"], "--size: name the parameters"),
+        ({}, ["--out", "large.yaml"], "is the file that --to names"),
+        ({"[adam, lamb]": "[sgd]"}, [], "has no trials of sgd, as the large one asks for"),
         ({"mnist_large": "tests.scaling.test_over_sizes:Plain"}, [], "--size"),
         ({}, ["same"], "models of one size"),
     ],
 )
-def test_a_mistake_is_one_sentence(changes, arguments, says, studies, tmp_path, capsys) -> None:
+def test_a_mistake_is_one_sentence(
+    changes, arguments, says, studies, tmp_path, capsys, monkeypatch
+) -> None:
     text = LARGE
     for old, new in changes.items():
         text = text.replace(old, new)
     (file := tmp_path / "large.yaml").write_text(text)
     if arguments == ["same"]:  # of one size nothing is learnt about others
         studies, arguments = studies[:1] * 2, []
+    monkeypatch.chdir(tmp_path)
     code = transfer.main([*studies, "--to", str(file), *arguments])
     assert code == cli.WRONG_INPUT
     assert says in capsys.readouterr().err

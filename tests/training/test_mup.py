@@ -117,8 +117,45 @@ def test_embeddings_and_norms_are_no_matrices(framework: str) -> None:
     assert [one.rms for one in found[1:3]] == [1.0, 0.0], "of a norm: weights of 1, biases of 0"
 
 
+def test_heads_are_what_gets_more_inputs_alone_wherever_they_stand() -> None:
+    forms, base = ([Form(n, 2, 1.0), Form(n, n, 1.0), Form(n, 2, 1.0)] for n in (8, 2))
+    assert [one.initial for one in factors("adam", forms, base)] == [0.25, 0.5, 0.25]
+    unclear = Form(8, 2, 1.0, of_own_layer="net.table")
+    with pytest.raises(UserError, match=r"net\.table it is not known whether"):
+        factors("adam", [unclear], base[:1])
+
+
+def test_a_transposed_convolution_has_its_inputs_first() -> None:
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    model = torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 6, 3))
+    other = keras.Sequential([keras.Input((5, 5, 4)), keras.layers.Conv2DTranspose(6, 3)])
+    for framework, one in (("torch", model), ("tensorflow", other)):
+        optim = find_part(framework, "optim")
+        weight = optim.forms(one)[0]
+        assert (weight.inputs, weight.outputs) == (36, 6)
+        assert [matrix.shape for matrix in optim.matrices(one).values()] == [(6, 36)]
+
+
+def test_a_table_of_a_users_layer_is_taken_for_none() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.ones(5, 8))
+            self.token = torch.nn.Parameter(torch.ones(1, 1, 8))
+
+    found = find_part("torch", "optim").forms(Net())
+    assert [one.of_own_layer for one in found] == ["table", ""]
+    assert (found[1].inputs, found[1].outputs) == (1, 8)
+
+
 def test_a_base_of_other_layers_or_settings_is_refused() -> None:
     pytest.importorskip("torch")
+    with pytest.raises(UserError, match="no weight of the model is larger"):
+        growths(spec_of(mup_base={"width": 256}))
+    with pytest.raises(UserError, match="diverges within 10 steps of rate 1e"):
+        growths(spec_of(learning_rate=1e30))
     with pytest.raises(UserError, match="has other weights"):
         growths(spec_of(mup_base={"width": 64, "depth": 1}))
     with pytest.raises(UserError, match=r"no such setting; did you mean 'width'"):

@@ -273,25 +273,24 @@ class ScheduleFreeAdamW(Optimizer):
 
 def forms(model: keras.Model) -> list[Form]:
     """Return the forms of a model's trainable weights."""
-    variables = model.trainable_variables
-    matrices = hidden_matrices(model, variables)
-    for head in [one for one in variables if len(one.shape) > 1][-1:]:
-        matrices[id(head)] = math.prod(head.shape[:-1]), head.shape[-1]
-    found = []
-    for one in variables:
+    shapes, found = matrix_shapes(model), []
+    for one in model.trainable_variables:
         rms = float(tf.sqrt(tf.reduce_mean(tf.square(one.value))))
-        inputs, outputs = matrices.get(id(one), (1, math.prod(one.shape)))
-        found.append(Form(inputs, outputs, rms, id(one) in matrices))
+        inputs, outputs = shapes.get(id(one), (1, math.prod(one.shape)))
+        found.append(Form(inputs, outputs, rms, id(one) in shapes))
     return found
 
 
 def matrices(model: keras.Model) -> dict[str, Matrix]:
     """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
-    return {
-        one.path: one.numpy().reshape(form.inputs, form.outputs).T.copy()
-        for one, form in zip(model.trainable_variables, forms(model), strict=True)
-        if form.is_matrix
-    }
+    transposed = {id(one.kernel) for one in all_layers(model) if type(one).__name__ in TRANSPOSED}
+    found = {}
+    for one, form in zip(model.trainable_variables, forms(model), strict=True):
+        if form.is_matrix:
+            value = one.numpy()
+            value = value.swapaxes(-1, -2) if id(one) in transposed else value
+            found[one.path] = value.reshape(form.inputs, form.outputs).T.copy()
+    return found
 
 
 def scale_weights(model: keras.Model, scaled: Sequence[Factors]) -> None:
@@ -304,28 +303,46 @@ Shape = tuple[int, int]
 """Rows and columns: of inputs and of outputs."""
 
 
-def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
-    """Return the shapes as matrices of the weights between a model's inputs and its head, by the
-    `id` of the variable: dense, attention, convolutions.
+TRANSPOSED = ("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")
 
-    Not the head, which is the last weight of two dimensions or more; nor embeddings, filters of one
-    channel each, and what has one row or column once it is flattened to (others, outputs). Without
-    a model, all `variables` are taken for those of dense layers and convolutions.
-    """
-    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
-    left_out = {id(one) for one in weights[-1:]}
+
+def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
+    """Return the shapes as matrices of the weights of two dimensions or more, by the `id` of the
+    variable; not of embeddings, biases, and filters of one channel each."""
+    weights = [one for one in model.weights if len(one.shape) > 1]
     shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
-    owned = [(one, layer) for layer in all_layers(model) for one in layer.weights] if model else []
+    owned = [(one, layer) for layer in all_layers(model) for one in layer.weights]
     for variable, layer in {
         id(one): (one, layer) for one, layer in owned
     }.values():  # the innermost
         named = f"{type(layer).__name__} {variable.name}".lower()
         # Attention has a bias for each head, which makes two dimensions.
         if "bias" in variable.name or any(word in named for word in NO_MATRICES):
-            left_out.add(id(variable))
+            shapes.pop(id(variable), None)
         elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
             shapes[id(variable)] = _einsum_shape(layer)
-    return {one: shape for one, shape in shapes.items() if one not in left_out and min(shape) > 1}
+        elif type(layer).__name__ in TRANSPOSED:
+            shapes[id(variable)] = (
+                math.prod(variable.shape) // variable.shape[-2],
+                variable.shape[-2],
+            )
+    return shapes
+
+
+def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
+    """Return those of the weights between a model's inputs and its head: dense, attention,
+    convolutions.
+
+    Not the head, which is the last weight of two dimensions or more, nor what has one row or column
+    once it is flattened to (others, outputs). Without a model, all `variables` are taken for those
+    of dense layers and convolutions.
+    """
+    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
+    shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
+    if model:
+        shapes = matrix_shapes(model)
+    head = {id(one) for one in weights[-1:]}
+    return {one: shape for one, shape in shapes.items() if one not in head and min(shape) > 1}
 
 
 def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:

@@ -241,15 +241,13 @@ class ScheduleFreeAdamW(Optimizer):
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights between a model's inputs and its head: dense, attention, convolutions.
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
-    Not the head, which is the last weight of two dimensions or more; nor embeddings, filters of one
-    channel each, and what has one row or column once it is flattened to (outputs, others).
-    """
-    named = model.named_parameters(remove_duplicate=False)
-    weights = [one for _, one in named if one.ndim > 1]
-    left_out = set(weights[-1:])
+
+def no_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights of two dimensions or more that are none: embeddings, biases, filters of
+    one channel each."""
+    found = set()
     for module in model.modules():
         is_depthwise = isinstance(module, CONVOLUTIONS) and (
             1 < module.groups == module.in_channels
@@ -257,7 +255,19 @@ def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
         for name, parameter in module.named_parameters(recurse=False):
             words = f"{type(module).__name__} {name}".lower()
             if is_depthwise or "bias" in name or any(word in words for word in NO_MATRICES):
-                left_out.add(parameter)
+                found.add(parameter)
+    return found
+
+
+def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights between a model's inputs and its head: dense, attention, convolutions.
+
+    Not the head, which is the last weight of two dimensions or more; nor `no_matrices`, and what
+    has one row or column once it is flattened to (outputs, others).
+    """
+    named = model.named_parameters(remove_duplicate=False)
+    weights = [one for _, one in named if one.ndim > 1]
+    left_out = no_matrices(model) | set(weights[-1:])
     return {
         one for one in weights if one not in left_out and one.shape[0] > 1 and one[0].numel() > 1
     }
@@ -389,25 +399,38 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 def forms(model: nn.Module) -> list[Form]:
     """Return the forms of a model's trainable weights."""
-    params = trainable(model)
-    matrices = hidden_matrices(model) | set([one for one in params if one.ndim > 1][-1:])
-    found = []
-    for one in params:
+    left_out, found = no_matrices(model), []
+    layers = {one: layer for layer in model.modules() for one in layer.parameters(recurse=False)}
+    for name, one in _named(model):
         rms = float(one.detach().square().mean().sqrt())
-        is_matrix = one in matrices
-        inputs, outputs = (one[0].numel(), one.shape[0]) if is_matrix else (1, one.numel())
-        found.append(Form(inputs, outputs, rms, is_matrix))
+        layer = layers[one]
+        kinds = [kind for kind in type(layer).__mro__ if kind is not nn.Module]
+        is_own = not any(kind.__module__.startswith("torch.") for kind in kinds)
+        if one.ndim < 2 or one in left_out or (is_own and one.shape[:-1].numel() == 1):
+            found.append(Form(1, one.numel(), rms, is_matrix=False))
+        else:
+            outputs, inputs = _as_matrix(one, layer).shape
+            found.append(Form(inputs, outputs, rms, of_own_layer=name if is_own else ""))
     return found
 
 
 def matrices(model: nn.Module) -> dict[str, Matrix]:
     """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
-    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    layers = {one: layer for layer in model.modules() for one in layer.parameters(recurse=False)}
     return {
-        name: one.detach().flatten(1).cpu().numpy().copy()
-        for (name, one), form in zip(named, forms(model), strict=True)
+        name: _as_matrix(one.detach(), layers[one]).cpu().numpy().copy()
+        for (name, one), form in zip(_named(model), forms(model), strict=True)
         if form.is_matrix
     }
+
+
+def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+
+
+def _as_matrix(weight: Tensor, layer: nn.Module) -> Tensor:
+    """Return a weight as (outputs, inputs)."""
+    return (weight.transpose(0, 1) if isinstance(layer, TRANSPOSED) else weight).flatten(1)
 
 
 @torch.no_grad()
