@@ -89,7 +89,7 @@ def test_missing_data_say_what_to_provide(capsys, tmp_path, monkeypatch):
     assert "mnist.npz" in line
 
 
-def test_a_framework_that_is_not_installed(capsys, monkeypatch):
+def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
     installed = importlib.util.find_spec
 
     def without_torch(name, *arguments):
@@ -98,6 +98,11 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", without_torch)
     line = sentence(in_file("", "", ""), capsys)
     assert "framework torch is not installed; run: pip install 'raybench[torch]'" in line
+    # Of the shipped space what is there is searched.
+    assert cli.main(["tune", "--dry-run", "--out", str(tmp_path / "out")]) == cli.DONE
+    printed = capsys.readouterr().out
+    assert "Without torch, which this Python has not: pip install 'raybench[all]'." in printed
+    assert "pytorch" not in printed.lower()
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "x" * 5000], ids=["device", "long"])

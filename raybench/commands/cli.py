@@ -33,10 +33,10 @@ COMMANDS = {
     "plan": "say which machines to hire for a training, how many, and for how much",
     "diagnose": "say what bounds a training, and what a change would bring",
     "compare": "say whether B is better than A, by pairs of runs",
-    "transfer": "from searches of small models, the few trials of a large one",
+    "transfer": "plan the few trials of a large model from searches of small ones",
     "init": "look at your data, and write a space file for them",
     "watch": "show a study that runs in another terminal, or has ended",
-    "report": "rebuild tables and pictures of a results folder",
+    "report": "write tables and page of a results folder anew, and print them",
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }
@@ -110,7 +110,7 @@ def parser_of(name: str, about: str | None) -> Parser:
         types = [one for one in get_args(field.annotation) if one is not NoneType]
         words: dict[str, Any] = {"metavar": METAVARS.get(option), "default": default}
         text = (field.description or "").removesuffix(".").replace("%", "%%")
-        words["help"] = text[:1].lower() + text[1:]
+        words["help"] = text if text[1:2].isupper() else text[:1].lower() + text[1:]
         if default not in (None, False, []):
             words["help"] += f" (default {str(default).replace('%', '%%')})"
         if field.annotation is bool:

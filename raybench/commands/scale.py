@@ -16,7 +16,7 @@ command = cli.OptionsCommand("scale", __doc__)
 parser, main = command.parser, command.main
 OF_A_STUDY = (
     *("study", "quick", "dry_run", "settings", "address", "workload", "train", "command", "log"),
-    *("until", "time_budget"),
+    *("until", "time_budget", "seed", "wait", "metric_pattern"),
 )
 """Options that --fit has no use for."""
 

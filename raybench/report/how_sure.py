@@ -79,7 +79,7 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
         f"trial {verdict.fastest})"
     )
     near = " or tied with it" if verdict.others() else ""
-    return f"{head}; {scatter}. In nine of ten such studies the truly best of these is it{near}."
+    return f"{head}; {scatter}. In nine of ten such studies the winner is the best of these{near}."
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
@@ -119,9 +119,7 @@ def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
         told = f"Too alike for {MOST_RUNS} more runs to settle; "
         told += f"{ALIKE_RUNS} more (--more) narrow it down."
         return ALIKE_RUNS, told, f"narrow down {of_ties}"
-    told = (
-        f"{enough} more runs (--more) settle it in 8 of 10 cases, if they differ as they seem to."
-    )
+    told = f"{enough} more runs (--more) settle it 8 times in 10, if differences are as measured."
     return enough, told, f"settle {of_ties}"
 
 

@@ -168,7 +168,7 @@ def speed_line(results: Study, trial: str) -> list[str]:
         if key != BATCH and slowest[key] != best[key] and times >= WORTH_SAYING:
             form = SHORTLY.get(key, f"{key} {{}} over {{}}")
             found.append(f"{form.format(short(best[key]), short(slowest[key]))} x {times:.2f}")
-    return [f"By speed alone (~): {', '.join(found)}."] if found else []
+    return [f"Predicted speeds (~): {', '.join(found)}."] if found else []
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:

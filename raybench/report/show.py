@@ -26,8 +26,8 @@ CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
 RACE = "Race: {again}, new seeds, side by side"
 RACE_AND_SEARCH = "Race: {again}, the search's run and new seeds"
 PREDICTED = (
-    "~ no run: seconds from the trial's learning curve and measured step times. What was predicted "
-    "to be faster than all was run, as trials like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
+    "~ predicted from the trial's learning curve and measured step times. What was predicted "
+    "fastest of all was run, under names like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
 )
 
 

@@ -4,6 +4,7 @@ The runs of a pair follow each other in a random order, so that a slow minute ha
 every pair the test of `stats.sequential` says whether that is enough.
 """
 
+import hashlib
 import json
 import math
 import random
@@ -12,7 +13,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,12 @@ class Compared:
         """The run specs as files have them."""
         return {name: spec.document() for name, spec in self.specs.items()}
 
+    @property
+    def digest(self) -> str:
+        """Equal for equal comparisons."""
+        text = json.dumps([self.documents, self.smallest], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
 
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     """Compare, write the records, print the answer; return how it ended."""
@@ -108,10 +115,12 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
         return Ended(INTERRUPTED, place)
     if options.session:
         outcomes = {name: one.outcome for name, one in pairs.comparisons.items()}
+        spent = {"of": compared.digest, "errors": compared.errors, **outcomes}
         file = Path(options.session)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a") as opened:
-            opened.write(json.dumps({"errors": compared.errors, **outcomes}) + "\n")
+        if compared.digest not in {one.get("of") for one in _spent(file)}:
+            with file.open("a") as opened:
+                opened.write(json.dumps(spent) + "\n")
     return Ended(exit_code(pairs), place)
 
 
@@ -176,8 +185,10 @@ def check_sides(options: CompareOptions) -> Compared:
         Side(name, sources[name], describe(spec, label_keys(dict.fromkeys(keys))))
         for name, spec in specs.items()
     )
-    errors = errors_left(Path(options.session)) if options.session else ERRORS
-    return Compared(sides, specs, datasets, warnings, smallest, errors)
+    compared = Compared(sides, specs, datasets, warnings, smallest, ERRORS)
+    if options.session:
+        compared = replace(compared, errors=errors_left(Path(options.session), compared.digest))
+    return compared
 
 
 def read_side(
@@ -344,10 +355,16 @@ def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str
     return random.Random(f"{seed}/{number}").sample(list(names), len(names))
 
 
-def errors_left(file: Path) -> float:
+def errors_left(file: Path, digest: str) -> float:
     """Return what this comparison may spend of the errors of a session of many.
 
-    Comparison j spends 1 / (j (j + 1)) of them, which adds up to all, however many there are.
+    Comparison j spends 1 / (j (j + 1)) of them, which adds up to all, however many there are; one
+    that goes on, what it had.
     """
-    done = len(file.read_text().splitlines()) if file.is_file() else 0
+    spent = _spent(file)
+    done = next((at for at, one in enumerate(spent) if one.get("of") == digest), len(spent))
     return ERRORS / ((done + 1) * (done + 2))
+
+
+def _spent(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []

@@ -97,9 +97,9 @@ class TuneOptions(LoggedOptions):
     workers: str | None = None
     """Worker counts to search."""
     gpus_per_worker: float | None = None
-    """GPUs of a worker: 0, 1 or a part."""
+    """GPUs per worker: 0, 1 or a part."""
     target: str | None = None
-    """Of the metric on validation, as 0.95, or auto."""
+    """Validation metric to reach: 0.95, or auto."""
     seed_from: str | None = None
     """Folder or URL of an earlier study of the same task: the sampler learns from it."""
     confirm: str | None = None
@@ -108,8 +108,8 @@ class TuneOptions(LoggedOptions):
     no_confirm: bool = False
     """Leave the result unconfirmed: one trial each."""
     more: int | None = None
-    """No search: so many more runs of what is statistically tied in a finished study (where Ctrl-C
-    or the time budget ends them, the same command runs those that are left)."""
+    """No search: run what is statistically tied in a finished study so many times more, in all
+    (after Ctrl-C or the time budget the same command runs the rest)."""
     price: str | float | dict[str, Any] | None = None
     """Money per worker-hour: winners are given in money, too. `energy`: the
     cheapest is what draws the fewest joules."""
@@ -120,7 +120,7 @@ class TuneOptions(LoggedOptions):
     verbose: bool = False
     """Print every table at the end."""
     fresh: bool = False
-    """Do not continue: start beside it."""
+    """Start anew beside it, do not continue."""
 
 
 class TrainOptions(LoggedOptions):

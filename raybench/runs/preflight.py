@@ -75,6 +75,24 @@ AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
 
 
+def is_installed(framework: str) -> bool:
+    """Return whether this Python has a framework."""
+    return framework == "python" or importlib.util.find_spec(framework) is not None
+
+
+def without_missing(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Leave frameworks that are not installed out of a shipped space, while another remains."""
+    named = content["space"].get("framework")
+    there = [one for one in named if is_installed(one)] if isinstance(named, list) else []
+    if not there or there == named:
+        return content, []
+    left_out = [one for one in named if one not in there]
+    said = (
+        f"Without {' and '.join(left_out)}, which this Python has not: pip install 'raybench[all]'."
+    )
+    return content | {"space": content["space"] | {"framework": there}}, [said]
+
+
 def check_task(
     spec: RunSpec, frameworks: list[str], *, is_target_ours: bool = False
 ) -> tuple[Objective, Dataset]:
@@ -84,11 +102,13 @@ def check_task(
     `is_target_ours`: nobody has named the target; it is for accuracy alone, so what is judged by
     another metric trains without one.
     """
+    there = [one for one in frameworks if is_installed(one)]
     for framework in frameworks:
-        if framework != "python" and importlib.util.find_spec(framework) is None:
+        if framework not in there:
+            rest = f", or leave it out: --set space.framework=[{', '.join(there)}]" if there else ""
             raise UserError(
                 f"framework {framework} is not installed; run: pip install "
-                f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
+                f"'raybench[{framework}]'{rest}."
             )
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     objective, task, own, baseline_value = spec.objective, dataset.task, workload.metric, None

@@ -61,9 +61,7 @@ GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
 
 
-WIDENS = (
-    "learning rates go beyond their range while the best trial is at an end of it (search.widen)"
-)
+WIDENS = "learning rates are tried beyond their range while the best is at its end (search.widen)"
 
 
 def print_plan(
@@ -204,8 +202,8 @@ def _sampling(factors: Factors | str) -> str:
         if key not in factors.sampled and len({one[key] for one in every}) > 1
     ]
     return (
-        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} decide speed alone: "
-        "measured in the first trials, predicted then, run again where they would win"
+        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} only change speed: timed "
+        "in the first trials, then predicted; predicted winners are run"
     )
 
 
@@ -230,14 +228,17 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     content, source, name = study_content(options)
     preflight.check_address(options.address)
     place = check_place(options.out or f"results/{name}")
-    study, space = build_study(content, source)
     words: list[str] = []
+    if isinstance(options.space, str) and shipped_space(options.space):
+        content, words = preflight.without_missing(content)
+    study, space = build_study(content, source)
     if chosen_address(options.address) is None:
         # A file is shared between machines; what the command line asks for is meant for this one.
         named = options.workers is not None or any("num_workers" in s for s in options.settings)
-        content, words = preflight.with_gpus(
+        content, given = preflight.with_gpus(
             content, study, space, local_capacity(), all_workers=named
         )
+        words += given
         study, space = build_study(content, source)
         if not named:
             content, left = preflight.without_too_wide(content, study, space, local_capacity())

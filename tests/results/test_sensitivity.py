@@ -47,7 +47,7 @@ def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_pat
         lines.append(Prediction(**given).line())
     results = results_folder(tmp_path / "predicted", lines)
     words = "workers 2 over 1 x 2.00, accumulate 1 over 2 x 1.25"
-    assert speed_line(results, "0000") == [f"By speed alone (~): {words}."]
+    assert speed_line(results, "0000") == [f"Predicted speeds (~): {words}."]
 
 
 def predicted(trial, seconds, *, workers, batch, framework="torch"):

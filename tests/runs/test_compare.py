@@ -196,11 +196,12 @@ def test_many_comparisons_share_their_errors(tmp_path):
     file = tmp_path / "session.jsonl"
     spent = []
     for _ in range(50):
-        spent.append(errors_left(file))
+        spent.append(errors_left(file, "new"))
         with file.open("a") as opened:
-            opened.write("{}\n")
+            opened.write(f'{{"of": "{len(spent)}"}}\n')
     assert spent[0] == 0.025
     assert sum(spent) < 0.05
+    assert errors_left(file, "3") == spent[2], "one that goes on has what it had"
 
 
 @pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.05", 0.05), ("0", 0.0)])

@@ -132,6 +132,7 @@ def _at(dimension: Simple, share: float) -> float:
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     value = low * (high / low) ** share if dimension.log else low + share * (high - low)
+    value = float(f"{value:.12g}")  # 0.003, not 0.003000000000000001
     return min(max(value, low), high) if 0 <= share <= 1 else value
 
 
