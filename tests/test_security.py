@@ -17,7 +17,7 @@ import raybench
 from raybench.commands import cli
 from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
-from raybench.results.store import Store, keep_error
+from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.transfer import load_earlier
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import StudyError, UserError
@@ -372,3 +372,11 @@ def study_of(folder: Path) -> StudySpec:
     written = raybench.load(folder).study["study"]
     derived = ("auto", "is_set")
     return build_study({k: v for k, v in written.items() if k not in derived}, "study.yaml")[0]
+
+
+def test_the_command_tells_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{SECRET}", "from-the-url"])
+    assert SECRET not in command()
+    assert "from-the-url" not in command()

@@ -2,22 +2,30 @@
 
 import gc
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from raybench.results.store import FORMAT, RECORDS_FILE, plain
 from raybench.spec.documents import problem_of, read_mapping
 from raybench.spec.errors import UserError
-from raybench.spec.run import RunSpec
-from raybench.spec.text import clean
+from raybench.spec.metric import METRIC_NAME
+from raybench.spec.objective import Objective
+from raybench.spec.run import BASE_KEYS, RunSpec
+from raybench.spec.text import clean, counted
+from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
+MOST_DIGITS = 18
+"""Of a whole number that 64 bits hold for certain."""
+LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_NAMED = 3
 """Lines that the sentence on unreadable ones names."""
 TORN: Any = object()
@@ -52,14 +60,17 @@ def decoded(text: str, *, is_last: bool) -> Any:
     """Return what a JSON line holds, its strings cleaned; TORN of an empty one, and of a last one
     that is torn.
 
-    NaN and infinity are null. ValueError where it is no JSON.
+    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers. ValueError
+    where it is no JSON.
     """
     if not text:
         return TORN
+    # Twice as fast, where there is nothing to clean: nearly always.
+    if "\\" not in text and text.isprintable() and not LONG_NUMBER.search(text):
+        with suppress(ValueError):
+            return from_json(text, allow_inf_nan=False)
     try:
-        # Twice as fast, where there is nothing to clean: nearly always.
-        is_clean = "\\" not in text and text.isprintable() and "N" not in text
-        return from_json(text) if is_clean else plain(json.loads(text))
+        return plain(DECODER.decode(text))
     except (ValueError, RecursionError):
         if is_last:  # no newline behind it: the writer was interrupted
             return TORN
@@ -81,12 +92,28 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _whole_number(digits: str) -> int | float | None:
+    """Return a JSON number without a point; a column of numbers takes none beyond 64 bits."""
+    if len(digits) <= MOST_DIGITS:
+        return int(digits)
+    beyond = float(digits)
+    return beyond if math.isfinite(beyond) else None
+
+
+DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=lambda name: None)
+
+
 Kind = TypeVar("Kind")
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
 ROLE: TypeAdapter[Role] = TypeAdapter(Role)
 SPEC = TypeAdapter(RunSpec)
 KINDS = ("eval", "run", "prediction")
+NEEDED = {
+    "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
+    "ledger": (*PHASES, OTHER, "input"),
+}
+"""Keys that tables read and types do not ask for."""
 
 
 @dataclass
@@ -119,6 +146,7 @@ def _read(path: Path) -> Records:
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
     bad: list[tuple[int, str]] = []
+    impossible = 0
     for number, text in enumerate(texts, start=1):
         try:
             line = decoded(text, is_last=number == len(texts))
@@ -128,7 +156,7 @@ def _read(path: Path) -> Records:
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
             elif isinstance(found, RunRecord):
-                _end(records, pending, found)
+                impossible += _end(records, pending, found)
             else:
                 split = {**vars(found), "time_to_target_s": None}
                 predictions[tuple(split.values())] = found
@@ -137,7 +165,13 @@ def _read(path: Path) -> Records:
     if bad and not (records.runs or pending or predictions):
         number, problem = bad[0]
         raise UserError(f"{path}, line {number}: is no record ({problem}); restore the file.")
-    records.left_out = left_out(bad)
+    sentences = [left_out(bad) or ""]
+    if impossible:
+        sentences.append(
+            f"{RECORDS_FILE}: {counted(impossible, 'evaluation')} of a share outside 0 to 1 "
+            "counted for nothing here; restore the file to have what was measured."
+        )
+    records.left_out = " ".join(filter(None, sentences)) or None
     records.predictions = list(predictions.values())
     return records
 
@@ -158,10 +192,16 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         return name, _built(EVALUATION, line)
     if line["kind"] == "prediction":
         return name, _built(PREDICTION, line)
+    for part, keys in NEEDED.items():
+        for key in keys if isinstance(line.get(part), dict) else ():
+            if key not in line[part]:
+                raise ValueError(f"the key '{part}.{key}' is missing")
     run = _built(RUN, line)
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
     if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
+    if run.ledger["train"] < 0:
+        raise ValueError("training took less than 0 s")
     return name, run
 
 
@@ -175,11 +215,15 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
 
 
-def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> None:
-    """Take a run that has ended, and its curve."""
+def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> int:
+    """Take a run that has ended, and its curve; return how many evaluations cannot have been."""
     records.runs.pop(run.trial, None)  # the later record stands at its own place
     records.runs[run.trial] = run
-    records.curves[run.trial] = pending.pop(run.trial, [])
+    curve = pending.pop(run.trial, [])
+    is_share = run.spec.objective.judged_by.is_share  # NaN diverged
+    kept = [one for one in curve if not is_share or not (one.value < 0 or one.value > 1)]
+    records.curves[run.trial] = kept
+    return len(curve) - len(kept)
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
@@ -187,6 +231,28 @@ def add_point(curve: list[Evaluation], point: Evaluation) -> None:
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Objective(Objective):
+    metric: Annotated[str, Field(pattern=METRIC_NAME)] | None = None
+
+
+class _Study(_Checked):
+    objective: _Objective
+    price: float | dict[str, float] | Literal["energy"] | None = None
+    space: dict[Any, Any] = {}
+
+
+class _StudyFile(_Checked):
+    study: _Study
+    notes: list[Any] = []
+
+
+STUDY = TypeAdapter(_StudyFile)
 
 
 def read_study(path: Path) -> dict[str, Any]:
@@ -202,9 +268,10 @@ def read_study(path: Path) -> dict[str, Any]:
             f"{path}: is of format {clean(str(found))}, this version reads {FORMAT}; use the "
             "version of raybench that wrote it."
         )
-    study = content.get("study")
-    if not isinstance(study, dict) or not isinstance(study.get("objective"), dict):
-        raise UserError(f"{path}: is no study of ours; restore the file.")
+    try:
+        _built(STUDY, content)
+    except ValueError as wrong:
+        raise UserError(f"{path}: is no study of ours ({wrong}); restore the file.") from None
     return content
 
 

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.text import shorten
 
 MAX_DEPTH = 50
 """Levels of nesting that are read; more is a mistake, or meant to do harm."""
@@ -172,6 +171,8 @@ SHORT_FORMS = {"dataset": "name"}
 """Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
 OTHER_NAMES = {"exchange_every": "accumulate"}
 """Other names of run-spec keys, and the keys."""
+FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
+"""Bounds of what float32, in which all training happens, holds at full precision."""
 
 
 class Document(BaseModel):
@@ -192,6 +193,7 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     A key that there is not comes before one that is missing: it may be that one, misspelt. Of what
     may be a number or a mapping, what is wrong in the mapping comes before that it is no number.
     """
+    _check_numbers(content, source)
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -204,6 +206,7 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
     """Return `value` as `model` holds it; UserError if it cannot, whatever its other keys are."""
+    _check_numbers({key: value}, source)
     try:
         return getattr(model.model_validate({key: value}), key)
     except ValidationError as error:
@@ -252,6 +255,27 @@ def problem_of(detail: ErrorDetails) -> str:
     return message.rstrip(".")
 
 
+def number_problem(value: Any) -> str:
+    """Return why no machine holds this number, or nothing."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "is a number beyond 64 bits; name a smaller one"
+    if isinstance(value, float) and math.isfinite(value):
+        if abs(value) > FLOAT32_MAX:
+            return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
+        if 0 < abs(value) < FLOAT32_MIN:
+            return f"is 0 in float32, which begins at {FLOAT32_MIN:g}; name a larger number, or 0"
+    return ""
+
+
+def _check_numbers(content: Any, source: str, path: str = "") -> None:
+    if isinstance(content, dict | list | tuple):
+        inside = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, inner in inside:
+            _check_numbers(inner, source, f"{path}.{key}")
+    elif problem := number_problem(content):
+        raise UserError(f"{source}: '{path[1:]}': {_shown(content)} {problem}.")
+
+
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
     # Of what may be a number or a mapping, pydantic names the kind as if it were a key.
     kinds = ("constrained-", "dict[")
@@ -268,7 +292,11 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return shorten(repr(value), 80)
+    try:
+        text = repr(value)
+    except ValueError:  # of an int with more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:

@@ -5,9 +5,6 @@ from collections.abc import Callable
 
 from raybench.spec.run import RunSpec
 
-Schedule = Callable[[float], float]
-"""Samples seen before the step -> learning rate of the step."""
-
 RAMP_START = 1e-5
 RAMP_EPOCHS = 5
 RAMP_DECAY = 0.8
@@ -72,8 +69,9 @@ def shape(spec: RunSpec, progress: float) -> float:
     return 1.0
 
 
-def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Schedule:
-    """Return the schedule of a run over a training set of `samples_per_epoch` samples."""
+def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Callable[[float], float]:
+    """Return the learning rate of a step by the samples seen before it, of a run over a training
+    set of `samples_per_epoch` samples."""
     peak = scaled_rate(spec)
     start = warmup_start(spec)
     warmup = spec.warmup_samples or spec.warmup_epochs * samples_per_epoch

@@ -202,6 +202,11 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     except (ValueError, RecursionError, LookupError, TypeError):  # no JSON, no text, no state
         raise DamagedCheckpointError(source, f"{STATE_FILE} holds no state of a run") from None
     state = saved.state
+    found = [evaluation.index for evaluation in state.evaluations]
+    if not found or found != list(range(len(found))):
+        raise DamagedCheckpointError(source, "its evaluations are not 0, 1, 2, ...")
+    if not {"train", "input"} <= state.ledger.keys():
+        raise DamagedCheckpointError(source, "its ledger has no train seconds")
     state.check(spec, source)
     if not (path / name).is_file():
         raise DamagedCheckpointError(source, f"it has no {name}")

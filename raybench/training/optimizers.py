@@ -100,17 +100,13 @@ from raybench.spec.optimizer import DEFAULTS, KEY_OF
 from raybench.spec.run import RunSpec
 
 
-def own_settings(name: str, **given: float | None) -> dict[str, float]:
-    """Return the settings that this optimizer reads; those of others are ignored. None is the
-    optimizer's own."""
-    own = {key: value for key, value in given.items() if value is not None}
-    return {key: own.get(key, default) for key, default in DEFAULTS[name].items()}
-
-
 def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """Return what `build_optimizer` takes beside the optimizer's name."""
-    names = {"learning_rate", "weight_decay"}.union(*DEFAULTS.values())
-    return {name: getattr(spec, name) for name in names} | {"options": spec.optimizer_options}
+    """Return what `build_optimizer` takes beside the optimizer's name: the settings that it reads,
+    and those of all."""
+    own = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
+    found = {name: value for name, value in own.items() if value is not None}
+    found |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
+    return found | {"options": spec.optimizer_options}
 
 
 def construct(name: str, package: str, base: type, *first: Any, **given: Any) -> Any:

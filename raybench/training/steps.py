@@ -8,7 +8,7 @@ import numpy as np
 
 from raybench.data.dataset import Array, Dataset, Indices, batches, epoch_order, worker_share
 from raybench.spec.run import RunSpec
-from raybench.spec.schedule import Schedule, build_schedule
+from raybench.spec.schedule import build_schedule
 from raybench.training.base import Step, World
 from raybench.training.reading import mixes
 
@@ -37,8 +37,7 @@ def training_steps(
                 spec,
                 batch,
                 world,
-                schedule,
-                samples,
+                schedule(float(samples)),
                 of_samples=of_samples,
                 rounds=None if rounds is None else rounds[part],
                 is_frozen=samples < frozen,
@@ -57,8 +56,7 @@ def make_step(
     spec: RunSpec,
     batch: Indices,
     world: World,
-    schedule: Schedule,
-    samples: int,
+    learning_rate: float,
     *,
     of_samples: Array | None = None,
     rounds: Indices | None = None,
@@ -91,7 +89,7 @@ def make_step(
         indices=laid_out(batch),
         weights=laid_out(weights / np.float32(len(batch))),
         rounds=None if rounds is None else laid_out(rounds),
-        learning_rate=schedule(float(samples)),
+        learning_rate=learning_rate,
         num_samples=sum(map(len, shares)),
         is_frozen=is_frozen,
     )
@@ -138,7 +136,7 @@ def warm_up_step(
     batch = np.arange(size) % len(dataset.train)
     rounds = np.zeros_like(batch) if spec.augment else None
     is_frozen = samples < frozen_samples(spec, dataset.num_train_samples)
-    return make_step(spec, batch, world, lambda _: 0.0, 0, rounds=rounds, is_frozen=is_frozen)
+    return make_step(spec, batch, world, 0.0, rounds=rounds, is_frozen=is_frozen)
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:

@@ -17,7 +17,8 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
     pytest.mark.timeout(900),
 ]
-CPUS = 2
+CPUS = 3
+"""Of each: all three groups of the job stay alive."""
 SPACE = """
 dataset: {name: digits}
 objective: {kind: best_at_budget, max_train_seconds: 1}
@@ -35,7 +36,7 @@ TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Hosts]:
-    """Two hosts of two CPUs, the first of them Ray's head."""
+    """Two hosts, the first of them Ray's head."""
     pytest.importorskip("torch")
     with Hosts(2) as hosts:
         start_head(hosts[0], CPUS)
@@ -70,11 +71,11 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
 
 @pytest.mark.all
 def test_a_group_that_fits_no_layout_is_refused(cluster: Hosts, tmp_path: Path) -> None:
-    ended = raybench(cluster[0], "train", "--set", "num_workers=5", "--out", tmp_path / "out")
+    ended = raybench(cluster[0], "train", "--set", "num_workers=7", "--out", tmp_path / "out")
     assert ended.returncode == 2, ended.stdout + ended.stderr
     (sentence,) = ended.stderr.splitlines()
-    assert "5 workers of 1 CPU each do not fit, there is room for 4" in sentence
-    assert "host1 2 and 0, host2 2 and 0" in sentence
+    assert "7 workers of 1 CPU each do not fit, there is room for 6" in sentence
+    assert "host1 3 and 0, host2 3 and 0" in sentence
 
 
 @pytest.mark.all

@@ -70,12 +70,18 @@ def test_every_place_of_a_tear_is_survived_and_mended(tmp_path):
     "change",
     [
         *({"best_value": 5.0}, {"test_value": -0.1}, {"wall_s": -1.0}, {"time_to_target_s": -2.0}),
+        {"ledger": run_line("0001", 2.0)["ledger"] | {"train": -1.0}},
     ],
 )
 def test_a_run_that_cannot_have_been_is_left_out_and_said(tmp_path, change):
     study = results_folder(tmp_path, [run_line("0000", 1.0), run_line("0001", 2.0) | change])
     assert list(study.runs) == ["0000"]
     assert "records.jsonl: line 2" in study.study["notes"][0]
+    lines = [*curve("0000", [0.5, 5.0, 0.9]), run_line("0000", 3.0)]
+    results = results_folder(tmp_path / "evaluations", lines)
+    assert list(results.curves["accuracy"]) == [0.5, 0.9]
+    (note,) = results.study["notes"]
+    assert note.startswith("records.jsonl: 1 evaluation of a share outside 0 to 1 counted for noth")
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
@@ -142,6 +148,7 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
         ('{"kind": "run"}', "the key 'trial' is missing"),
         ('{"kind": "eval", "trial": 3}', "'trial' must be text"),
         ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
+        (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "'samples'"),
         (json.dumps(curve("0000", [0.5])[0] | {"train_s": True}), "'train_s'"),
     ],
 )
@@ -159,11 +166,13 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
     ("change", "wrong"),
     [
         ({"spec": 3}, "'spec': must hold keys of its own"),
-        ({"ledger": {"train": "x"}}, "'ledger.train': input should be a valid number"),
+        ({"spec": {"framework": "torch"}}, "the key 'spec.workload' is missing"),
+        ({"ledger": {"train": "x"}}, "the key 'ledger.queue' is missing"),
         ({"wall_s": True}, "'wall_s': input should be a valid number"),
         ({"wall_s": None}, "'wall_s': input should be a valid number"),
         ({"role": "winner"}, "'role': input should be 'trial', 'placement_check', 'race'"),
         ({"spec.num_workers": 0}, "'spec.num_workers': input should be greater than 0"),
+        ({"spec.num_workers": 10**30}, "'spec.num_workers': input should be a valid integer"),
         ({"spec.optimizer": None}, "optimizer': input should be a valid string"),
     ],
 )
@@ -184,12 +193,17 @@ def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
         "versions: {}",
         "study: 3",
         "study: {objective: []}",
+        "study: {objective: {kind: time_to_target}}",
+        "study: {objective: {kind: time_to_target, target: high}}",
+        "study: {objective: {kind: time_to_target, target: 0.9}, space: [1]}",
+        "study: {objective: {kind: time_to_target, target: 0.9}, price: much}",
+        "{study: {objective: {kind: time_to_target, target: 0.9}}, notes: 3}",
     ],
 )
 def test_a_study_of_another_shape_is_refused(tmp_path, content):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     (tmp_path / STUDY_FILE).write_text(content)
-    with pytest.raises(UserError, match=r"study\.yaml: is no study of ours; restore"):
+    with pytest.raises(UserError, match=r"study\.yaml: is no study of ours \(.*\); restore"):
         load(tmp_path)
 
 
@@ -211,7 +225,7 @@ def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_
     refused = []
     for part in whole:
         for key in list(part):
-            for value in (None, "x", -1, 1.5, [], {}, True, math.nan):
+            for value in (None, "x", -1, 1.5, [], {}, True, 10**400, math.nan):
                 kept = part[key]
                 part[key] = value
                 path.write_text("".join(json.dumps(line) + "\n" for line in lines))

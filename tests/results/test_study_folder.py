@@ -1,6 +1,6 @@
 import pytest
 
-from raybench.results.place import refuse_other_study, unused_folder
+from raybench.results.place import check_folder, refuse_other_study, unused_folder
 from raybench.results.store import STUDY_FILE
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import UserError
@@ -78,3 +78,13 @@ def test_a_changed_space_is_told_how_to_learn_from_the_old_one(begun):
     with pytest.raises(UserError, match="holds another study") as caught:
         refuse_other_study("here", begun / STUDY_FILE, study(workload="cnn7"))
     assert "--seed-from" not in str(caught.value), "another task says nothing here"
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        check_folder(tmp_path / "file")
+    with pytest.raises(UserError, match=r"cannot be written .*file is a file"):
+        check_folder(tmp_path / "file" / "below")
+    check_folder(tmp_path / "new" / "below")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

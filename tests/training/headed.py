@@ -133,7 +133,7 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     chunk, _ = take_until(training_steps(spec, PICTURES, world), 2 * len(PICTURES.train))
     trainer.warm_up(chunk[0])
     trainer.train(chunk)
-    trainer.train([make_step(spec, np.arange(PARTIAL), world, lambda _: 1e-3, 0)])
+    trainer.train([make_step(spec, np.arange(PARTIAL), world, 1e-3)])
     own = {f"own.{name}": one for name, one in weights_of(trainer).items() if "running" in name}
     own["own.seen"] = seen(trainer)
     trainer.evaluate("validation", slice(0, 8))

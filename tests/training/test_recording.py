@@ -64,7 +64,7 @@ def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTim
     """Take some steps after a warm-up, of which those of `stalls` take longer by STALL_S."""
     spec = spec_of(framework)
     trainer, _, world = new_trainer(spec, workload=Stalling())
-    step = make_step(spec, np.arange(8), world, lambda _: 1e-3, 0)
+    step = make_step(spec, np.arange(8), world, 1e-3)
     Stalling.stalls = ()
     trainer.warm_up(step)
     Stalling.calls, Stalling.stalls = 0, stalls

@@ -24,10 +24,7 @@ def worlds(num_workers):
 
 def steps_of(batch, *, workers=1, per_worker=8, accumulate=1):
     spec = RunSpec(num_workers=workers, batch_size_per_worker=per_worker, accumulate=accumulate)
-    return [
-        make_step(spec, np.asarray(batch), world, lambda samples: samples, 40)
-        for world in worlds(workers)
-    ]
+    return [make_step(spec, np.asarray(batch), world, 40.0) for world in worlds(workers)]
 
 
 def counted(steps):
@@ -178,7 +175,7 @@ def test_each_replica_has_its_workers_samples(
 ) -> None:
     batch = np.arange(100, 100 + size)
     spec = replicas_spec(replicas, per_worker, accumulate)
-    step = make_step(spec, batch, Place(), lambda samples: samples, 40)
+    step = make_step(spec, batch, Place(), 40.0)
     assert step.indices.shape == step.weights.shape
     assert step.weights.sum() == pytest.approx(1)
     assert step.indices.shape[1] <= replicas * per_worker
@@ -196,7 +193,7 @@ def test_data_parallel_cuts_a_pass_where_replicas_meet(size: int) -> None:
     """It scatters a batch as `chunk` does."""
     torch = pytest.importorskip("torch")
     batch = np.arange(100, 100 + size)
-    step = make_step(replicas_spec(4), batch, Place(), lambda _: 0.0, 0)
+    step = make_step(replicas_spec(4), batch, Place(), 0.0)
     for number, rows in enumerate(step.indices):
         chunks = torch.from_numpy(rows).chunk(4)
         expected = [part.indices[number] for part in parts_of(step, 4)]

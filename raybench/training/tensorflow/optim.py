@@ -25,7 +25,6 @@ from raybench.training.optimizers import (
     Matrix,
     construct,
     newton_schulz,
-    own_settings,
     settings_of,
 )
 from raybench.training.tensorflow.internals import all_layers, take_exchanged
@@ -429,21 +428,20 @@ def build_optimizer(
     learning_rate: float,
     weight_decay: float = 0.0,
     options: Mapping[str, Any] = MappingProxyType({}),
-    **settings: float | None,
+    **settings: float,
 ) -> keras.optimizers.Optimizer:
     """The optimizer of that name, to be built with `optimizer.build(model.trainable_variables)`.
 
     Muon asks the model for its layers, a library's for its biases; the others take none.
 
-    `settings` are those of `raybench.training.optimizers.own_settings`, `options` those of a
-    library's class. Same names, defaults and updates as
-    `raybench.training.torch.optim.build_optimizer`. The rate is changed between steps through
-    `optimizer.learning_rate.assign`.
+    `settings` are in place of `spec.optimizer.DEFAULTS`, `options` those of a library's
+    class. Same names, defaults and updates as `raybench.training.torch.optim.build_optimizer`. The
+    rate is changed between steps through `optimizer.learning_rate.assign`.
     """
     if is_librarys(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, model, **given)
-    own: dict[str, Any] = {**own_settings(name, **settings)}
+    own: dict[str, Any] = DEFAULTS[name] | settings
     if name == "muon":
         own["model"] = model
     return OPTIMIZERS[name](learning_rate=learning_rate, weight_decay=weight_decay, **own)

@@ -27,7 +27,6 @@ from raybench.training.optimizers import (
     Matrix,
     construct,
     newton_schulz,
-    own_settings,
     settings_of,
 )
 from raybench.training.torch.internals import (
@@ -325,20 +324,19 @@ def build_optimizer(
     learning_rate: float,
     weight_decay: float = 0.0,
     options: Mapping[str, Any] = MappingProxyType({}),
-    **settings: float | None,
+    **settings: float,
 ) -> torch.optim.Optimizer:
     """The optimizer of that name over the model's trainable parameters.
 
-    `settings` are those of `raybench.training.optimizers.own_settings`, `options` those of a
-    library's class. Same names, defaults and updates as
-    `raybench.training.tensorflow.optim.build_optimizer`. The rate is changed between steps through
-    `param_group["lr"]`.
+    `settings` are in place of `spec.optimizer.DEFAULTS`, `options` those of a library's
+    class. Same names, defaults and updates as `raybench.training.tensorflow.optim.build_optimizer`.
+    The rate is changed between steps through `param_group["lr"]`.
     """
     params: list[Any] = trainable(model)
     if is_librarys(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, params, **given)
-    own = own_settings(name, **settings)
+    own = DEFAULTS[name] | settings
     if name == "muon":
         matrices = hidden_matrices(model)
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
