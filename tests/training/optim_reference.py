@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from raybench.spec.optimizer import DEFAULTS
+
 Arrays = list[np.ndarray]
 
 NUM_STEPS = 40
@@ -31,7 +33,7 @@ IN_GROUPS = ["lamb", "schedule_free_adamw", "muon"]
 """Those that several workers are tried with: norms, what is counted beside steps, shapes."""
 SETTINGS = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
 CHANGED = [
-    *((name, SETTINGS) for name in NAMES),
+    *((name, {key: SETTINGS[key] for key in SETTINGS if key in DEFAULTS[name]}) for name in NAMES),
     ("lars", {"momentum": 0.0}),
     *(("sgd", {"momentum": momentum, "nesterov": True}) for momentum in (0.9, 0.0)),
 ]

@@ -24,6 +24,8 @@ from optim_reference import (
 
 import raybench.training.tensorflow  # noqa: F401  sets what must be set before tensorflow
 from raybench.models.shipped import shipped_workload
+from raybench.spec.run import RunSpec
+from raybench.training.optimizers import settings_of
 
 torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
@@ -144,6 +146,16 @@ def test_settings_reach_the_update(framework, name, path, settings):
     mine = new(framework, name, **settings)
     run(mine, name)
     assert_follows(mine, framework, name, **settings)
+
+
+def test_of_a_run_an_optimizer_gets_what_it_reads():
+    spec = RunSpec(optimizer="lars", momentum=0.5, beta1=0.8)
+    found = settings_of(spec)
+    assert found.pop("options") == {}
+    assert found == {
+        **{"momentum": 0.5, "trust_coefficient": 0.001},
+        **{"learning_rate": spec.learning_rate, "weight_decay": 0.0},
+    }
 
 
 @EACH
