@@ -15,6 +15,7 @@ from raybench.spec.run import Placement, RunSpec
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.all,
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no tensorflow"),
 ]
 WORKLOAD = """
