@@ -367,4 +367,10 @@ def errors_left(file: Path, digest: str) -> float:
 
 
 def _spent(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    """Return the comparisons of a session so far."""
+    try:
+        return (
+            [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+        )
+    except ValueError:
+        raise UserError(f"--session {file}: is no file of a session; name another.") from None

@@ -121,7 +121,7 @@ def growths(spec: RunSpec, *, num_threads: int = os.cpu_count() or 1) -> list[Gr
     own = (known_settings(type(workload)) or {}) | spec.model
     models: list[dict[str, Any]] = []
     for times in TIMES:
-        wider = {key: _wider(one, own.get(key), times) for key, one in spec.mup_base.items()}
+        wider = {key: _wider(one, own.get(key, one), times) for key, one in spec.mup_base.items()}
         if (model := spec.model | wider) not in models:
             models.append(model)
     tried = []

@@ -202,6 +202,9 @@ def test_many_comparisons_share_their_errors(tmp_path):
     assert spent[0] == 0.025
     assert sum(spent) < 0.05
     assert errors_left(file, "3") == spent[2], "one that goes on has what it had"
+    file.write_text("no JSON")
+    with pytest.raises(UserError, match="is no file of a session"):
+        errors_left(file, "3")
 
 
 @pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.05", 0.05), ("0", 0.0)])

@@ -282,7 +282,7 @@ def forms(model: keras.Model) -> list[Form]:
 
 def matrices(model: keras.Model) -> dict[str, Matrix]:
     """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
-    transposed = {id(one.kernel) for one in all_layers(model) if type(one).__name__ in TRANSPOSED}
+    transposed = {id(one.kernel) for one in all_layers(model) if isinstance(one, TRANSPOSED)}
     found = {}
     for one, form in zip(model.trainable_variables, forms(model), strict=True):
         if form.is_matrix:
@@ -302,7 +302,7 @@ Shape = tuple[int, int]
 """Rows and columns: of inputs and of outputs."""
 
 
-TRANSPOSED = ("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")
+TRANSPOSED = tuple(getattr(keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3))
 
 
 def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
@@ -320,11 +320,9 @@ def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
             shapes.pop(id(variable), None)
         elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
             shapes[id(variable)] = _einsum_shape(layer)
-        elif type(layer).__name__ in TRANSPOSED:
-            shapes[id(variable)] = (
-                math.prod(variable.shape) // variable.shape[-2],
-                variable.shape[-2],
-            )
+        elif isinstance(layer, TRANSPOSED):
+            outputs = variable.shape[-2]
+            shapes[id(variable)] = math.prod(variable.shape) // outputs, outputs
     return shapes
 
 

@@ -398,10 +398,8 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def forms(model: nn.Module) -> list[Form]:
     """Return the forms of a model's trainable weights."""
     left_out, found = no_matrices(model), []
-    layers = {one: layer for layer in model.modules() for one in layer.parameters(recurse=False)}
-    for name, one in _named(model):
+    for name, one, layer in _owned(model):
         rms = float(one.detach().square().mean().sqrt())
-        layer = layers[one]
         kinds = [kind for kind in type(layer).__mro__ if kind is not nn.Module]
         is_own = not any(kind.__module__.startswith("torch.") for kind in kinds)
         if one.ndim < 2 or one in left_out or (is_own and one.shape[:-1].numel() == 1):
@@ -414,16 +412,18 @@ def forms(model: nn.Module) -> list[Form]:
 
 def matrices(model: nn.Module) -> dict[str, Matrix]:
     """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
-    layers = {one: layer for layer in model.modules() for one in layer.parameters(recurse=False)}
     return {
-        name: _as_matrix(one.detach(), layers[one]).cpu().numpy().copy()
-        for (name, one), form in zip(_named(model), forms(model), strict=True)
+        name: _as_matrix(one.detach(), layer).cpu().numpy().copy()
+        for (name, one, layer), form in zip(_owned(model), forms(model), strict=True)
         if form.is_matrix
     }
 
 
-def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+def _owned(model: nn.Module) -> list[tuple[str, nn.Parameter, nn.Module]]:
+    """Return the weights that are trained, in the model's order, with their names and layers."""
+    layers = {one: layer for layer in model.modules() for one in layer.parameters(recurse=False)}
+    named = model.named_parameters()
+    return [(name, one, layers[one]) for name, one in named if one.requires_grad]
 
 
 def _as_matrix(weight: Tensor, layer: nn.Module) -> Tensor:
