@@ -71,6 +71,10 @@ GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Keys that a worker group is asked for by."""
 MOST_SAID = 5
+ASKED_AHEAD = 4
+"""Trials that wait for a worker group to reuse. In 60 trials over two frameworks and 1, 2 or 4
+workers on 4 GPUs 24 groups start, without any 34, and 53 where none overtakes another either; 8
+save 5 more, and the sampler knows less when it proposes."""
 AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
 
@@ -511,6 +515,17 @@ def following(
     if study.search.concurrency:
         return None
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
+
+
+def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
+    """Return how many trials wait beside those that the cluster holds, so that one of them may need
+    no new worker group (`Admission.admit`).
+
+    0 where idle groups keep no machines from others, and where the user has set the concurrency.
+    """
+    every = groups(study, space)
+    is_idle_held = not is_local or any(group.gpus_per_worker for group in every)
+    return ASKED_AHEAD if is_idle_held and len(every) > 1 and not study.search.concurrency else 0
 
 
 START_KEYS = ("weights", "frozen_epochs", "sync_batch_norm")

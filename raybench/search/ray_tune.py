@@ -47,9 +47,10 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         session: Session,
         searcher: ConcurrencyLimiter,
         follow: Callable[[tuple[Node, ...]], int] | None,
+        ahead: int = 0,
     ) -> None:
         self._trials, self._deadline, self._session = trials, deadline, session
-        self._searcher, self._follow = searcher, follow
+        self._searcher, self._follow, self._ahead = searcher, follow, ahead
         self._looked = time.monotonic()
 
     def __getstate__(self) -> dict[str, object]:
@@ -63,7 +64,8 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         is_due = time.monotonic() - self._looked >= LOOK_S
         if self._follow is not None and is_due and not self._session.is_local:
             self._looked = time.monotonic()
-            self._searcher.max_concurrent = max(1, self._follow(self._session.nodes()))
+            fitting = max(1, self._follow(self._session.nodes()))
+            self._searcher.max_concurrent = fitting + self._ahead
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -221,12 +223,13 @@ def run_trials(
     log: Path,
     keep_groups: bool,
     concurrency: int,
+    ahead: int = 0,
     follow: Callable[[tuple[Node, ...]], int] | None,
 ) -> None:
     """Run trials until there are no more, or `deadline` ends them.
 
-    At most `concurrency` at once; `follow` tells it anew from the nodes that there are then. What
-    Ray Tune prints goes to the file `log`.
+    At most `concurrency` at once, and `ahead` more that wait for their turn; `follow` tells the
+    first anew from the nodes that there are then. What Ray Tune prints goes to the file `log`.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
@@ -235,7 +238,7 @@ def run_trials(
         tune.PlacementGroupFactory([waits_by_driver()]),
     )
     # Tune's own limit is fixed; this one is the same thing with a number that may change.
-    searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency)
+    searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency + ahead)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
@@ -249,7 +252,7 @@ def run_trials(
             name="tune",
             storage_path=str(session.scratch),
             stop=TuneStopper(deadline),
-            callbacks=[TuneCallback(trials, deadline, session, searcher, follow)],
+            callbacks=[TuneCallback(trials, deadline, session, searcher, follow, ahead)],
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),

@@ -23,7 +23,14 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store, with_session
 from raybench.results.study import Study, load
 from raybench.runs.deadline import Deadline
-from raybench.runs.preflight import Kind, first_values, following, groups, kinds_in_time
+from raybench.runs.preflight import (
+    Kind,
+    first_values,
+    following,
+    groups,
+    kinds_in_time,
+    num_asked_ahead,
+)
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import RAY_LOG, watching
@@ -243,6 +250,9 @@ class StudyPipeline:
             has_trained=any(run.samples for run in self._trials),
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
+        ahead = 0  # a placer runs most trials in few kinds of group, and probes each of them once
+        if search.placer is None:
+            ahead = num_asked_ahead(self.study, self.space, is_local=self.session.is_local)
         if not self.deadline.over:
             run_trials(
                 trials,
@@ -251,6 +261,7 @@ class StudyPipeline:
                 log=self.store.folder / RAY_LOG,
                 keep_groups=keep,
                 concurrency=self.concurrency,
+                ahead=ahead,
                 follow=following(self.study, self.space, self.session.capacity),
             )
         trials.close()

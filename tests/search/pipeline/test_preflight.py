@@ -11,6 +11,7 @@ from raybench.cluster.layout import Node
 from raybench.data.load import load_dataset
 from raybench.runs import preflight
 from raybench.runs.preflight import (
+    ASKED_AHEAD,
     GPUS,
     SAMPLED_WHOLE,
     check_address,
@@ -22,6 +23,7 @@ from raybench.runs.preflight import (
     default_concurrency,
     first_groups,
     groups,
+    num_asked_ahead,
     spec_on_gpus,
     with_gpus,
     without_too_wide,
@@ -139,6 +141,25 @@ def test_room_is_counted_node_by_node() -> None:
     study, space = build_study(STUDY, "test")
     assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
     assert first_groups(study, space, two) == [], "the first trials decide which are wanted"
+
+
+@pytest.mark.parametrize(
+    ("fixed", "search", "is_local", "number"),
+    [
+        ({"gpus_per_worker": 1}, {}, True, ASKED_AHEAD),
+        ({}, {}, False, ASKED_AHEAD),
+        ({}, {}, True, 0),  # idle groups of our own Ray leave their cores to others
+        ({"gpus_per_worker": 1}, {"concurrency": 2}, True, 0),
+    ],
+)
+def test_trials_are_asked_for_ahead_where_idle_groups_keep_their_machines(
+    fixed: dict[str, Any], search: dict[str, Any], is_local: bool, number: int
+) -> None:
+    study, space = build_study(STUDY | {"fixed": fixed, "search": search}, "test")
+    assert num_asked_ahead(study, space, is_local=is_local) == number
+    one = STUDY["space"] | {"num_workers": [1], "framework": ["torch"]}
+    study, space = build_study(STUDY | {"space": one, "fixed": fixed, "search": search}, "test")
+    assert num_asked_ahead(study, space, is_local=is_local) == 0
 
 
 def test_replicas_of_one_process_ask_for_one_node() -> None:

@@ -216,20 +216,29 @@ class Endless(Searcher):
         return {"trial": trial_id}
 
 
-@pytest.mark.parametrize(("is_local", "more"), [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("is_local", "ahead", "number"), [(False, 0, 2), (False, 1, 3), (True, 0, 1)]
+)
 def test_a_host_that_joins_gets_trials(
-    is_local: bool, more: bool, monkeypatch: pytest.MonkeyPatch
+    is_local: bool, ahead: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.0)
     limiter = ConcurrencyLimiter(Endless(), max_concurrent=1)
     session: Any = SimpleNamespace(is_local=is_local, nodes=lambda: (A, B))
     deadline: Any = SimpleNamespace(over=False)
-    callback = TuneCallback(None, deadline, session, limiter, len)  # type: ignore[arg-type]
+    callback = TuneCallback(
+        None,  # type: ignore[arg-type]
+        deadline,
+        session,
+        limiter,
+        len,
+        ahead,
+    )
     assert limiter.suggest("0") is not None
     assert limiter.suggest("1") is None
     callback.on_step_end(0, [])
-    assert (limiter.suggest("1") is not None) is more
-    assert limiter.suggest("2") is None
+    suggested = [limiter.suggest(str(name)) is not None for name in range(1, 5)]
+    assert 1 + sum(suggested) == number
 
 
 def test_the_number_is_that_of_the_smallest_groups_unless_the_user_names_one() -> None:
