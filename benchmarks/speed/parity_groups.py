@@ -107,7 +107,7 @@ def compare(session: Session, spec: RunSpec, folder: Path) -> Pair:
         script.close()
     assert client.weights is not None
     theirs = (folder / WEIGHTS[spec.framework]).read_bytes()
-    pair.weights = compared(spec.framework, client.weights, theirs)
+    pair.weights = compared(spec.framework, client.weights.read_bytes(), theirs)
     return pair
 
 

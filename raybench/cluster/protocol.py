@@ -1,6 +1,7 @@
 """What driver, pool and workers say to each other."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from raybench.cluster.connectivity import MISNAMED
@@ -19,7 +20,8 @@ class Start:
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty leaves it free."""
     resume: Checkpoint | None = None
-    """What to continue it from; the pool fills it in, where it holds one of this run."""
+    """What to continue it from; the pool fills it in, where it holds one of this run. Its file is
+    beside the pool (`states.fetch`)."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Finish:
     """Driver to workers: end the run, release its memory."""
 
     save: bool = False
-    """Return the weights (from rank 0)."""
+    """Send the weights to the pool (rank 0)."""
     test: bool = False
     """Measure the metric on the test split first."""
 
@@ -73,6 +75,8 @@ class Answer:
 
     busy_s: float = 0.0
     """Seconds from hearing the command to this reply, on the worker's clock."""
+    sent_bytes: int | None = None
+    """Size of the state that rank 0 has sent to the pool before it (`states.send`), if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +89,8 @@ class Progress(Answer):
     batch_statistics: bool
     num_classes: int | None
     """Of the data; None of a regression."""
-    checkpoint: Checkpoint | None = None
-    """Of rank 0, where one was taken after this evaluation; the pool keeps it and takes it out."""
+    state: RunState | None = None
+    """What goes with a checkpoint that was sent; the pool keeps it and takes it out."""
     saved: int | None = None
     """What the pool leaves of it: the index of the evaluation that follows."""
 
@@ -96,7 +100,8 @@ class Finished(Answer):
     """Worker to driver: the run has ended and its memory is released."""
 
     ledger: dict[str, float]
-    weights: bytes | None = None
+    weights: Path | None = None
+    """The file in which the pool holds the weights that were sent (`states.parts`)."""
     test_value: float | None = None
     note: str | None = None
     """What the user should know of how it ended, in a sentence."""
@@ -135,6 +140,11 @@ STOPPED: Final = "stopped"
 
 REFUSED: Final = "refused"
 """What RunFailed says where the workers refuse the run's checkpoint: it can begin anew."""
+
+
+def sender_of(group: int) -> str:
+    """Return the name by which a worker group sends states to the pool."""
+    return f"group-{group}"
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)

@@ -5,6 +5,7 @@ workers to its record, with where its seconds went through several attempts at i
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -194,8 +195,8 @@ class RunClient:
         self._outcome, self._account = RunOutcome(), RunAccount()
         self._is_held = False
         """Whether workers have the run, and wait for its next command."""
-        self.weights: bytes | None = None
-        """What `finish` was asked to save, of rank 0."""
+        self.weights: Path | None = None
+        """Where the pool holds what `finish` was asked to save (`states.parts`)."""
 
     def step(self) -> RunOutcome:
         """Train to the next evaluation; the first step waits for workers and builds the run.
@@ -414,8 +415,8 @@ def run_once(
     save: bool = False,
     test: bool = False,
     keep: bool = True,
-) -> tuple[RunRecord, bytes | None]:
-    """Train `spec` to its end; return its record, and the weights if `save`.
+) -> tuple[RunRecord, Path | None]:
+    """Train `spec` to its end; return its record, and where the pool holds the weights if `save`.
 
     `stopped_by` is asked after every evaluation and ends the run by returning a reason. A
     failed run is a record too, and `on_error` is given its name, message and traceback and

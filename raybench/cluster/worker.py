@@ -6,6 +6,7 @@ The session's temporary folders, too: one per host, gone with it, and swept up a
 import contextlib
 import fcntl
 import gc
+import io
 import itertools
 import math
 import os
@@ -23,8 +24,8 @@ from typing import Any, TextIO
 
 import ray
 
-from raybench.cluster import protocol
-from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
+from raybench.cluster import protocol, states
+from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start, sender_of
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
@@ -94,9 +95,6 @@ def _hold(folder: Path) -> TextIO:
     return file
 
 
-ANSWER_TIMEOUT_S = 30.0
-"""The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""
-ASK_AGAIN_S = 1.0
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
     "|can't allocate memory|OOM when allocating"
@@ -134,7 +132,7 @@ def serve(config: dict[str, Any]) -> None:
                 reply = _measure(command, world)
                 continue
             if isinstance(command, Start):
-                running = _Run(command, world, scratch / DATA)
+                running = _Run(command, world, scratch / DATA, pool, group)
             assert running is not None
             answer = running.obey(command)
             reply = replace(answer, busy_s=time.perf_counter() - heard)
@@ -152,28 +150,19 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> Command:
-    """Hand in the reply of a turn and return the command that follows it, however long it takes.
-
-    Asked again and again: an answer that is lost with the network's connection is not sent anew,
-    and whoever waited for it would do so for ever.
-    """
-    handed: Reply | None = reply
-    while True:
-        try:
-            asked = pool.exchange.remote(group, rank, turn, handed)
-            command: Command | None = ray.get(asked, timeout=ANSWER_TIMEOUT_S)
-        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
-            time.sleep(ASK_AGAIN_S)
-            continue
-        if command is not None:
-            return command
-        handed = None  # the pool has it
+    """Hand in the reply of a turn and return the command that follows it."""
+    command: Command | None = states.ask_pool(
+        lambda: pool.exchange.remote(group, rank, turn, reply)
+    )
+    while command is None:  # the pool has the reply
+        command = states.ask_pool(lambda: pool.exchange.remote(group, rank, turn, None))
+    return command
 
 
 class _Run:
     """One run on this worker, from its first command to its last."""
 
-    def __init__(self, command: Start, world: World, data: Path) -> None:
+    def __init__(self, command: Start, world: World, data: Path, pool: Any, group: int) -> None:
         resume = command.resume.state if command.resume else None
         beside = 1 / ray.train.get_context().get_local_world_size()
         joules = Joules(world.gpus, min(command.spec.gpus_per_worker, 1.0), beside)
@@ -183,7 +172,7 @@ class _Run:
             earlier=resume.ledger if resume else None,
         )
         pin(command.cores)
-        self._world = world
+        self._world, self._pool, self._group = world, pool, group
         spec = command.spec
         workload, self._dataset = load_workload_dataset(
             spec.workload, spec.dataset, spec.model, spec.data, shared=data
@@ -196,7 +185,7 @@ class _Run:
             build = find_backend(spec.framework).Trainer
             self._trainer = build(spec, workload, self._dataset, world)
         if command.resume:
-            self._trainer.restore(command.resume.weights)
+            self._trainer.restore(states.fetch(pool, command.resume.weights))
         self._checkpoints = Checkpoints(spec, world, resume=resume)
         self._evaluations: Iterator[Evaluation] = (
             self._trainer.evaluations()
@@ -210,18 +199,23 @@ class _Run:
         if isinstance(command, Finish):
             return self._finish(command)
         evaluation = next(self._evaluations)
-        checkpoint = self._checkpoints.after(evaluation, self._trainer, self._ledger)
+        taken = self._checkpoints.after(evaluation, self._trainer, self._ledger)
+        sent_bytes = None if taken is None else self._send(taken.weights)
         self._ledger.enter(AWAY)
         return protocol.Progress(
             evaluation=evaluation,
             num_parameters=self._trainer.num_parameters,
             batch_statistics=self._trainer.batch_statistics,
             num_classes=self._dataset.num_classes,
-            checkpoint=checkpoint,
+            sent_bytes=sent_bytes,
+            state=None if taken is None else taken.state,
         )
 
+    def _send(self, state: bytes) -> int:
+        return states.send(self._pool, sender_of(self._group), io.BytesIO(state))
+
     def _finish(self, command: Finish) -> protocol.Finished:
-        test_value = weights = note = None
+        test_value = note = sent_bytes = None
         if isinstance(self._trainer, OwnTrainer):
             test_value, note = self._trainer.finish(), self._trainer.note()
         elif command.test and len(self._dataset.test):
@@ -229,7 +223,8 @@ class _Run:
             test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
         if command.save:
             self._ledger.enter("checkpoint")
-            weights = self._trainer.save() if self._world.rank == 0 else None
+            if self._world.rank == 0:
+                sent_bytes = self._send(self._trainer.save())
             self._world.gather([0.0])
         self._ledger.enter("setup")
         input_s = self._trainer.input_seconds()
@@ -241,7 +236,7 @@ class _Run:
         ledger = self._ledger.snapshot() | {"input": input_s}
         return protocol.Finished(
             ledger=ledger,
-            weights=weights,
+            sent_bytes=sent_bytes,
             test_value=test_value,
             note=note,
             energy_j=self._ledger.energy_j,

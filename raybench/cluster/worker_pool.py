@@ -3,9 +3,9 @@
 Driver side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
 the last reply and waits for the next command, so a command costs one round trip.
 
-It keeps the newest checkpoint of every run, from which a lost run is continued. Replies carry the
-index alone, since they go on to Ray Tune, which keeps results; the driver fetches what it writes
-to the results folder.
+It holds the newest checkpoint of every run as a file (`states`), from which a lost run is
+continued. Replies carry the index alone, since they go on to Ray Tune, which keeps results; the
+driver takes the file into the results folder.
 """
 
 import asyncio
@@ -14,13 +14,26 @@ import os
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from raybench.cluster import protocol
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, workers_per_node
-from raybench.cluster.protocol import STOPPED, Allocation, Command, Finish, Reply, RunFailed, Start
+from raybench.cluster.protocol import (
+    STOPPED,
+    Allocation,
+    Command,
+    Finish,
+    Reply,
+    RunFailed,
+    Start,
+    sender_of,
+)
 from raybench.cluster.queue import Queue, Waiting
+from raybench.cluster.states import StateFiles
+from raybench.cluster.worker import on_this_host
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
@@ -37,6 +50,7 @@ class WorkerPool:
         self._groups = LiveGroups(options, admission)
         self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
         self._groups.on_freed = self._queue.admit
+        self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._kept: dict[str, Checkpoint] = {}
         """The newest checkpoint of every run, by its name."""
         self._group_of: dict[str, int] = {}
@@ -60,17 +74,53 @@ class WorkerPool:
         """Take this actor's own handle, which the workers need."""
         self._groups.attach(handle)
 
+    def hold_states_in(self, folder: Path) -> None:
+        """Hold checkpoints on the disk of a study's folder, if this host has it."""
+        self._states.hold_in(folder)
+
+    def coming_file(self, sender: str) -> Path:
+        """Return the file to which a state goes that a worker group, or the driver, sends."""
+        return self._states.coming(sender)
+
+    async def take_part(self, sender: str, offset: int, part: bytes) -> None:
+        """Take a part of a state from a sender that does not see that file."""
+        await asyncio.to_thread(self._states.write, sender, offset, part)
+
+    async def give_part(self, file: Path, offset: int) -> bytes | None:
+        """Return a part of a state, empty at its end; None where it is held no more."""
+        return await asyncio.to_thread(self._states.read, file, offset)
+
     def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run, for the one process that writes it to a disk."""
+        """Return the newest checkpoint of a run; OSError where one could not be written."""
+        if self._states.fault is not None:
+            raise self._states.fault
         return self._kept.get(trial)
 
-    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
-        self._kept[trial] = checkpoint
+    def restore(self, trial: str, checkpoint: Checkpoint, sent_bytes: int | None = None) -> bool:
+        """Take a checkpoint of an earlier session: the run is continued from it when it starts.
+
+        Return False where this host has no such file: it has to be sent first, by the trial's name.
+        """
+        name = f"{trial}-{checkpoint.state.index}"
+        if sent_bytes is not None:
+            file = self._states.keep(trial, name, sent_bytes)
+        elif checkpoint.weights.is_file():
+            file = self._states.adopt(checkpoint.weights, name)
+        else:
+            return False
+        self._hold(trial, replace(checkpoint, weights=file))
+        return True
 
     def forget(self, trial: str) -> None:
         """Drop the checkpoint of a run."""
-        self._kept.pop(trial, None)
+        if (before := self._kept.pop(trial, None)) is not None:
+            before.weights.unlink(missing_ok=True)
+
+    def _hold(self, trial: str, checkpoint: Checkpoint) -> None:
+        before = self._kept.get(trial)
+        if before is not None and before.weights != checkpoint.weights:
+            before.weights.unlink(missing_ok=True)
+        self._kept[trial] = checkpoint
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
         """Import trainers and start groups so placed, ahead of the trials that will ask."""
@@ -203,18 +253,31 @@ class WorkerPool:
             if trial in self._group_of:
                 await self._drop(trial, number)
             raise
-        return self._without_checkpoint(trial, replies)
+        return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
-    def _without_checkpoint(self, trial: str, replies: list[Reply]) -> list[Reply]:
-        """Keep what rank 0 has saved; return the replies without it."""
-        first = replies[0]
+    def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
+        """Keep what rank 0 has sent; return its reply with where that is.
+
+        A checkpoint that could not be written is the driver's to say, who asks for it: the run
+        goes on. RunFailed for weights.
+        """
         if isinstance(first, protocol.Finished):
             self.forget(trial)
-        if not isinstance(first, protocol.Progress) or first.checkpoint is None:
-            return replies
-        self._kept[trial] = first.checkpoint
-        index = first.checkpoint.state.index
-        return [replace(first, checkpoint=None, saved=index), *replies[1:]]
+        if not isinstance(first, protocol.Answer) or first.sent_bytes is None:
+            return first
+        sent = partial(self._states.keep, sender_of(number), num_bytes=first.sent_bytes)
+        if isinstance(first, protocol.Finished):
+            try:
+                return replace(first, weights=sent(f"{trial}-weights"))
+            except OSError as error:
+                raise RunFailed("error", f"the weights could not be written: {error}") from None
+        assert isinstance(first, protocol.Progress)
+        assert first.state is not None
+        index = first.state.index
+        with contextlib.suppress(OSError):  # `checkpoint` raises it
+            file = sent(f"{trial}-{index}")
+            self._hold(trial, Checkpoint(state=first.state, weights=file))
+        return replace(first, state=None, sent_bytes=None, saved=index)
 
     def again(self, trial: str) -> None:
         """Let a trial that was over begin anew."""
@@ -284,6 +347,7 @@ class WorkerPool:
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group; the trial's place is given to the next one."""
         self._group_of.pop(trial, None)
+        self._states.drop(sender_of(number))
         await self._groups.close(number, force=True)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()

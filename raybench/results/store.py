@@ -10,7 +10,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self, TextIO
@@ -40,14 +40,19 @@ class StudyFiles:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a binary file.
+        """Write a binary file; see `write_parts`."""
+        self.write_parts(name, [content])
+
+    def write_parts(self, name: str, parts: Iterable[bytes]) -> None:
+        """Write a binary file, part by part.
 
         Raises StudyError where the folder is gone, and UserError where it may not be written.
         """
         # Of its own name: a report may be written while a search ends.
         partial = self.folder / f".{name}.{os.getpid()}.partial"
         try:
-            partial.write_bytes(content)
+            with partial.open("wb") as file:
+                file.writelines(parts)
             partial.replace(self.folder / name)
         except FileNotFoundError:
             raise self.gone() from None

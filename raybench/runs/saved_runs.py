@@ -16,11 +16,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import ray
 
+from raybench.cluster import states
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.own_loop import is_own_loop
@@ -137,6 +139,8 @@ class SavedRuns:
         """`say` tells the user a sentence; `on_fault` is told at once why nothing was written."""
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None
+        shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # of a killed session
+        ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:
@@ -144,6 +148,7 @@ class SavedRuns:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._writer.shutdown(wait=True)
+        shutil.rmtree(self._store.folder / states.FOLDER, ignore_errors=True)
         if self._fault is not None and kind is None:
             raise self._fault
 
@@ -163,7 +168,10 @@ class SavedRuns:
             return ()
         for sentence in found.refused:
             self._say(sentence)
-        ray.get(self._pool.restore.remote(name, found))
+        if not ray.get(self._pool.restore.remote(name, found)):  # the pool is on another host
+            with found.weights.open("rb") as file:
+                sent_bytes = states.send(self._pool, name, file)
+            ray.get(self._pool.restore.remote(name, found, sent_bytes))
         return found.state.evaluations
 
     def save(self, name: str) -> None:
@@ -193,9 +201,16 @@ class SavedRuns:
 
     def _write(self, name: str) -> None:
         checkpoint = ray.get(self._pool.checkpoint.remote(name))
-        if checkpoint is not None and self._fault is None:
-            self._store.check()
-            write_checkpoint(self._folder(name), checkpoint)
+        if checkpoint is None or self._fault is not None:
+            return
+        self._store.check()
+        place = partial(states.place, self._pool, checkpoint.weights)
+        try:
+            write_checkpoint(self._folder(name), checkpoint.state, place)
+        except FileNotFoundError:
+            if ray.get(self._pool.checkpoint.remote(name)) == checkpoint:
+                raise
+            # A newer one has taken its place meanwhile, and is to be written too.
 
     def _forget(self, name: str, is_kept: bool) -> None:
         self._pool.forget.remote(name)

@@ -1,6 +1,8 @@
 """One `raybench train`, from its arguments to its last line."""
 
+import itertools
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from raybench.cluster import states
 from raybench.cluster.admission import local_capacity
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
@@ -211,20 +214,26 @@ def _run(
                 test=True,
             )
             deadline.raise_fault(of=record)
-            if weights and is_own_loop(spec.workload):
-                kind, state = state_of(weights)
-                store.write_bytes(STATE_FILES[kind], state)
-            elif weights:
-                _, dataset = load_workload_dataset(
-                    spec.workload, spec.dataset, spec.model, spec.data
-                )  # is kept
-                store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
-                store.write_bytes(MODEL_FILES[spec.framework], weights)
+            if weights is not None:
+                _save_model(store, spec, states.parts(session.pool, weights))
             store.append(record.line())
             saved.over(record)
             if events is not None:
                 events.finished(record)
     return record
+
+
+def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
+    """Write the trained model, or what a training loop of the user's own has saved, if anything."""
+    if is_own_loop(spec.workload):
+        if first := next(weights, b""):
+            kind, rest = state_of(first)
+            store.write_parts(STATE_FILES[kind], itertools.chain([rest], weights))
+        return
+    # It is kept since the first time.
+    _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+    store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
+    store.write_parts(MODEL_FILES[spec.framework], weights)
 
 
 def write_study(store: Store, content: dict[str, Any]) -> None:

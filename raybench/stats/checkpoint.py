@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,9 @@ class Checkpoint:
     """All that a run is continued from."""
 
     state: RunState
-    weights: bytes = field(repr=False)
-    """What `Trainer.state` returned on rank 0: model, optimizer, random states of all ranks."""
+    weights: Path
+    """The file of what `Trainer.state` returned on rank 0: model, optimizer, random states of all
+    ranks."""
     refused: tuple[str, ...] = ()
     """Of one that was read: a sentence for each newer one that is damaged."""
 
@@ -135,23 +136,29 @@ STATE_FILE = "state.json"
 WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz", "python": "weights.bin"}
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], object]) -> Path:
     """Write a checkpoint below the run's folder and return its own; keep the last two.
 
-    One process writes at a time. OSError where the folder cannot be written.
+    `place` writes what `Trainer.state` returned to the path that it is given. One process writes at
+    a time. OSError where the folder cannot be written.
     """
-    state, name = checkpoint.state, f"{checkpoint.state.index:06d}"
+    name = f"{state.index:06d}"
     partial = folder / f".{name}.{os.getpid()}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write(partial / WEIGHTS_FILES[state.spec["framework"]], checkpoint.weights)
-    content = {
+    weights, content = partial / WEIGHTS_FILES[state.spec["framework"]], partial / STATE_FILE
+    place(weights)
+    document = {
         "state": asdict(state),
-        "weights_bytes": len(checkpoint.weights),
-        "weights_sha256": hashlib.sha256(checkpoint.weights).hexdigest(),
+        "weights_bytes": weights.stat().st_size,
+        "weights_sha256": _sha256(weights),
     }
     # NaN and infinity are values of metrics too; Python's JSON has words for them.
-    _write(partial / STATE_FILE, json.dumps(content, indent=1).encode())
+    content.write_text(json.dumps(document, indent=1))
+    # Or a rename may outlive a power cut that its content does not.
+    for path in (weights, content):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
     target = folder / name
     # A run that was continued from an older one comes by here again.
     shutil.rmtree(target, ignore_errors=True)
@@ -208,15 +215,18 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     if not {"train", "input"} <= state.ledger.keys():
         raise DamagedCheckpointError(source, "its ledger has no train seconds")
     state.check(spec, source)
-    if not (path / name).is_file():
+    weights = path / name
+    if not weights.is_file():
         raise DamagedCheckpointError(source, f"it has no {name}")
-    weights = (path / name).read_bytes()
-    if hashlib.sha256(weights).hexdigest() != saved.weights_sha256:
-        raise DamagedCheckpointError(
-            source,
-            f"{name} is not what was written: {len(weights)} of {saved.weights_bytes} bytes",
-        )
+    if _sha256(weights) != saved.weights_sha256:
+        there = f"{weights.stat().st_size} of {saved.weights_bytes} bytes"
+        raise DamagedCheckpointError(source, f"{name} is not what was written: {there}")
     return Checkpoint(state=state, weights=weights)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _found(folder: Path) -> list[Path]:
@@ -232,10 +242,3 @@ def _remove_others(folder: Path, index: int) -> None:
     kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
     for path in {*_found(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())  # or a rename may outlive a power cut that its content does not

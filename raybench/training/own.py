@@ -217,6 +217,7 @@ class Run:
         before = self._ledger.phase
         self._ledger.enter("checkpoint")
         kind, content = ("bytes", state) if isinstance(state, bytes) else self._part.pack(state)
+        self._state = None  # its memory is taken by the new one
         self._state = json.dumps({"kind": kind, "epoch": self._epoch}).encode() + b"\n" + content
         self._is_fresh = True
         self._ledger.enter(before)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from raybench.models.model_data import ModelData
 from raybench.spec.errors import UserError
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
-from raybench.stats.checkpoint import Checkpoint, RunState
+from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.base import World, find_part
@@ -109,6 +109,14 @@ class HasState(Protocol):
         ...
 
 
+class Snapshot(NamedTuple):
+    """A checkpoint in the memory of the worker that has taken it."""
+
+    state: RunState
+    weights: bytes
+    """What `Trainer.state` returned."""
+
+
 class Checkpoints:
     """Follows one run's evaluations on each rank and saves its state when enough is at stake."""
 
@@ -117,7 +125,7 @@ class Checkpoints:
         self._curve = list(resume.evaluations) if resume else []
         self._saved_s = _work(resume.ledger) if resume else 0.0
 
-    def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Checkpoint | None:
+    def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Snapshot | None:
         """Save the run after an evaluation, if it goes on and `checkpoint_every_s` have passed.
 
         To be called after each evaluation on every rank: the answer of rank 0 alone is not None.
@@ -130,7 +138,7 @@ class Checkpoints:
             return None
         return self.now(trainer, ledger)
 
-    def now(self, trainer: HasState, ledger: Ledger) -> Checkpoint | None:
+    def now(self, trainer: HasState, ledger: Ledger) -> Snapshot | None:
         """Save the run after its last evaluation, as in `after`: never of workers that exchange no
         gradients, as each has weights of its own."""
         if not self._spec.checkpoint_every_s or not self._spec.exchange_gradients:
@@ -146,7 +154,7 @@ class Checkpoints:
         last = self._curve[-1]
         spent = last.ledger | {"checkpoint": ledger.seconds("checkpoint")}
         curve = [*self._curve[:-1], replace(last, ledger=spent)]
-        return Checkpoint(state=RunState.after(self._spec, curve), weights=weights)
+        return Snapshot(RunState.after(self._spec, curve), weights)
 
 
 def _work(ledger: Mapping[str, float]) -> float:

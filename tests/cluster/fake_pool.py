@@ -1,6 +1,7 @@
 """A worker pool that answers at once, on a clock of its own, for one run."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,7 +113,7 @@ class FakePool:
         ledger["train"] += self.busy_s - self.unaccounted_s
         if isinstance(command, Finish):
             self._raise(Finish)
-            weights = b"weights" if command.save else None
+            weights = Path("weights") if command.save else None
             accuracy = 0.5 if command.test else None
             return [
                 Finished(ledger=ledger, busy_s=self.busy_s, weights=weights, test_value=accuracy)

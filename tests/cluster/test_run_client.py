@@ -1,6 +1,7 @@
 """A run seen by the driver: what it took, what becomes of it, and what it goes on from where it
 loses its workers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
     assert [one.evaluation and one.evaluation.index for one in (first, second)] == [0, 1]
     assert (second.stop, second.failure, second.baseline_value) == ("epochs", None, 0.1)
     outcome = client.finish(save=True, test=True)
-    assert (outcome.test_value, client.weights, outcome.concurrent) == (0.5, b"weights", 3)
+    assert (outcome.test_value, client.weights, outcome.concurrent) == (0.5, Path("weights"), 3)
     assert (outcome.hosts, outcome.devices) == (("here",), ("cpu",))
     commands = [Start(spec=SPEC), Advance(), Finish(save=True, test=True)]
     assert pool.heard == [SPEC.placement, *commands, ("a", {"keep": False})]
@@ -133,7 +134,7 @@ def test_run_once_trains_to_the_end_and_returns_record_and_weights() -> None:
     seen: list[Any] = []
     record, weights = once(FakePool(last=2), seen)
     assert seen == [("a", 0), ("a", 1), ("a", 2)]
-    assert weights == b"weights"
+    assert weights == Path("weights")
     assert (record.trial, record.role, record.source) == ("a", "confirm", "0001")
     assert (record.state, record.stop, record.failure) == ("complete", "epochs", None)
     assert (record.test_value, record.concurrent, record.hosts) == (0.5, 3, ["here"])
@@ -145,7 +146,7 @@ def test_run_once_ends_when_asked_to_with_the_reason() -> None:
     reasons = iter([None, "time_budget"])
     record, weights = once(FakePool(), [], stopped_by=lambda: next(reasons))
     assert (record.state, record.stop, record.samples) == ("stopped", "time_budget", 1)
-    assert (record.test_value, weights) == (0.5, b"weights"), "it did not fail"
+    assert (record.test_value, weights) == (0.5, Path("weights")), "it did not fail"
 
 
 @pytest.mark.parametrize("at", [0, 2])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 
-from raybench.cluster import worker, worker_group
+from raybench.cluster import states, worker, worker_group
 from raybench.cluster import worker as module
 from raybench.cluster.protocol import (
     REFUSED,
@@ -222,8 +222,8 @@ def test_a_worker_asks_again_and_hands_in_what_may_be_lost(
             raise answer("lost")
         return answer  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(worker.ray, "get", get)  # type: ignore[attr-defined]
-    monkeypatch.setattr(worker, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(states.ray, "get", get)  # type: ignore[attr-defined]
+    monkeypatch.setattr(states, "ASK_AGAIN_S", 0.0)
     pool = Pool(ray.exceptions.GetTimeoutError, None, None, Close())
     assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()
     assert pool.heard == [(7, FIRST), (7, FIRST), (7, None), (7, None)]

@@ -3,11 +3,12 @@
 import asyncio
 import dataclasses
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raybench.cluster import worker_group, worker_pool
+from raybench.cluster import states, worker_group, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
@@ -29,7 +30,6 @@ from raybench.stats.checkpoint import Checkpoint, RunState
 from tests.factories import evaluation
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 
 
 class FakeGroup:
@@ -86,10 +86,11 @@ class FakeGroup:
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     monkeypatch.setattr(worker_group, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
-    return WorkerPool(Admission([Node(2, 0)]), OPTIONS)
+    options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
+    return WorkerPool(Admission([Node(2, 0)]), options)
 
 
 def busy(pool: WorkerPool) -> list[str | None]:
@@ -284,9 +285,13 @@ SPEC = RunSpec()
 LEDGER = {"train": 1.0, "input": 0.0}
 
 
-def checkpoint(points: int) -> Checkpoint:
-    curve = [evaluation(index=index, ledger=LEDGER) for index in range(points)]
-    return Checkpoint(state=RunState.after(SPEC, curve), weights=b"weights")
+def state(points: int) -> RunState:
+    return RunState.after(SPEC, [evaluation(index=index, ledger=LEDGER) for index in range(points)])
+
+
+def held(pool: WorkerPool) -> tuple[RunState, bytes] | None:
+    found = pool.checkpoint("a")
+    return found and (found.state, found.weights.read_bytes())
 
 
 def progress(index: int, **more: Any) -> Progress:
@@ -318,43 +323,76 @@ class AnsweringGroup(FakeGroup):
     """Trains, saves after its second evaluation, and notes what its two workers are told."""
 
     told: list[Command] = []
+    pool: WorkerPool
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         self.told.append(commands[0])
         assert commands[0] == commands[1]
-        if isinstance(commands[0], Finish):
-            return [Finished(ledger={})] * 2
         index = len(self.told) - 1
-        saved = checkpoint(index + 1) if index == 1 else None
-        return [progress(index, checkpoint=saved), progress(index)]
+        saves = index == 1 or (isinstance(commands[0], Finish) and commands[0].save)
+        sent = {"sent_bytes": 7} if saves else {}
+        if sent:
+            await self.pool.take_part("group-0", 4, b"hts")
+            await self.pool.take_part("group-0", 0, b"weig")
+            await self.pool.take_part("group-0", 0, b"weig")  # its answer was lost
+        if isinstance(commands[0], Finish):
+            return [Finished(ledger={}, **sent), Finished(ledger={})]
+        saved = {"state": state(index + 1)} if sent else {}
+        return [progress(index, **sent, **saved), progress(index)]
 
 
 @pytest.fixture
 def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """The pool, with such groups."""
     monkeypatch.setattr(worker_group, "WorkerGroup", AnsweringGroup)
-    AnsweringGroup.told = []
+    AnsweringGroup.told, AnsweringGroup.pool = [], pool
     return pool
 
 
 async def test_the_newest_checkpoint_stays_in_the_pool_until_the_end(answering: WorkerPool) -> None:
     assert (await answering.acquire("a", TWO)).resume is None
     assert await answering.command("a", Start(spec=SPEC), 1.0) == [progress(0)] * 2
-    assert answering.checkpoint("a") is None
+    assert held(answering) is None
     first, other = await answering.command("a", Advance(), 1.0)
     assert (first, other) == (progress(1, saved=2), progress(1)), "replies have its index alone"
-    assert answering.checkpoint("a") == checkpoint(2)
+    assert held(answering) == (state(2), b"weights")
     await answering.command("a", Advance(), 1.0)
-    assert answering.checkpoint("a") == checkpoint(2)
-    await answering.command("a", Finish(), 1.0)
-    assert answering.checkpoint("a") is None
+    kept = answering.checkpoint("a")
+    assert kept is not None
+    first, _ = await answering.command("a", Finish(save=True), 1.0)
+    assert isinstance(first, Finished)
+    assert first.weights is not None
+    assert first.weights.read_bytes() == b"weights"
+    assert held(answering) is None
+    assert not kept.weights.exists()
 
 
-async def test_a_run_is_continued_from_what_was_restored(answering: WorkerPool) -> None:
-    answering.restore("a", checkpoint(3))
-    allocation = await answering.acquire("a", TWO)
-    assert allocation.resume == checkpoint(3).state
+async def test_a_run_is_continued_from_what_was_restored(
+    answering: WorkerPool, tmp_path: Path
+) -> None:
+    file = tmp_path / "weights.pt"
+    earlier = Checkpoint(state=state(3), weights=file)
+    assert not answering.restore("a", earlier), "the pool is on another host: it is to be sent"
+    file.write_bytes(b"weights")
+    assert answering.restore("a", earlier)
+    file.unlink()  # the study's folder keeps the last two
+    assert (await answering.acquire("a", TWO)).resume == state(3)
     await answering.command("a", Start(spec=SPEC), 1.0)
-    assert AnsweringGroup.told == [Start(spec=SPEC, resume=checkpoint(3))]
+    (start,) = AnsweringGroup.told
+    assert isinstance(start, Start)
+    assert start.resume == answering.checkpoint("a")
+    assert held(answering) == (state(3), b"weights")
     answering.forget("a")
-    assert answering.checkpoint("a") is None
+    assert held(answering) is None
+
+
+async def test_weights_that_no_disk_takes_fail_the_run(
+    answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(states.os, "fdopen", full)  # type: ignore[attr-defined]
+    await answering.acquire("a", TWO)
+    with pytest.raises(RunFailed, match="No space left"):
+        await answering.command("a", Finish(save=True), 1.0)

@@ -178,7 +178,8 @@ def facts(outcome: RunOutcome) -> tuple[object, ...]:
 
 def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
     """Every array that the run's model has ended with."""
-    weights = io.BytesIO(client.weights or b"")
+    assert client.weights is not None
+    weights = io.BytesIO(client.weights.read_bytes())
     if framework == "torch":
         import torch
 
@@ -344,7 +345,7 @@ def test_a_loop_of_torch_trains_over_workers(session: Session, num_workers: int)
     assert record.ledger["train"] > 0
     assert abs(record.ledger["other"]) < 0.05 * record.wall_s + 0.05
     assert weights is not None
-    assert state_of(weights)[0] == "torch"
+    assert state_of(weights.read_bytes())[0] == "torch"
     assert record.num_parameters is None
 
 

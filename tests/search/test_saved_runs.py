@@ -1,6 +1,9 @@
 """Checkpoints on their way between the pool and the study's folder."""
 
+import asyncio
 import errno
+import inspect
+import io
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from raybench.cluster import states
+from raybench.cluster.admission import Admission
+from raybench.cluster.protocol import Progress
+from raybench.cluster.worker_group import PoolOptions
+from raybench.cluster.worker_pool import WorkerPool
 from raybench.results.store import Store
 from raybench.runs import saved_runs as module
 from raybench.runs.saved_runs import SavedRuns
@@ -22,26 +30,73 @@ SPEC = RunSpec()
 LEDGER = {"train": 1.0, "eval": 0.5, "input": 0.0}
 
 
-def checkpoint(points: int, spec: RunSpec = SPEC) -> Checkpoint:
+def state(points: int, spec: RunSpec = SPEC) -> RunState:
     curve = [evaluation(float(i + 1), index=i, ledger=LEDGER) for i in range(points)]
-    return Checkpoint(state=RunState.after(spec, curve), weights=bytes([points]) * 100)
+    return RunState.after(spec, curve)
 
 
-class FakePool:
-    """Holds what a real one does, in this process."""
+def weights(points: int) -> bytes:
+    return bytes([points]) * 100
 
-    def __init__(self) -> None:
-        self.held: dict[str, Checkpoint] = {}
-        self.checkpoint = SimpleNamespace(remote=self.held.get)
-        self.restore = SimpleNamespace(remote=self.held.__setitem__)
-        self.forget = SimpleNamespace(remote=lambda name: self.held.pop(name, None))
+
+def is_one_of(found: Checkpoint | None, points: int) -> bool:
+    assert found is not None
+    return (found.state, found.weights.read_bytes()) == (state(points), weights(points))
+
+
+ELSEWHERE = Path("/elsewhere")
+
+
+class PoolOfThisProcess:
+    """A pool whose methods are called as those of an actor are; on another host too, where a path
+    names another file than here."""
+
+    def __init__(self, scratch: Path, *, is_elsewhere: bool) -> None:
+        options = PoolOptions(scratch=str(scratch), search_path="", is_local=True)
+        self.pool = WorkerPool(Admission([]), options)
+        self._is_elsewhere = is_elsewhere
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *given: self._call(name, given))
+
+    def _call(self, name: str, given: tuple[Any, ...]) -> Any:
+        answer = getattr(self.pool, name)(*map(self._on_other_host, given))
+        answer = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+        return self._on_other_host(answer)
+
+    def _on_other_host(self, given: Any) -> Any:
+        """What is on one host is below ELSEWHERE on the other."""
+        if isinstance(given, Checkpoint):
+            return replace(given, weights=self._on_other_host(given.weights))
+        if not isinstance(given, Path) or not self._is_elsewhere:
+            return given
+        if given.is_relative_to(ELSEWHERE):
+            return Path("/") / given.relative_to(ELSEWHERE)
+        return ELSEWHERE / given.relative_to("/")
+
+    def hold(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
+        """Hold a checkpoint as if a worker had sent it."""
+        content = weights(points)
+        assert states.send(self, "group-0", io.BytesIO(content)) == len(content)
+        sent = {"sent_bytes": len(content), "state": state(points, spec)}
+        counted = dict.fromkeys(("num_parameters", "num_classes"), 1)
+        last = state(points, spec).evaluations[-1]
+        reply = Progress(evaluation=last, batch_statistics=False, **counted, **sent)  # type: ignore[arg-type]
+        self.pool._without_state(name, 0, reply)
+
+    @property
+    def held(self) -> dict[str, Checkpoint]:
+        return self.pool._kept
 
 
 class Bench:
     """A store, a pool, and what the user is told."""
 
-    def __init__(self, folder: Path) -> None:
-        self.pool, self.store = FakePool(), Store(folder)
+    def __init__(self, folder: Path, *, is_elsewhere: bool = False) -> None:
+        scratch = folder.with_name("raybench-scratch")
+        scratch.mkdir()
+        self.store = Store(folder)
+        self.pool = PoolOfThisProcess(scratch, is_elsewhere=is_elsewhere)
         self.said: list[str] = []
         self.faults: list[Exception] = []
 
@@ -49,17 +104,21 @@ class Bench:
         return SavedRuns(self.pool, self.store, say=self.said.append, on_fault=self.faults.append)
 
     def write(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
-        self.pool.held[name] = checkpoint(points, spec)
         with self.saved() as saved:
+            self.pool.hold(name, points, spec)
             saved.save(name)
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(module.ray, "get", lambda answer: answer)
-    one = Bench(tmp_path / "study")
+@pytest.fixture(params=[False, True], ids=["here", "elsewhere"])
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Bench]:
+    monkeypatch.setattr(module.ray, "get", lambda answer, timeout=None: answer)
+    monkeypatch.setattr(states, "PART_BYTES", 30)
+    one = Bench(tmp_path / "study", is_elsewhere=request.param)
     with one.store:
         yield one
+    assert not (one.store.folder / states.FOLDER).exists()
 
 
 def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
@@ -68,8 +127,9 @@ def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
     with bench.saved() as saved:
         assert saved.resume("0002", SPEC) == ()
         curve = saved.resume("0001", SPEC)
+        assert is_one_of(bench.pool.held["0001"], 3)
     assert [point.index for point in curve] == [0, 1, 2]
-    assert bench.pool.held == {"0001": checkpoint(3)}
+    assert list(bench.pool.held) == ["0001"]
     assert bench.said == []
 
 
@@ -109,36 +169,67 @@ def test_what_cannot_serve_is_put_aside_and_said(is_damaged: bool, bench: Bench)
     assert sentence.endswith(f"Run 0001 begins anew; what was there is now {folder}.refused.")
     assert folder.with_name("0001.refused").is_dir()
     bench.write("0001", 1)
-    assert latest_checkpoint(folder, SPEC) == checkpoint(1)
+    assert is_one_of(latest_checkpoint(folder, SPEC), 1)
 
 
 def test_what_the_workers_refuse_is_put_aside_before_anything_new_is_written(bench: Bench) -> None:
     bench.write("0001", 3)
     folder = bench.store.folder / "checkpoints" / "0001"
-    bench.pool.held["0001"] = checkpoint(1)
     with bench.saved() as saved:
+        bench.pool.hold("0001", 1)
         saved.refused("0001", "It holds another model.")
         saved.save("0001")
         saved.refused("0002", "It too.")
     assert bench.said[0] == (
         f"It holds another model. Run 0001 begins anew; what was there is now {folder}.refused."
     )
-    assert latest_checkpoint(folder.with_name("0001.refused"), SPEC) == checkpoint(3)
-    assert latest_checkpoint(folder, SPEC) == checkpoint(1)
+    assert is_one_of(latest_checkpoint(folder.with_name("0001.refused"), SPEC), 3)
+    assert is_one_of(latest_checkpoint(folder, SPEC), 1)
 
 
+@pytest.mark.parametrize("of", ["pool", "driver"])
 def test_a_full_disk_ends_the_study_and_is_raised(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    of: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = OSError(errno.ENOSPC, "No space left")
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
 
-    def write(folder: Path, checkpoint: Checkpoint) -> None:
-        raise full
-
-    monkeypatch.setattr(module, "write_checkpoint", write)
+    if of == "pool":
+        monkeypatch.setattr(states.os, "fdopen", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(states.shutil, "copyfileobj", full)  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(module, "write_checkpoint", full)
     with pytest.raises(OSError, match="No space left"):
         bench.write("0001", 2)
-    assert bench.faults == [full]
+    assert [getattr(fault, "errno", None) for fault in bench.faults] == [errno.ENOSPC]
+
+
+def test_one_that_a_newer_one_replaces_meanwhile_is_no_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, newer = states.place, [2]
+
+    def overtaken(*given: Any) -> None:
+        if newer:
+            bench.pool.hold("0001", newer.pop())
+        place(*given)
+
+    monkeypatch.setattr(states, "place", overtaken)
+    with bench.saved() as saved:
+        bench.pool.hold("0001", 1)
+        saved.save("0001")
+        saved.save("0001")
+    assert bench.faults == []
+    assert is_one_of(latest_checkpoint(bench.store.folder / "checkpoints" / "0001", SPEC), 2)
+
+
+def test_where_a_study_s_folder_is_the_pool_holds_states_on_its_disk(
+    bench: Bench, request: pytest.FixtureRequest
+) -> None:
+    with bench.saved():
+        bench.pool.hold("0001", 1)
+        is_there = bench.pool.held["0001"].weights.is_relative_to(bench.store.folder)
+        assert is_there != ("elsewhere" in request.node.name)
 
 
 def test_a_folder_that_was_deleted_is_not_made_anew(bench: Bench) -> None:

@@ -45,7 +45,12 @@ def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], 
         curve.append(evaluation)
         checkpoint = checkpoints.after(evaluation, trainer, ledger)
         if checkpoint is not None:
-            write_checkpoint(folder / str(evaluation.index), checkpoint)
+            weights = checkpoint.weights
+            write_checkpoint(
+                folder / str(evaluation.index),
+                checkpoint.state,
+                lambda path: path.write_bytes(weights),  # noqa: B023 (called here)
+            )
     return curve, trainer
 
 
@@ -54,7 +59,7 @@ def continued(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluatio
     checkpoint = latest_checkpoint(folder, spec)
     assert checkpoint is not None
     trainer, dataset, _ = new_trainer(spec, world=world)
-    trainer.restore(checkpoint.weights)
+    trainer.restore(checkpoint.weights.read_bytes())
     ledger = Ledger("setup", earlier=checkpoint.state.ledger)
     curve = list(run(spec, dataset, trainer, world, ledger, resume=checkpoint.state))
     return curve, trainer

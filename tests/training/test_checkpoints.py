@@ -65,7 +65,7 @@ def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> 
     assert checkpoint is not None
     trainer, _, _ = new_trainer(spec.model_copy(update={"workload": "regularised:Wider"}))
     with pytest.raises(RefusedStateError, match=r"holds another model \(.* there, .* here\)"):
-        trainer.restore(checkpoint.weights)
+        trainer.restore(checkpoint.weights.read_bytes())
 
 
 class Payload:

@@ -1,0 +1,171 @@
+"""Saved states of runs, checkpoints and final weights, as files beside the worker pool.
+
+A worker writes a state to the pool's file where it sees that, on the same host or a shared disk,
+and sends it in parts where not; so does read it who continues the run. Beside the worker that
+trains, no process holds a state in memory.
+"""
+
+import contextlib
+import io
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ray
+
+FOLDER = ".states"
+"""Name of the folder that holds them."""
+PART_BYTES = 2**24
+ANSWER_TIMEOUT_S = 30.0
+"""The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""
+ASK_AGAIN_S = 1.0
+
+
+def ask_pool(call: Callable[[], Any]) -> Any:
+    """Return the answer to a call of the pool, however long it takes.
+
+    Called again and again: an answer that is lost with the network's connection is not sent anew,
+    and whoever waited for it would do so for ever.
+    """
+    while True:
+        try:
+            return ray.get(call(), timeout=ANSWER_TIMEOUT_S)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+            time.sleep(ASK_AGAIN_S)
+
+
+def send(pool: Any, sender: str, state: BinaryIO) -> int:
+    """Bring a state to the pool; return its bytes. `sender` has one state on its way at a time."""
+    file: Path = ask_pool(lambda: pool.coming_file.remote(sender))
+    with contextlib.suppress(OSError):  # what is wrong with the disk the pool finds, and says
+        if file.parent.is_dir():
+            with file.open("wb") as there:
+                shutil.copyfileobj(state, there, PART_BYTES)
+            return state.tell()
+    state.seek(0)
+    num_bytes = 0
+    while part := state.read(PART_BYTES):
+        ask_pool(lambda: pool.take_part.remote(sender, num_bytes, part))  # noqa: B023 (called here)
+        num_bytes += len(part)
+    return num_bytes
+
+
+def parts(pool: Any, file: Path) -> Iterator[bytes]:
+    """Yield the parts of a state that the pool holds; FileNotFoundError where it holds it no more.
+
+    Read from the file itself where this host has it.
+    """
+    if file.is_file():
+        with file.open("rb") as here:
+            yield from iter(lambda: here.read(PART_BYTES), b"")
+        return
+    for number in itertools.count():
+        part = ask_pool(lambda: pool.give_part.remote(file, number * PART_BYTES))  # noqa: B023
+        if part is None:
+            raise FileNotFoundError(file)
+        if not part:
+            return
+        yield part
+
+
+def fetch(pool: Any, file: Path) -> bytes:
+    """Return a whole state that the pool holds, for the process that trains with it."""
+    buffer = io.BytesIO()
+    for part in parts(pool, file):
+        buffer.write(part)
+    return buffer.getvalue()
+
+
+def place(pool: Any, file: Path, target: Path) -> None:
+    """Make `target` a state that the pool holds: the same file where that can be, else a copy."""
+    with contextlib.suppress(OSError):
+        os.link(file, target)
+        return
+    with target.open("wb") as there:
+        for part in parts(pool, file):
+            there.write(part)
+
+
+class StateFiles:
+    """The pool's side: the states that it holds, a file each."""
+
+    def __init__(self, scratch: Callable[[], Path]) -> None:
+        """`scratch` returns the session's temporary folder on the pool's host."""
+        self._scratch = scratch
+        self._own: Path | None = None
+        self.fault: OSError | None = None
+        """Why nothing more is written (a full disk)."""
+
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        if self._own is None:
+            self._own = self._scratch() / FOLDER
+            self._own.mkdir(exist_ok=True)
+        return self._own
+
+    def hold_in(self, folder: Path) -> None:
+        """Hold states in a study's folder, if this host has it: the temporary folder may be small,
+        or lie in memory."""
+        own = folder / FOLDER / self._scratch().name
+        with contextlib.suppress(OSError):
+            if folder.is_dir():
+                own.mkdir(parents=True, exist_ok=True)
+                self._own = own
+
+    def write(self, sender: str, offset: int, part: bytes) -> None:
+        """Write a part of a state that is on its way; `fault` where it cannot be."""
+        try:
+            number = os.open(self.coming(sender), os.O_WRONLY | os.O_CREAT)
+            with os.fdopen(number, "wb") as file:
+                file.seek(offset)
+                file.write(part)
+        except OSError as error:
+            self.fault = self.fault or error
+
+    def keep(self, sender: str, name: str, num_bytes: int) -> Path:
+        """Give a state that has come a name; OSError where it could not be written."""
+        coming, file = self.coming(sender), self.folder / name
+        if not num_bytes:
+            self.write(sender, 0, b"")
+        try:
+            if self.fault is not None:
+                raise self.fault
+            os.truncate(coming, num_bytes)
+            coming.replace(file)
+        except OSError as error:
+            self.fault = error
+            raise
+        return file
+
+    def adopt(self, file: Path, name: str) -> Path:
+        """Hold a file of another folder; OSError where this host has none, or no room."""
+        own = self.folder / name
+        own.unlink(missing_ok=True)
+        try:
+            os.link(file, own)
+        except OSError:
+            shutil.copyfile(file, own)
+        return own
+
+    def read(self, file: Path, offset: int) -> bytes | None:
+        """Return a part of a state, empty at its end; None where it is held no more."""
+        try:
+            with file.open("rb") as there:
+                there.seek(offset)
+                return there.read(PART_BYTES)
+        except FileNotFoundError:
+            return None
+
+    def drop(self, sender: str) -> None:
+        """Remove what a sender that has ended had on its way."""
+        if self._own is not None:
+            self.coming(sender).unlink(missing_ok=True)
+
+    def coming(self, sender: str) -> Path:
+        """Return the file of the state that a sender has on its way."""
+        return self.folder / f".{sender}.partial"
