@@ -16,8 +16,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,6 +38,7 @@ from raybench.training.command import run_command
 from raybench.training.machine import Joules, cores_near
 from raybench.training.memory import give_back
 from raybench.training.own import OwnTrainer, PlainWorld
+from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints, RefusedStateError
 
@@ -97,6 +99,7 @@ def _hold(folder: Path) -> TextIO:
 ANSWER_TIMEOUT_S = 30.0
 """The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""
 ASK_AGAIN_S = 1.0
+COMPARE_TIMEOUT_S = 5.0
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
     "|can't allocate memory|OOM when allocating"
@@ -134,7 +137,7 @@ def serve(config: dict[str, Any]) -> None:
                 reply = _measure(command, world)
                 continue
             if isinstance(command, Start):
-                running = _Run(command, world, scratch / DATA)
+                running = _Run(command, world, scratch / DATA, partial(_compare, pool, group))
             assert running is not None
             answer = running.obey(command)
             reply = replace(answer, busy_s=time.perf_counter() - heard)
@@ -170,10 +173,27 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
         handed = None  # the pool has it
 
 
+def _compare(pool: Any, group: int, position: Position) -> str | None:
+    """Return what the pool says of this rank's position beside the others'; None if the pool does
+    not answer in time: it is asked again."""
+    try:
+        asked = pool.compare.remote(group, position)
+        sentence: str | None = ray.get(asked, timeout=COMPARE_TIMEOUT_S)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+        return None
+    return sentence
+
+
 class _Run:
     """One run on this worker, from its first command to its last."""
 
-    def __init__(self, command: Start, world: World, data: Path) -> None:
+    def __init__(
+        self,
+        command: Start,
+        world: World,
+        data: Path,
+        compare: Callable[[Position], str | None],
+    ) -> None:
         resume = command.resume.state if command.resume else None
         beside = 1 / ray.train.get_context().get_local_world_size()
         joules = Joules(world.gpus, min(command.spec.gpus_per_worker, 1.0), beside)
@@ -191,7 +211,9 @@ class _Run:
         self._trainer: Trainer | OwnTrainer
         if isinstance(workload, OwnLoop):
             loop = workload.function or run_command
-            self._trainer = OwnTrainer(spec, loop, world, self._ledger, resume=resume)
+            self._trainer = OwnTrainer(
+                spec, loop, world, self._ledger, resume=resume, compare=compare
+            )
         else:
             build = find_backend(spec.framework).Trainer
             self._trainer = build(spec, workload, self._dataset, world)

@@ -22,6 +22,7 @@ from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
 from raybench.cluster.worker import serve
 from raybench.spec.run import Placement
+from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
 """The label by which Ray knows every node, and puts a worker there."""
@@ -149,6 +150,8 @@ class WorkerGroup:
         """By rank, the command that follows its last reply."""
         self._members: dict[int, Ready] = {}
         self._replies: dict[int, Reply] = {}
+        self._positions: dict[int, Position] = {}
+        """Of the ranks of a loop of the user's own."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self.ended = asyncio.Event()
         """Set where its workers are gone, for whatever reason."""
@@ -171,6 +174,8 @@ class WorkerGroup:
         if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
+        if isinstance(commands[0], Start):
+            self._positions = {}
         self._answered = self._loop.create_future()
         self._has_run = not isinstance(commands[0], Finish | protocol.Measure)
         for inbox, command in zip(self._inbox, commands, strict=True):
@@ -191,6 +196,11 @@ class WorkerGroup:
         following = self._following[rank]
         await asyncio.wait({following}, timeout=POLL_S)
         return following.result() if following.done() else None
+
+    def compare(self, position: Position) -> str | None:
+        """Worker side: take a rank's position; say why the ranks cannot meet again, if so."""
+        self._positions[position.rank] = position
+        return parting(self._positions.values())
 
     def _take(self, rank: int, reply: Reply) -> None:
         self._replies[rank] = reply

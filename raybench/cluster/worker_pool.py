@@ -24,6 +24,7 @@ from raybench.cluster.queue import Queue, Waiting
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
+from raybench.training.ranks import Position
 
 AHEAD = "prepare-"
 """Beginning of the names for which groups start ahead of the trials."""
@@ -251,6 +252,11 @@ class WorkerPool:
         """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
         group = self._groups.alive.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
+
+    def compare(self, number: int, position: Position) -> str | None:
+        """Worker side: hand in a rank's position; get a sentence if the ranks cannot meet again."""
+        group = self._groups.alive.get(number)
+        return None if group is None else group.compare(position)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
