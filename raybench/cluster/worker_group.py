@@ -22,6 +22,7 @@ from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
 from raybench.cluster.worker import serve
 from raybench.spec.run import Placement
+from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
@@ -166,7 +167,7 @@ class WorkerGroup:
         Where they do not, those that have are known all the same: `close` ends them.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
-        replies = await self._wait(START_TIMEOUT_S, "did not start")
+        replies = await self._wait(START_TIMEOUT_S, "did not start", failure="worker_lost")
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
@@ -276,7 +277,9 @@ class WorkerGroup:
         """Return Ray's id of the node of every rank."""
         return [member.node for member in self.members()]
 
-    async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
+    async def _wait(
+        self, timeout_s: float, problem: str, *, failure: Failure = "timeout"
+    ) -> list[Reply]:
         ended: asyncio.Future[Any] = asyncio.ensure_future(self.ended.wait())
         both = {self._answered, ended}
         done, _ = await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -284,15 +287,15 @@ class WorkerGroup:
         if self._answered in done:
             try:
                 return self._answered.result()
-            except RunFailed as failure:
+            except RunFailed as crash:
                 # In a collective the survivors of a lost worker raise errors of their own,
                 # and say so before Ray has noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
-                    raise RunFailed("worker_lost", internals.LOST) from failure
+                    raise RunFailed("worker_lost", internals.LOST) from crash
                 raise
         if done:
             raise RunFailed("worker_lost", self._end_message)
-        raise RunFailed("timeout", f"the workers {problem} within {timeout_s:.0f} s")
+        raise RunFailed(failure, f"the workers {problem} within {timeout_s:.0f} s")
 
     def _has_lost_a_worker(self) -> bool:
         """Ask every worker's actor for a sign of life."""

@@ -10,10 +10,11 @@ to the results folder.
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raybench.cluster import protocol
@@ -26,8 +27,21 @@ from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
 
+TEST_S = 60.0
+"""Seconds for which the test value of a run is waited for, once its study is over."""
 AHEAD = "prepare-"
 """Beginning of the names for which groups start ahead of the trials."""
+
+
+@dataclass
+class _Unanswered:
+    """A command that the workers of a run have not answered yet."""
+
+    worth_s: float = 0.0
+    """Seconds for which it is waited longer than for others, once the study is over."""
+    began: float = field(default_factory=time.perf_counter)
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set where it is waited for no more."""
 
 
 class WorkerPool:
@@ -51,7 +65,9 @@ class WorkerPool:
         self._over: set[str] = set()
         """Trials that are over for good; what they may still ask for comes too late."""
         self._slowest_start_s: float | None = None
-        self._stop, self._cut = asyncio.Event(), asyncio.Event()
+        self._unanswered: dict[str, _Unanswered] = {}
+        """By trial."""
+        self._stop = asyncio.Event()
 
     def niceness(self) -> int:
         """Return this process's niceness, which is that of the workers of its node."""
@@ -112,10 +128,20 @@ class WorkerPool:
         self._stop.set()
         self._stop = asyncio.Event()
 
-    def stop_running(self) -> None:
-        """End all runs between two evaluations: until they are released, no command is answered but
-        the end of a run."""
-        self._cut.set()
+    def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
+        """End the workers of all runs whose command is at least `least_s` seconds old, whatever
+        their loops do; return the age of the command by trial."""
+        now = time.perf_counter()
+        ages = {trial: now - one.began for trial, one in self._unanswered.items()}
+        ended = {
+            trial: age
+            for trial, age in ages.items()
+            if age >= least_s + self._unanswered[trial].worth_s
+            and not self._unanswered[trial].cut.is_set()
+        }
+        for trial in ended:
+            self._unanswered[trial].cut.set()
+        return ended
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
         """Get a group of its own, or the one that is being started ahead."""
@@ -188,22 +214,26 @@ class WorkerPool:
             raise _stopped()
         if isinstance(command, Start):
             command = replace(command, resume=self._kept.get(trial))
-        began = time.perf_counter()
+        is_test = isinstance(command, Finish) and command.test
+        sent = _Unanswered(worth_s=TEST_S if is_test else 0.0)
+        self._unanswered[trial] = sent
         try:
             asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
-            is_end = isinstance(command, Finish)  # its test value and weights are worth the wait
-            if not await _comes_first(asking, asyncio.Event() if is_end else self._cut):
+            if not await _comes_first(asking, sent.cut):
                 if self._group_of.pop(trial, None) is not None:  # else released meanwhile
                     self._groups.close_soon([number])
                 raise _stopped()
             replies = asking.result()
             if isinstance(command, Start):
-                taken_s = time.perf_counter() - began
+                taken_s = time.perf_counter() - sent.began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
         except RunFailed:
             if trial in self._group_of:
                 await self._drop(trial, number)
             raise
+        finally:
+            if self._unanswered.get(trial) is sent:
+                del self._unanswered[trial]
         return self._without_checkpoint(trial, replies)
 
     def _without_checkpoint(self, trial: str, replies: list[Reply]) -> list[Reply]:
@@ -237,14 +267,22 @@ class WorkerPool:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            if keep and await self._groups.alive[number].settle():
+            if keep and await self._is_settled(trial, number):
                 self._admission.release(trial)
             else:
-                await self._groups.close(number)
-        if not self._group_of and not self._starting:
-            self._cut.clear()
+                await self._groups.close(number, force=keep)
         self._queue.admit()
         return self._most_beside.pop(trial, 0)
+
+    async def _is_settled(self, trial: str, number: int) -> bool:
+        """End a run that is still open; return whether its group can serve another one."""
+        if trial in self._unanswered:
+            return False  # its loop is at work: another run would wait behind it
+        sent = self._unanswered[trial] = _Unanswered(worth_s=-math.inf)
+        settling = asyncio.ensure_future(self._groups.alive[number].settle())
+        is_answered = await _comes_first(settling, sent.cut)
+        del self._unanswered[trial]
+        return is_answered and settling.result()
 
     async def exchange(
         self, number: int, rank: int, turn: int, reply: Reply | None
