@@ -2,6 +2,7 @@
 workers to its record, with where its seconds went through several attempts at it.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -62,7 +63,9 @@ class RunAccount:
         """When the last answer came; the driver's own time runs from there."""
         self._asked: float | None = None
         """When workers were asked for; what follows is of the present attempt."""
-        self._own_start_s = self._own_report_s = self._before_queue_s = 0.0
+        self._own_start_s = self._own_report_s = self._own_lost_s = self._before_queue_s = 0.0
+        self._sent = 0.0
+        """When the last command went out."""
         self._worker: Mapping[str, float] = {}
         self._first = self._base = self._last = _Point(at=0.0)
         self._kept: _Point | None = None
@@ -75,7 +78,7 @@ class RunAccount:
         if self._asked is None:
             self._first = self._last = _Point(at=now)
         self._asked, self._between, self._base = now, None, self._last
-        self._own_start_s = self._own_report_s = 0.0
+        self._own_start_s = self._own_report_s = self._own_lost_s = 0.0
         self._before_queue_s, self._has_evaluated = self._queue_s, False
         self._worker = self._last.worker
 
@@ -100,11 +103,11 @@ class RunAccount:
 
     def sends(self) -> float:
         """Note that a command goes out; return when."""
-        sent = time.perf_counter()
+        self._sent = time.perf_counter()
         if self._between is not None:
-            self._own_report_s += sent - self._between
+            self._own_report_s += self._sent - self._between
         self._between = None
-        return sent
+        return self._sent
 
     def hears(self, *, sent: float, busy_s: float) -> None:
         """Note the answer to a command; its workers were busy for so long."""
@@ -120,6 +123,18 @@ class RunAccount:
         self._last = self._point(self._between)
         if is_saved:
             self._kept = self._last
+
+    def gives_up(self, why: str) -> None:
+        """Note that a command is not answered any more. Where nothing went wrong in the code, its
+        seconds are lost; what crashed may have trained until then."""
+        if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
+            self._between = time.perf_counter()
+            self._own_lost_s += self._between - self._sent
+
+    def with_workers_s(self) -> float:
+        """Return the seconds of the run so far, without those that it waited for workers."""
+        phases, wall_s = self.now()
+        return wall_s - phases["queue"] - phases.get("start", 0.0)
 
     def ended(self, ledger: Mapping[str, float]) -> None:
         """Take the workers' account of the whole run."""
@@ -147,7 +162,7 @@ class RunAccount:
             queue_s=self._queue_s,
             start_s=base.start_s + self._own_start_s,
             report_s=base.report_s + self._own_report_s,
-            lost_s=base.lost_s + self._asked - base.at - waited,
+            lost_s=base.lost_s + self._own_lost_s + self._asked - base.at - waited,
             worker=self._worker,
         )
 
@@ -182,16 +197,20 @@ class RunClient:
         *,
         keep: bool = True,
         goes_on: Callable[[], bool] = lambda: True,
+        limit_s: float | None = None,
     ) -> None:
-        """`goes_on` is asked before the run is given new workers."""
+        """`goes_on` is asked before the run is given new workers. `limit_s`: wall-clock seconds
+        with workers after which the run has failed (`timeout`), whatever it does then."""
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
-        what = "the value reported" if is_own_loop(spec.workload) else "the training loss"
+        self._is_own = is_own_loop(spec.workload)
+        what = "the value reported" if self._is_own else "the training loss"
         self._not_finite = f"{what} is not finite"
         self._slowest_s = 0.0
         self._slowest_start_s: float | None = None
         self._goes_on = goes_on
         self._in_a_row = 0
         """Restarts since the newest checkpoint."""
+        self._limit_s = math.inf if limit_s is None else limit_s
         self._outcome, self._account = RunOutcome(), RunAccount()
         self._is_held = False
         """Whether workers have the run, and wait for its next command."""
@@ -220,7 +239,8 @@ class RunClient:
         if self._is_held:
             has_failed = self._outcome.failure is not None
             try:
-                save, test = save and not has_failed, test and not has_failed
+                save = save and not has_failed
+                test = test and not has_failed and not self._is_own  # which has told it, or not
                 self._end(protocol.Finish(save=save, test=test))
             except RunFailed as failure:
                 self._fail(failure)
@@ -319,8 +339,7 @@ class RunClient:
                 replies = self._command(command)
                 break
             except RunFailed as failure:
-                is_own = is_own_loop(self._spec.workload)  # which has told its test value, or not
-                if not command.save and (is_own or not command.test):
+                if not command.save and not command.test:
                     self._outcome = replace(self._outcome, note=failure.message)
                     return
                 self._restart_or_raise(failure)
@@ -343,9 +362,24 @@ class RunClient:
         return self._outcome.is_over or (now is not None and now.index >= reached.index)
 
     def _command(self, command: protocol.Command) -> list[protocol.Reply]:
+        patience_s, left_s = self._patience_s(command), math.inf
+        if not isinstance(command, protocol.Finish):
+            left_s = self._limit_s - self._account.with_workers_s()
+            if left_s <= 0:
+                raise self._timeout()
         sent, self._is_held = self._account.sends(), False
-        reference = self._pool.command.remote(self._name, command, self._patience_s(command))
-        replies: list[protocol.Reply] = _get(reference)
+        try:
+            reference = self._pool.command.remote(self._name, command, min(patience_s, left_s))
+            replies: list[protocol.Reply] = _get(reference)
+        except RunFailed as failure:
+            self._account.gives_up(failure.failure)
+            if failure.failure != "timeout":
+                raise
+            if left_s < patience_s:
+                raise self._timeout() from None
+            if not self._is_own:  # code of ours hangs where a host or the network does
+                raise RunFailed("worker_lost", failure.message) from None
+            raise
         self._is_held = not isinstance(command, protocol.Finish)
         busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.Answer))
         self._account.hears(sent=sent, busy_s=busy_s)
@@ -363,6 +397,13 @@ class RunClient:
         elif isinstance(command, protocol.Finish) and command.test:
             known_s = max(known_s, FIRST_S)
         return known_s + 3 * self._spec.objective.max_train_seconds
+
+    def _timeout(self) -> RunFailed:
+        evaluation = self._outcome.evaluation
+        reached = "no report" if evaluation is None else f"{evaluation.index + 1} reports"
+        return RunFailed(
+            "timeout", f"took longer than {self._limit_s:g} s (search.trial_seconds), {reached}"
+        )
 
     def _fail(self, failed: RunFailed) -> None:
         self._outcome = replace(self._outcome, is_over=True)
@@ -415,6 +456,7 @@ def run_once(
     save: bool = False,
     test: bool = False,
     keep: bool = True,
+    limit_s: float | None = None,
 ) -> tuple[RunRecord, Path | None]:
     """Train `spec` to its end; return its record, and where the pool holds the weights if `save`.
 
@@ -424,9 +466,11 @@ def run_once(
     a new checkpoint of the run, `on_refused` the name and a sentence when it does not go on from
     the one it had, `on_restart` the name and what has happened when it has lost its workers and
     goes on in new ones. `test` measures the test split. With `keep` False the workers are new and
-    end with the run.
+    end with the run. `limit_s` is that of RunClient.
     """
-    client = RunClient(pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None)
+    client = RunClient(
+        pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None, limit_s=limit_s
+    )
     saved: int | None = None
     refused: str | None = None
     restarts = 0

@@ -134,6 +134,14 @@ class Session:
         """Send away all trials that wait for workers at this moment."""
         self.pool.stop_waiting.remote()
 
+    def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
+        """End the workers of all runs that have not answered for `least_s` seconds; return these
+        seconds by run. Nothing, where the pool does not answer in time: it is asked again."""
+        try:
+            return dict(ray.get(self.pool.stop_running.remote(least_s), timeout=ANSWER_S))
+        except ray.exceptions.GetTimeoutError:
+            return {}
+
     def close(self) -> None:
         """Close all groups and the connection; a cluster it did not start goes on."""
         if self._started and not self.is_local:

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,6 +39,7 @@ from raybench.training.command import run_command
 from raybench.training.machine import Joules, cores_near
 from raybench.training.memory import give_back
 from raybench.training.own import OwnTrainer, PlainWorld
+from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints, RefusedStateError
 
@@ -95,6 +97,7 @@ def _hold(folder: Path) -> TextIO:
     return file
 
 
+COMPARE_TIMEOUT_S = 5.0
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
     "|can't allocate memory|OOM when allocating"
@@ -159,6 +162,17 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
     return command
 
 
+def _compare(pool: Any, group: int, position: Position) -> str | None:
+    """Return what the pool says of this rank's position beside the others'; None if the pool does
+    not answer in time: it is asked again."""
+    try:
+        asked = pool.compare.remote(group, position)
+        sentence: str | None = ray.get(asked, timeout=COMPARE_TIMEOUT_S)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+        return None
+    return sentence
+
+
 class _Run:
     """One run on this worker, from its first command to its last."""
 
@@ -180,7 +194,14 @@ class _Run:
         self._trainer: Trainer | OwnTrainer
         if isinstance(workload, OwnLoop):
             loop = workload.function or run_command
-            self._trainer = OwnTrainer(spec, loop, world, self._ledger, resume=resume)
+            self._trainer = OwnTrainer(
+                spec,
+                loop,
+                world,
+                self._ledger,
+                resume=resume,
+                compare=partial(_compare, pool, group),
+            )
         else:
             build = find_backend(spec.framework).Trainer
             self._trainer = build(spec, workload, self._dataset, world)

@@ -22,6 +22,8 @@ from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
 from raybench.cluster.worker import serve
 from raybench.spec.run import Placement
+from raybench.stats.record import Failure
+from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
 """The label by which Ray knows every node, and puts a worker there."""
@@ -149,6 +151,8 @@ class WorkerGroup:
         """By rank, the command that follows its last reply."""
         self._members: dict[int, Ready] = {}
         self._replies: dict[int, Reply] = {}
+        self._positions: dict[int, Position] = {}
+        """Of the ranks of a loop of the user's own."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self.ended = asyncio.Event()
         """Set where its workers are gone, for whatever reason."""
@@ -163,7 +167,7 @@ class WorkerGroup:
         Where they do not, those that have are known all the same: `close` ends them.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
-        replies = await self._wait(START_TIMEOUT_S, "did not start")
+        replies = await self._wait(START_TIMEOUT_S, "did not start", failure="worker_lost")
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
@@ -171,6 +175,8 @@ class WorkerGroup:
         if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
+        if isinstance(commands[0], Start):
+            self._positions = {}
         self._answered = self._loop.create_future()
         self._has_run = not isinstance(commands[0], Finish | protocol.Measure)
         for inbox, command in zip(self._inbox, commands, strict=True):
@@ -191,6 +197,11 @@ class WorkerGroup:
         following = self._following[rank]
         await asyncio.wait({following}, timeout=POLL_S)
         return following.result() if following.done() else None
+
+    def compare(self, position: Position) -> str | None:
+        """Worker side: take a rank's position; say why the ranks cannot meet again, if so."""
+        self._positions[position.rank] = position
+        return parting(self._positions.values())
 
     def _take(self, rank: int, reply: Reply) -> None:
         self._replies[rank] = reply
@@ -266,7 +277,9 @@ class WorkerGroup:
         """Return Ray's id of the node of every rank."""
         return [member.node for member in self.members()]
 
-    async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
+    async def _wait(
+        self, timeout_s: float, problem: str, *, failure: Failure = "timeout"
+    ) -> list[Reply]:
         ended: asyncio.Future[Any] = asyncio.ensure_future(self.ended.wait())
         both = {self._answered, ended}
         done, _ = await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -274,15 +287,15 @@ class WorkerGroup:
         if self._answered in done:
             try:
                 return self._answered.result()
-            except RunFailed as failure:
+            except RunFailed as crash:
                 # In a collective the survivors of a lost worker raise errors of their own,
                 # and say so before Ray has noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
-                    raise RunFailed("worker_lost", internals.LOST) from failure
+                    raise RunFailed("worker_lost", internals.LOST) from crash
                 raise
         if done:
             raise RunFailed("worker_lost", self._end_message)
-        raise RunFailed("timeout", f"the workers {problem} within {timeout_s:.0f} s")
+        raise RunFailed(failure, f"the workers {problem} within {timeout_s:.0f} s")
 
     def _has_lost_a_worker(self) -> bool:
         """Ask every worker's actor for a sign of life."""

@@ -10,10 +10,11 @@ driver takes the file into the results folder.
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,23 @@ from raybench.cluster.worker import on_this_host
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
+from raybench.training.ranks import Position
 
+TEST_S = 60.0
+"""Seconds for which the test value of a run is waited for, once its study is over."""
 AHEAD = "prepare-"
 """Beginning of the names for which groups start ahead of the trials."""
+
+
+@dataclass
+class _Unanswered:
+    """A command that the workers of a run have not answered yet."""
+
+    worth_s: float = 0.0
+    """Seconds for which it is waited longer than for others, once the study is over."""
+    began: float = field(default_factory=time.perf_counter)
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set where it is waited for no more."""
 
 
 class WorkerPool:
@@ -64,7 +79,9 @@ class WorkerPool:
         self._over: set[str] = set()
         """Trials that are over for good; what they may still ask for comes too late."""
         self._slowest_start_s: float | None = None
-        self._stop, self._cut = asyncio.Event(), asyncio.Event()
+        self._unanswered: dict[str, _Unanswered] = {}
+        """By trial."""
+        self._stop = asyncio.Event()
 
     def niceness(self) -> int:
         """Return this process's niceness, which is that of the workers of its node."""
@@ -161,10 +178,20 @@ class WorkerPool:
         self._stop.set()
         self._stop = asyncio.Event()
 
-    def stop_running(self) -> None:
-        """End all runs between two evaluations: until they are released, no command is answered but
-        the end of a run."""
-        self._cut.set()
+    def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
+        """End the workers of all runs whose command is at least `least_s` seconds old, whatever
+        their loops do; return the age of the command by trial."""
+        now = time.perf_counter()
+        ages = {trial: now - one.began for trial, one in self._unanswered.items()}
+        ended = {
+            trial: age
+            for trial, age in ages.items()
+            if age >= least_s + self._unanswered[trial].worth_s
+            and not self._unanswered[trial].cut.is_set()
+        }
+        for trial in ended:
+            self._unanswered[trial].cut.set()
+        return ended
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
         """Get a group of its own, or the one that is being started ahead."""
@@ -237,22 +264,26 @@ class WorkerPool:
             raise _stopped()
         if isinstance(command, Start):
             command = replace(command, resume=self._kept.get(trial))
-        began = time.perf_counter()
+        is_test = isinstance(command, Finish) and command.test
+        sent = _Unanswered(worth_s=TEST_S if is_test else 0.0)
+        self._unanswered[trial] = sent
         try:
             asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
-            is_end = isinstance(command, Finish)  # its test value and weights are worth the wait
-            if not await _comes_first(asking, asyncio.Event() if is_end else self._cut):
+            if not await _comes_first(asking, sent.cut):
                 if self._group_of.pop(trial, None) is not None:  # else released meanwhile
                     self._groups.close_soon([number])
                 raise _stopped()
             replies = asking.result()
             if isinstance(command, Start):
-                taken_s = time.perf_counter() - began
+                taken_s = time.perf_counter() - sent.began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
         except RunFailed:
             if trial in self._group_of:
                 await self._drop(trial, number)
             raise
+        finally:
+            if self._unanswered.get(trial) is sent:
+                del self._unanswered[trial]
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
@@ -299,14 +330,22 @@ class WorkerPool:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            if keep and await self._groups.alive[number].settle():
+            if keep and await self._is_settled(trial, number):
                 self._admission.release(trial)
             else:
-                await self._groups.close(number)
-        if not self._group_of and not self._starting:
-            self._cut.clear()
+                await self._groups.close(number, force=keep)
         self._queue.admit()
         return self._most_beside.pop(trial, 0)
+
+    async def _is_settled(self, trial: str, number: int) -> bool:
+        """End a run that is still open; return whether its group can serve another one."""
+        if trial in self._unanswered:
+            return False  # its loop is at work: another run would wait behind it
+        sent = self._unanswered[trial] = _Unanswered(worth_s=-math.inf)
+        settling = asyncio.ensure_future(self._groups.alive[number].settle())
+        is_answered = await _comes_first(settling, sent.cut)
+        del self._unanswered[trial]
+        return is_answered and settling.result()
 
     async def exchange(
         self, number: int, rank: int, turn: int, reply: Reply | None
@@ -314,6 +353,11 @@ class WorkerPool:
         """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
         group = self._groups.alive.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
+
+    def compare(self, number: int, position: Position) -> str | None:
+        """Worker side: hand in a rank's position; get a sentence if the ranks cannot meet again."""
+        group = self._groups.alive.get(number)
+        return None if group is None else group.compare(position)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""

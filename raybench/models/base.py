@@ -227,21 +227,24 @@ def users_code(what: str, advice: str = "") -> Iterator[None]:
         kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
         if isinstance(error, SystemExit):
             kind = f"sys.exit({error.code!r})"
+        place = place_of(traceback.extract_tb(error.__traceback__))
+        where = f"{place}: " if place else ""
         raise UserError(
-            f"{what} ({_place(error)}{kind}){advice}.", details=traceback.format_exc()
+            f"{what} ({where}{kind}){advice}.", details=traceback.format_exc()
         ) from error
 
 
-def _place(error: BaseException) -> str:
-    """Return "file, line n: " of the last step in a file that is neither a library's nor ours."""
-    steps = [
+def place_of(steps: traceback.StackSummary) -> str:
+    """Return "file, line n" of the last step in a file that is neither a library's nor ours; ""
+    without such a step."""
+    users = [
         step
-        for step in traceback.extract_tb(error.__traceback__)
+        for step in steps
         if Path(step.filename).is_file()
         and not step.filename.startswith((*_LIBRARIES, _OURS))
         and "-packages" not in step.filename
     ]
-    return f"{steps[-1].filename}, line {steps[-1].lineno}: " if steps else ""
+    return f"{users[-1].filename}, line {users[-1].lineno}" if users else ""
 
 
 def known_settings(

@@ -71,7 +71,7 @@ LONGEST = 300
 IN_WORDS = {
     "queue": "waiting for free workers",
     "start": "starting workers",
-    "lost": "lost with workers",
+    "lost": "lost with workers that died or did not answer",
     "setup": "set-up",
     "compile": "compiling",
     "train": "training",

@@ -23,6 +23,7 @@ from raybench.spec.text import shorten
 MAY_CHANGE = (
     "search.trials",
     "search.time_budget_s",
+    "search.trial_seconds",
     "search.concurrency",
     "confirm.race",
     "confirm.fresh",

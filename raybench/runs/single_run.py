@@ -30,6 +30,8 @@ class SingleRun:
     keep_groups: bool = True
     """False gives every run new worker processes."""
     disturbed: Disturbed = field(default_factory=Disturbed)
+    limit_s: float | None = None
+    """Wall-clock seconds with workers after which a run has failed; none without."""
     watch: HostWatch | None = None
     """What knows how fast its hosts are; none does not."""
     _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -123,6 +125,7 @@ class SingleRun:
             on_restart=restarted,
             test=test,
             keep=self.keep_groups,
+            limit_s=self.limit_s,
         )
         if (fault := fault_of(record.message)) is not None:
             self.deadline.ends_with(fault)

@@ -1,6 +1,7 @@
 """The Ray session of a command, and what runs wait for, shown while they do.
 
-A study that waits, or runs, too long is ended. What Ray and Ray Tune print goes to a file: of a
+A study that waits, or runs, too long is ended, and so is a run that does not answer once its study
+is over. What Ray and Ray Tune print goes to a file: of a
 worker that died, a paragraph of guesses.
 """
 
@@ -8,6 +9,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -75,6 +77,8 @@ class _Redacting:
 
 ASK_S = 2.0
 """Seconds between two questions; none is asked while every run trains."""
+GRACE_S = 10.0
+"""Seconds for which a run may go on to its next evaluation, once its phase is over."""
 
 
 class WaitWatch:
@@ -85,6 +89,7 @@ class WaitWatch:
         session: Session,
         deadline: Deadline,
         show: Callable[[Mapping[str, Waiting]], None],
+        say: Callable[[str], None],
         *,
         is_starting: Callable[[], bool],
         wait_s: float | None = None,
@@ -92,11 +97,14 @@ class WaitWatch:
         """Ask the session's pool what runs wait for and `show` it, while a run `is_starting`.
 
         A trial that has waited for machines for more than `wait_s` seconds ends the study by
-        `deadline`; once that is over nobody waits any more, and once the time for everything is
-        spent nobody trains.
+        `deadline`. Once that is over no run waits any more, and what runs has `GRACE_S` seconds to
+        come to its next evaluation: then, or once the time for everything is spent, its workers
+        are ended, whatever its loop does, and `say` is told of it.
         """
-        self._session, self._deadline, self._show = session, deadline, show
+        self._session, self._deadline, self._show, self._say = session, deadline, show, say
         self._is_starting, self._wait_s = is_starting, wait_s
+        self._over_since: float | None = None
+        """When the phase that runs was first seen to be over."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
         self._fault: BaseException | None = None
@@ -115,13 +123,32 @@ class WaitWatch:
     def _watch(self) -> None:
         try:
             while not self._stop.wait(ASK_S):
-                if self._deadline.is_spent:
-                    self._session.stop_waiting()
-                    self._session.pool.stop_running.remote()
-                elif self._is_starting():
+                if self._deadline.over:
+                    self._end()
+                    continue
+                self._over_since = None
+                if self._is_starting():
                     self._look()
         except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
             self._fault = error
+
+    def _end(self) -> None:
+        """End what waits, and after a while what runs."""
+        self._over_since = self._over_since or time.perf_counter()
+        if self._is_starting() or self._deadline.is_spent:
+            self._session.stop_waiting()  # those whose workers start are not among the waiting
+        if self._deadline.is_spent:
+            ended = self._session.stop_running()
+        elif time.perf_counter() - self._over_since >= GRACE_S:
+            ended = self._session.stop_running(GRACE_S)
+        else:
+            return
+        for name, seconds in ended.items():
+            if seconds >= GRACE_S:
+                self._say(
+                    f"run {name} did not answer for {seconds:.0f} s: its workers were ended; the "
+                    "same command resumes."
+                )
 
     def _look(self) -> None:
         waiting = self._session.waiting()
@@ -135,8 +162,6 @@ class WaitWatch:
                         "there: what is recorded is kept."
                     )
                 )
-        if self._deadline.over:  # those whose workers start are not among the waiting
-            self._session.stop_waiting()
 
 
 def watching(
@@ -149,7 +174,12 @@ def watching(
         progress.waiting(shown, head=head_of(waiting))
 
     return WaitWatch(
-        session, deadline, show, is_starting=lambda: progress.is_starting, wait_s=wait_s
+        session,
+        deadline,
+        show,
+        progress.say,
+        is_starting=lambda: progress.is_starting,
+        wait_s=wait_s,
     )
 
 
@@ -163,10 +193,15 @@ class Waits(WaitWatch):
         self.is_training = False
         """Set it at the first evaluation; while it is, nobody is asked."""
         super().__init__(
-            session, deadline, self._say, is_starting=lambda: not self.is_training, wait_s=wait_s
+            session,
+            deadline,
+            self._tell,
+            partial(say, console),
+            is_starting=lambda: not self.is_training,
+            wait_s=wait_s,
         )
 
-    def _say(self, waiting: Mapping[str, Waiting]) -> None:
+    def _tell(self, waiting: Mapping[str, Waiting]) -> None:
         what = "".join(one.what for one in waiting.values())
         if what not in ("", self._told):
             say(self._console, f"waits for {what}")

@@ -208,7 +208,7 @@ class LiveTrials:
         trained: no other configuration would mend it."""
         if outcome.evaluation is not None:
             self._has_trained = True
-        if self._has_trained or outcome.failure != "error":
+        if self._has_trained or outcome.failure not in ("error", "timeout"):
             return None
         self._causes.append(re.sub(r"\d+", "", outcome.message or ""))
         if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:

@@ -98,17 +98,25 @@ OUTCOME = "outcome"
 
 
 class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
-    """One trial at a time; pool and isolation come with `tune.with_parameters`."""
+    """One trial at a time; pool, isolation and limit come with `tune.with_parameters`."""
 
-    def setup(self, config: dict[str, Any], pool: Any = None, keep: bool = True) -> None:
+    def setup(
+        self,
+        config: dict[str, Any],
+        pool: Any = None,
+        keep: bool = True,
+        limit_s: float | None = None,
+    ) -> None:
         """Take a trial's configuration; nothing starts yet."""
-        self._pool, self._keep = pool, keep
+        self._pool, self._keep, self._limit_s = pool, keep, limit_s
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take the next trial's configuration in the same actor."""
         self._spec = new_config["spec"]
-        self._client = RunClient(self._pool, new_config["trial"], self._spec, keep=self._keep)
+        self._client = RunClient(
+            self._pool, new_config["trial"], self._spec, keep=self._keep, limit_s=self._limit_s
+        )
         return True
 
     def step(self) -> dict[str, Any]:
@@ -145,12 +153,9 @@ class TuneStopper(Stopper):  # type: ignore[misc, unused-ignore]
         return self._deadline.over
 
     def stop_all(self) -> bool:
-        """Whether Tune must drop all trials as they are: nothing follows them.
-
-        At the end of a time budget other phases follow, so every trial ends by itself, at its next
-        evaluation, and gives its workers back.
-        """
-        return self._deadline.interrupted
+        """Return False: every trial ends by itself, at its next evaluation, and gives its workers
+        back; one that does not come to it is ended by the pool (`runs.wait_watch`)."""
+        return False
 
 
 class TuneSearcher(Searcher):
@@ -222,6 +227,7 @@ def run_trials(
     deadline: Deadline,
     log: Path,
     keep_groups: bool,
+    limit_s: float | None,
     concurrency: int,
     ahead: int = 0,
     follow: Callable[[tuple[Node, ...]], int] | None,
@@ -229,11 +235,12 @@ def run_trials(
     """Run trials until there are no more, or `deadline` ends them.
 
     At most `concurrency` at once, and `ahead` more that wait for their turn; `follow` tells the
-    first anew from the nodes that there are then. What Ray Tune prints goes to the file `log`.
+    first anew from the nodes that there are then. A trial that takes longer than `limit_s` seconds
+    has failed. What Ray Tune prints goes to the file `log`.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
-        tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups),
+        tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups, limit_s=limit_s),
         # A trial's own process merely waits; cores are admitted by the pool.
         tune.PlacementGroupFactory([waits_by_driver()]),
     )

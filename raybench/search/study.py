@@ -136,7 +136,7 @@ class StudyPipeline:
         search, confirm_budget = self._open_search(earlier)
         progress = self._progress(search.num_trials, search.num_finished)
         progress.state.best = min(
-            (run for run in self._trials if run.failure is None),
+            (run for run in self._trials if run.failure is None and run.samples),
             key=lambda run: run.score,
             default=None,
         )
@@ -260,6 +260,7 @@ class StudyPipeline:
                 deadline=self.deadline,
                 log=self.store.folder / RAY_LOG,
                 keep_groups=keep,
+                limit_s=self.study.search.trial_seconds,
                 concurrency=self.concurrency,
                 ahead=ahead,
                 follow=following(self.study, self.space, self.session.capacity),
@@ -366,6 +367,7 @@ class StudyPipeline:
             self._saved,
             self.keep_groups,
             self.disturbed,
+            self.study.search.trial_seconds,
         )
 
     def _write_study(self) -> None:

@@ -72,6 +72,10 @@ class SearchSpec(Document):
     time_budget_s: PositiveFloat | None = None
     """Seconds for everything, start-up and confirmation included: the search ends when what is
     left is needed to confirm."""
+    trial_seconds: PositiveFloat | None = None
+    """Wall-clock seconds that one run may take, from when it has its workers: set-up, evaluations
+    and what never answers included. A run that takes longer has failed (`timeout`), its workers are
+    replaced where they hang, and the search goes on. By default there is no limit."""
     concurrency: PositiveInt | None = None
     """Trials at the same time; by default as many as the cluster has room for."""
     sampler: Literal["tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"

@@ -19,7 +19,7 @@ PHASES = DRIVER_PHASES + WORKER_PHASES
 |---|---|
 | queue | from asking for workers until a worker group is given |
 | start | starting that group; 0 when it was warm |
-| lost | what was repeated after workers were lost, and noticing it; no training time |
+| lost | waiting for an answer that did not come, what was repeated; no training time |
 | setup | data, model, optimizer: building and releasing them |
 | compile | first step, tracing and warm-up on throw-away data |
 | train | training: the objective's clock (`input` is waiting for data in it) |

@@ -42,8 +42,9 @@ PHASE_OF: dict[Role, Phase] = {
 }
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
-MACHINE_FAULTS = ("timeout", "worker_lost")
-"""Failures that say nothing of the configuration: such a run may be tried again."""
+MACHINE_FAULTS = ("worker_lost",)
+"""Failures that say nothing of the configuration: such a run may be tried again. A `timeout` does:
+its loop did not answer, or took longer than `search.trial_seconds`."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
 """Share of a run's training seconds that others have taken from which on it is disturbed, and the
 least seconds. One busy process a core takes half; of ten short runs at a priority above all others'

@@ -13,7 +13,10 @@ import json
 import math
 import queue
 import random
+import sys
 import threading
+import time
+import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +26,7 @@ import numpy as np
 import psutil
 
 from raybench.data.memory import GIB
-from raybench.models.base import users_code
+from raybench.models.base import place_of, users_code
 from raybench.spec.errors import UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
 from raybench.spec.objective import StopRule
@@ -35,6 +38,7 @@ from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
+from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import not_ours
 
 LEAST_S, TIMES = 60.0, 3.0
@@ -107,6 +111,9 @@ class Run:
         """What the loop hands over; None once it has returned."""
         self._goes_on: queue.Queue[bool] = queue.Queue()
         self._is_stopped = False
+        self._num_calls = 0
+        """Calls so far at which all ranks meet."""
+        self._waits_at: Call | None = None
 
     def epochs(self) -> Iterator[int]:
         """Yield 0, 1, ... up to the run spec's `epochs`, from where a continued run is; ends early
@@ -122,11 +129,11 @@ class Run:
         """Put what is done inside on the clock, on all workers alike; any number of times between
         two reports. All else (evaluation, set-up, what compiles a first step) is another phase."""
         self._refuse_stopped()
-        self._wait_for_all()
+        self._meet(Call.TRAINING)
         self._ledger.enter("train")
         try:
             yield
-            self._wait_for_all()
+            self._meet(Call.TRAINED)
         finally:
             self._ledger.enter("eval")
 
@@ -155,7 +162,8 @@ class Run:
         self._part.synchronise(self._world)
         self._ledger.enter("report")
         own = [math.nan if given is None else given, float(given is None), float(samples)]
-        rows = self._world.gather([*own, *(self._ledger.snapshot()[name] for name in _NAMES)])
+        seconds = self._ledger.snapshot()
+        rows = self._meet(Call.REPORT, *own, *(seconds[name] for name in _NAMES))
         ledger = merge_ranks([dict(zip(_NAMES, row[3:], strict=True)) for row in rows])
         evaluation = self._evaluation(
             [row[0] for row in rows if not row[1]], round(max(row[2] for row in rows)), ledger
@@ -270,12 +278,22 @@ class Run:
         if self._is_stopped:
             raise Stopped
 
-    def _wait_for_all(self) -> None:
+    def _meet(self, call: Call, *values: float) -> list[list[float]]:
+        """Wait for all ranks at a call; return the values of each. UserError if another rank is at
+        another call: all rows have one length, so that the ranks meet and can tell."""
         self._part.synchronise(self._world)
-        self._world.gather([0.0])
+        rest = [0.0] * (_NUM_VALUES - len(values))
+        self._num_calls, self._waits_at = self._num_calls + 1, call
+        rows = self._part.gather(self._world, [float(call), *values, *rest])
+        self._waits_at = None
+        if (sentence := mismatch([Call(round(row[0])) for row in rows])) is not None:
+            raise UserError(f"{self.spec.workload}: {sentence}.")
+        return [row[1:] for row in rows]
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
+_NUM_VALUES = 3 + len(_NAMES)
+"""Values of `Run.report`, the call that hands over the most."""
 
 
 def state_of(saved: bytes) -> tuple[str, bytes]:
@@ -304,10 +322,20 @@ class OwnTrainer:
         ledger: Ledger,
         *,
         resume: RunState | None = None,
+        compare: Callable[[Position], str | None] = lambda position: None,
     ) -> None:
+        """`compare` is given this rank's position now and then, and returns a sentence where the
+        ranks can never meet again (`ranks.parting` of all positions)."""
         self._loop, self._spec, self._ledger = loop, spec, ledger
+        self._compare = compare
         self._name = "the command" if is_command(spec.workload) else spec.workload
+        self._whose = f" on rank {world.rank}" if spec.num_workers > 1 else ""
+        self._left: str | None = None
+        """How the function has ended without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
+        self._before = self.run._part.num_exchanges() or 0
+        self._exchanges: tuple[int | None, float] = None, time.monotonic()
+        """Collectives that the loop has begun, and when that number was last seen to change."""
         self._last = resume.evaluations[-1] if resume else None
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
 
@@ -322,7 +350,9 @@ class OwnTrainer:
             if told is None:
                 if self._last is None:
                     metric = self._spec.objective.judged_by.name
-                    raise UserError(f"{self._name} ended and has not reported its {metric}.")
+                    raise UserError(
+                        f"{self._name} ended{self._whose} and has not reported its {metric}."
+                    )
                 told = replace(self._last, stop="epochs")
             self._last = told
             yield told
@@ -394,29 +424,63 @@ class OwnTrainer:
         most_s = max(LEAST_S, TIMES * self._spec.objective.max_train_seconds)
         while True:
             with contextlib.suppress(queue.Empty):
-                return self.run._told.get(timeout=LOOK_S)
+                told = self.run._told.get(timeout=LOOK_S)
+                if told is None:
+                    self._parting()  # others may wait for this rank: they learn that it has left
+                return told
+            if (sentence := self._parting()) is not None:
+                stack = "".join(self._stack().format())
+                return UserError(f"{self._name}: {sentence}.", details=stack)
             trained_s = self._ledger.seconds("train") - self.run._train_s
             if trained_s > most_s:
                 return UserError(
-                    f"{self._name} has trained for {trained_s:.0f} s without a report, and "
-                    f"max_train_seconds is {self._spec.objective.max_train_seconds:g}."
+                    f"{self._name} has trained for {trained_s:.0f} s without a report{self._whose},"
+                    f" and max_train_seconds is {self._spec.objective.max_train_seconds:g}."
                 )
+
+    def _parting(self) -> str | None:
+        """Compare this rank's position with the others'."""
+        run = self.run
+        if run.num_workers == 1:
+            return None
+        number, now = run._part.num_exchanges(), time.monotonic()
+        number = None if number is None else number - self._before
+        if number != self._exchanges[0]:
+            self._exchanges = number, now
+        return self._compare(
+            Position(
+                rank=run.rank,
+                num_calls=run._num_calls,
+                waits_at=run._waits_at,
+                is_training=self._ledger.phase == "train",
+                left=self._left,
+                num_exchanges=number,
+                still_s=now - self._exchanges[1],
+                place=place_of(self._stack()),
+            )
+        )
+
+    def _stack(self) -> traceback.StackSummary:
+        """Return what the loop is doing; nothing once it has ended."""
+        return traceback.extract_stack(sys._current_frames().get(self._thread.ident or 0))
 
     def _call(self) -> None:
         """Run the user's function; in its own thread."""
         told: BaseException | None = None
         try:
-            with users_code(f"{self._name} failed"):
+            with users_code(f"{self._name} failed{self._whose}"):
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (what a user's loop may draw from)
                 self.run._part.begin(self.run._world, self._spec.seed)
                 try:
                     self._loop(self.run)
+                    self._left = "returned"
                 except SystemExit as ended:
                     if ended.code:
                         raise
+                    self._left = f"sys.exit({'' if ended.code is None else ended.code})"
         except Stopped:
-            pass  # it did not look at what report returned
+            self._left = "returned"  # it did not look at what report returned
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             told = error
         self.run._told.put(told)
@@ -448,6 +512,15 @@ class Part:
 
     def synchronise(self, world: Any) -> None:
         """Wait for the device."""
+
+    def gather(self, world: Any, values: list[float]) -> list[list[float]]:
+        """Return every rank's values, in rank order, apart from what the loop itself exchanges."""
+        rows: list[list[float]] = world.gather(values)
+        return rows
+
+    def num_exchanges(self) -> int | None:
+        """Return the number of collectives that the loop has begun so far; None if unknown."""
+        return None
 
     def prepare(self, model: Any, world: Any) -> Any:
         """Return a model as `Run.prepare` does."""

@@ -16,6 +16,7 @@ from raybench.cluster.protocol import (
     Start,
 )
 from raybench.cluster.run_client import RESTARTS, RunClient, run_once
+from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
@@ -231,6 +232,45 @@ def test_a_lost_run_goes_on_from_its_checkpoint_on_the_same_clock(fault: RunFail
     assert starts == [Start(spec=SPEC)] * 2, "what it goes on from is the pool's to fill in"
 
 
+OWN = SPEC.model_copy(update={"workload": "train.py:train", "framework": "python"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"), [(OWN, ("timeout", 0)), (SPEC, ("worker_lost", RESTARTS))]
+)
+def test_a_loop_of_the_user_s_that_hangs_is_not_given_new_workers(
+    spec: RunSpec, expected: tuple[str, int]
+) -> None:
+    """Code of ours hangs where a host or the network does."""
+    client = RunClient(slow_pool(faults={0: HUNG}), "a", spec)
+    client.step()
+    outcome = client.finish()
+    assert (outcome.failure, outcome.restarts) == expected
+    ledger = outcome.ledger
+    assert ledger["other"] == pytest.approx(0.0, abs=1e-9), "it is known what was waited for"
+    assert ledger["lost"] >= (1 + outcome.restarts) * BUSY_S
+
+
+def test_a_run_that_takes_longer_than_it_may_has_failed() -> None:
+    """Between two reports its workers are waited for no longer; at a report it goes on no more."""
+    limit_s = 2.5 * (BUSY_S + TRAVEL_S)
+    pool = slow_pool(faults={2: [HUNG]})
+    client = RunClient(pool, "a", OWN, limit_s=limit_s)
+    waits_s = [client.step() and pool.waits_s[-1] for _ in range(3)]
+    first_s, step_s = limit_s - (ASKING_S - QUEUE_S - 0.01), BUSY_S + TRAVEL_S
+    assert waits_s == pytest.approx([first_s - n * step_s for n in range(3)])
+    outcome = client.finish()
+    assert (outcome.failure, outcome.restarts) == ("timeout", 0)
+    assert "search.trial_seconds" in (outcome.message or "")
+    assert "2 reports" in (outcome.message or "")
+    assert outcome.evaluation is not None, "what was measured is kept"
+    late = RunClient(slow_pool(), "b", SPEC, limit_s=0.9 * step_s)
+    late.step()
+    outcome = late.step()
+    assert (outcome.is_over, outcome.failure) == (True, "timeout")
+    assert late.finish(test=True).failure == "timeout"
+
+
 def test_without_a_checkpoint_it_begins_again() -> None:
     came, outcome = run(slow_pool(last=2, faults={2: [LOST]}))
     assert came == [0, 1, 0, 1]
@@ -242,7 +282,7 @@ def test_without_a_checkpoint_it_begins_again() -> None:
 
 
 def test_a_group_that_does_not_start_is_asked_for_again() -> None:
-    pool = slow_pool(last=0, faults={Allocation: [HUNG, LOST]})
+    pool = slow_pool(last=0, faults={Allocation: [LOST, LOST]})
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 2)
     assert outcome.ledger["lost"] == pytest.approx(2 * ASKING_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class FakeGroup:
     """Whether its workers are there still when it has been closed."""
     gate: asyncio.Event | None = None
     """Where there is one, groups do not come up before it is set."""
+    settles = True
+    """Whether a run that is still open ends."""
     is_far = True
     """From its next evaluation: a command is not answered."""
 
@@ -65,6 +68,8 @@ class FakeGroup:
         await self.ended.wait()
 
     async def settle(self) -> bool:
+        if not self.settles:
+            await asyncio.Event().wait()
         return True
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
@@ -107,7 +112,7 @@ async def is_stopped(work: Awaitable[Any]) -> None:
         await asyncio.wait_for(work, timeout=600)
 
 
-@pytest.mark.parametrize("fault", ["timeout", "worker_lost", "error"])
+@pytest.mark.parametrize("fault", ["worker_lost", "error"])
 async def test_a_group_that_does_not_start_gives_its_place_back(
     pool: WorkerPool, fault: str
 ) -> None:
@@ -121,7 +126,7 @@ async def test_a_group_that_does_not_start_gives_its_place_back(
 
 
 async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
-    FakeGroup.faults, FakeGroup.hangs = ["timeout"], True
+    FakeGroup.faults, FakeGroup.hangs = ["worker_lost"], True
     starting = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
     (made,) = pool._groups.alive.values()
@@ -194,17 +199,40 @@ async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
-    pool.stop_running()
+    assert pool.stop_running(60.0) == {}, "it has had no time to come to its evaluation"
+    assert pool.stop_running().keys() == {"a"}
+    assert pool.stop_running() == {}, "said once"
     await is_stopped(running)
     await is_stopped(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
-    await pool.release("a")
-    await is_stopped(pool.command("b", Start(spec=RunSpec()), 600.0))  # nor does any other
-    await pool.release("b")
     FakeGroup.is_far = False
-    await pool.acquire("c", ONE)
-    await pool.command("c", Start(spec=RunSpec()), 600.0)
-    assert [trial for trial, *_ in pool.groups()] == ["c"]
+    await pool.command("b", Start(spec=RunSpec()), 600.0)
+    assert [trial for trial, *_ in pool.groups()] == ["b"]
+
+
+async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeGroup, "is_far", True)
+    await pool.acquire("a", ONE)
+    ending = asyncio.ensure_future(pool.command("a", Finish(test=True), 600.0))
+    await asyncio.sleep(0)
+    assert pool.stop_running() == {}
+    monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: time.monotonic() + 1e6)
+    assert pool.stop_running().keys() == {"a"}
+    await is_stopped(ending)
+
+
+async def test_a_loop_that_does_not_return_is_not_waited_for_once_the_study_is_over(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeGroup, "settles", False)
+    await pool.acquire("a", ONE)
+    releasing = asyncio.ensure_future(pool.release("a"))
+    await asyncio.sleep(0)
+    assert pool.stop_running(60.0).keys() == {"a"}, "its answer is worth nothing any more"
+    await asyncio.wait_for(releasing, timeout=60)
+    assert pool.groups() == []
 
 
 async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
@@ -218,14 +246,17 @@ async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
     assert isinstance(reply, Finished)
 
 
-async def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_both(
+async def test_a_run_that_is_released_while_its_loop_is_at_work_leaves_no_group(
     pool: WorkerPool,
 ) -> None:
+    """The next run would wait behind it."""
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
-    await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
     await pool.release("a")
-    await pool.acquire("b", ONE)  # on the same group
+    assert pool.groups() == []
+    await pool.acquire("b", ONE)
     pool.stop_running()
     await is_stopped(running)
     assert [trial for trial, *_ in pool.groups()] == ["b"]

@@ -5,7 +5,6 @@ import logging
 import sys
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from raybench.cluster.queue import Waiting
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.deadline import Deadline
-from raybench.runs.wait_watch import WaitWatch, head_of, quiet, watching
+from raybench.runs.wait_watch import WaitWatch, head_of, quiet
 
 BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
 SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
@@ -26,6 +25,10 @@ class Stage:
     def __init__(self, **waiting: Waiting) -> None:
         self.pool_says = waiting
         self.shown: list[Any] = []
+        self.said: list[str] = []
+        self.silent: dict[str, float] = {}
+        """Seconds since which runs have not answered."""
+        self.least_s: list[float] = []
         self.sent_away = 0
         self.is_starting, self.interrupt = True, Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)
@@ -41,7 +44,14 @@ class Stage:
     def watch(self, wait_s: float | None = None) -> WaitWatch:
         session: Any = self
         starting = {"is_starting": lambda: self.is_starting}
-        return WaitWatch(session, self.deadline, self.shown.append, **starting, wait_s=wait_s)
+        says = self.shown.append, self.said.append
+        return WaitWatch(session, self.deadline, *says, **starting, wait_s=wait_s)
+
+    def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
+        self.looked.set()
+        self.least_s.append(least_s)
+        ended, self.silent = self.silent, {}
+        return ended
 
     def run(self, wait_s: float | None = None) -> None:
         with self.watch(wait_s):
@@ -64,9 +74,13 @@ def test_it_is_shown_and_nobody_is_sent_away() -> None:
 @pytest.mark.parametrize(("wait_s", "ends"), [(10.0, True), (11.5, False)])
 def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) -> None:
     stage = Stage(behind=BEHIND, short=SHORT)
-    stage.run(wait_s)
-    assert bool(stage.sent_away) is ends
-    if ends:
+    with stage.watch(wait_s):
+        assert stage.looked.wait(120)
+        while ends and not stage.sent_away:
+            time.sleep(0.001)
+    if not ends:
+        assert not stage.sent_away
+    else:
         assert str(stage.deadline.fault).startswith(
             "trial short has waited 11 s (--wait 10) for 2 GPUs: 1 free on host a, 1 on host b;"
         )
@@ -76,25 +90,36 @@ def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) ->
 def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Waiting]) -> None:
     stage = Stage(**waiting)
     stage.interrupt.is_set = True
-    stage.run(0.0)
-    assert stage.sent_away
+    with stage.watch(0.0):
+        while not stage.sent_away:
+            time.sleep(0.001)
     assert stage.deadline.fault is None
 
 
 def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
     """Whoever trains is far from an evaluation, and whoever starts waits for nothing."""
-    done: list[str] = []
-    session: Any = SimpleNamespace(
-        waiting=dict,
-        stop_waiting=lambda: done.append("waiting"),
-        pool=SimpleNamespace(stop_running=SimpleNamespace(remote=lambda: done.append("running"))),
-    )
-    progress: Any = SimpleNamespace(is_starting=False)
-    deadline = Deadline(100.0, began=time.perf_counter() - 100)
-    with watching(session, progress, deadline, None):
-        while "running" not in done:
-            time.sleep(0.001)
-    assert done[:2] == ["waiting", "running"]
+    stage = Stage()
+    stage.deadline = Deadline(100.0, began=time.perf_counter() - 100)
+    stage.is_starting, stage.silent = False, {"0001": 1.5}
+    stage.run()
+    assert stage.sent_away
+    assert stage.least_s[0] == 0.0
+    assert not stage.said, "it trained, and was not silent for long"
+
+
+def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 0.5)
+    stage = Stage()
+    stage.interrupt.is_set, stage.silent = True, {"0001": 42.0}
+    began = time.perf_counter()
+    stage.run()
+    assert time.perf_counter() - began >= 0.5, "it may come to its next report"
+    assert stage.least_s[0] == 0.5, "and so may one that began a moment ago"
+    (sentence,) = stage.said
+    assert "0001 did not answer for 42 s" in sentence
+    assert "the same command resumes" in sentence
 
 
 def test_what_goes_wrong_there_is_raised_in_the_study_s_own_thread() -> None:

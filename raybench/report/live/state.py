@@ -211,7 +211,7 @@ class LiveState:
             return cause
         if record.phase == "search":  # others are lucky, or judged otherwise
             self.num_reached += record.time_to_target_s is not None
-            if self.best is None or record.score < self.best.score:
+            if record.samples and (self.best is None or record.score < self.best.score):
                 self.best = record
         return None
 

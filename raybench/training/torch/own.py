@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +29,24 @@ class Part(own.Part):
         """Wait for the device."""
         if world.torch_device.type == "cuda":
             torch.cuda.synchronize(world.torch_device)
+
+    def gather(self, world: World, values: list[float]) -> list[list[float]]:
+        """Return every rank's values, over a group of its own: in the loop's group a collective of
+        the loop on one rank would meet this one on another, and end the process."""
+        if world.num_workers == 1:
+            return [values]
+        mine = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(world.num_workers)]
+        dist.all_gather(rows, mine, group=world.apart())
+        return [row.tolist() for row in rows]
+
+    def num_exchanges(self) -> int | None:
+        """Return the number of collectives that this rank has begun in the loop's group."""
+        if not dist.is_initialized():
+            return None
+        group = dist.group.WORLD
+        number = getattr(group, "_get_sequence_number_for_group", None)
+        return None if number is None else int(number())
 
     def prepare(self, model: nn.Module, world: World) -> nn.Module:
         """Return a model on the run's device, that exchanges gradients where there are others."""

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,7 @@ class World(base.World):
         is_cuda = self.torch_device.type == "cuda"
         self.gpus = tuple(one.index or 0 for one in self.replica_devices) if is_cuda else ()
         self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
+        self._apart: Any = None
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""
@@ -45,6 +47,13 @@ class World(base.World):
         rows = [torch.empty_like(mine) for _ in range(self.num_workers)]
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
+
+    def apart(self) -> Any:
+        """Return a second group of all workers, of CPU tensors; all ranks call it alike. Nothing
+        there is ever taken for hung: `training.ranks` tells that sooner, and why."""
+        if self._apart is None:
+            self._apart = dist.new_group(backend="gloo", timeout=timedelta(days=7))
+        return self._apart
 
     def _adder(self, num_values: int) -> Callable[[], float]:
         values = torch.zeros(num_values, device=self.torch_device)

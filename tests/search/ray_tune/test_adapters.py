@@ -155,8 +155,7 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
     assert controller.searcher.suggest("another") == Searcher.FINISHED
     controller.callback.on_step_end(2, [])
     assert controller.num_released == 1, "who waits for workers waits no more"
-    # At the end of a budget trials end by themselves and give their workers back.
-    assert controller.stopper.stop_all() == is_interrupt
+    assert not controller.stopper.stop_all(), "what a trial is about to report is not lost"
     assert controller.result(trial, FIRST) == "STOP"
     stop = "interrupted" if is_interrupt else "time_budget"
     assert stage.record(trial.config["trial"]).stop == stop
@@ -169,8 +168,8 @@ def trainable(
     """A trainable whose run gives `steps` and ends with `last`; and the clients that it makes."""
     made: list[Any] = []
 
-    def client(*given: Any, keep: bool) -> Any:
-        made.append((*given, keep))
+    def client(*given: Any, **options: Any) -> Any:
+        made.append((*given, options))
         return SimpleNamespace(step=lambda: steps.pop(0), finish=lambda: last)
 
     monkeypatch.setattr(module, "RunClient", client)
@@ -183,7 +182,7 @@ def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
     """A run that is over gives its workers back before Tune hears of it."""
     one, made = trainable(monkeypatch, [FIRST, REACHED], replace(REACHED, concurrent=3))
     spec = RunSpec(objective=Objective(target=0.95, max_train_seconds=10))
-    one.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False)
+    one.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False, limit_s=9.0)
     first = one.step()
     assert (outcome_of(first), first["done"], first["train_s"]) == (FIRST, False, 1.0)
     assert first["score"] == FIRST.score(spec.objective)
@@ -194,7 +193,8 @@ def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
     assert set(last) == {"train_s", "score", "done", OUTCOME}
     other = spec.model_copy(update={"learning_rate": 0.5})
     assert one.reset_config({"trial": "0001", "spec": other}) is True
-    assert made == [("pool", "0000", spec, False), ("pool", "0001", other, False)]
+    options = {"keep": False, "limit_s": 9.0}
+    assert made == [("pool", "0000", spec, options), ("pool", "0001", other, options)]
 
 
 def test_a_run_that_failed_before_its_first_evaluation_has_a_score(

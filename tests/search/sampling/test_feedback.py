@@ -18,7 +18,7 @@ from tests.search.step_times import seconds_on, trained
 
 @pytest.mark.parametrize(
     ("failure", "is_own"),
-    [("timeout", False), ("worker_lost", False), ("oom", True), ("nan", True), ("error", True)],
+    [("timeout", True), ("worker_lost", False), ("oom", True), ("nan", True), ("error", True)],
 )
 def test_a_configuration_s_own_fault_scores_worst_and_the_machine_s_is_not_told(
     failure: Failure, is_own: bool, tmp_path: Path

@@ -1,0 +1,236 @@
+"""Ranks of a training loop of the user's own that can never meet again: told apart from slow ones,
+and named, within seconds and without an end of the process."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from group import run_two
+from local import thread_worlds
+
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training import own
+from raybench.training.own import OwnTrainer, Run
+from raybench.training.ranks import STUCK_S, Call, Position, mismatch, parting
+
+
+def rank_0(**given: Any) -> Position:
+    return Position(**{"rank": 0, "num_calls": 4} | given)
+
+
+def rank_1(**given: Any) -> Position:
+    return Position(**{"rank": 1, "num_calls": 4} | given)
+
+
+STUCK = {"num_exchanges": 9, "still_s": STUCK_S, "is_training": True}
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        # Slow is not hung, however long: an evaluation of rank 0 alone, a long interval, a file.
+        (rank_0(), rank_1(num_calls=5, waits_at=Call.REPORT)),
+        (rank_0(is_training=True), rank_1(is_training=True)),
+        (rank_0(is_training=True), rank_1(num_calls=5, waits_at=Call.TRAINED)),
+        # All that one rank has left to do is its own work after the last report.
+        (rank_0(), rank_1(left="returned")),
+        # Positions are seconds old: by now rank 0 has met rank 1, which has left since.
+        (rank_0(waits_at=Call.REPORT), rank_1(left="returned")),
+        (rank_0(num_calls=3, is_training=True), rank_1(left="returned")),
+        # An exchange that lasts, and one that rank 1 has begun too.
+        (rank_0(**STUCK | {"still_s": 0.0}), rank_1(num_calls=5, waits_at=1, num_exchanges=8)),
+        (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED, num_exchanges=9)),
+        # Rank 0 has met rank 1 since, and exchanges in what follows.
+        (rank_0(num_calls=6, **STUCK), rank_1(num_calls=5, waits_at=1, num_exchanges=8)),
+        # A framework that does not count.
+        (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED)),
+    ],
+)
+def test_ranks_that_may_still_meet(positions: tuple[Position, ...]) -> None:
+    assert parting(positions) is None
+    assert parting(positions[::-1]) is None
+
+
+@pytest.mark.parametrize(
+    ("positions", "words"),
+    [
+        (
+            (rank_0(num_calls=5, waits_at=Call.REPORT), rank_1(left="returned")),
+            ("rank 1 has left", "returned", "rank 0 waits at run.report"),
+        ),
+        (
+            (rank_0(num_calls=5, waits_at=Call.TRAINING), rank_1(left="sys.exit()")),
+            ("rank 1 has left", "sys.exit()", "rank 0 waits at run.training()"),
+        ),
+        (
+            (rank_0(is_training=True, place="train.py, line 7"), rank_1(left="returned")),
+            ("rank 1 has left", "rank 0 is in run.training() (train.py, line 7)"),
+        ),
+        (
+            (rank_0(**STUCK | {"is_training": False}), rank_1(left="returned", num_exchanges=8)),
+            ("rank 1 has left", "rank 0 is outside of run.training()"),
+        ),
+        (
+            (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED, num_exchanges=8)),
+            ("rank 1 waits at the end of run.training()", "rank 0 is in run.training()", "batches"),
+        ),
+    ],
+)
+def test_ranks_that_cannot_meet(positions: tuple[Position, ...], words: tuple[str, ...]) -> None:
+    for given in (positions, positions[::-1]):
+        sentence = parting(given) or ""
+        assert [one for one in words if one not in sentence] == []
+
+
+def test_a_call_that_is_not_the_others_is_named() -> None:
+    assert mismatch([Call.REPORT] * 3) is None
+    sentence = mismatch([Call.REPORT, Call.REPORT, Call.TRAINING]) or ""
+    assert "rank 0 is at run.report and rank 2 at run.training()" in sentence
+
+
+def run_of(loop: Callable[[Run], object], monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """What goes wrong on each of two ranks, threads of this process; nothing of a rank that waits
+    for the next command."""
+    monkeypatch.setattr(own, "LOOK_S", 0.05)
+    spec = RunSpec(
+        workload="train.py:train",
+        framework="python",
+        epochs=3.0,
+        num_workers=1,
+        objective=Objective(target=0.9, max_train_seconds=1000.0),
+    )
+    spec = spec.model_copy(update={"num_workers": 2})
+    positions: dict[int, Position] = {}
+    said: dict[int, str] = {}
+
+    def compare(position: Position) -> str | None:
+        positions[position.rank] = position
+        return parting(positions.values())
+
+    def work(world: Any) -> None:
+        trainer = OwnTrainer(spec, loop, world, Ledger("setup"), compare=compare)
+        try:
+            for _ in trainer.evaluations():
+                pass
+        except UserError as error:
+            said[world.rank] = str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, thread_worlds(2)))
+    return said
+
+
+def epoch(run: Run, value: float = 0.5) -> bool:
+    with run.training():
+        time.sleep(0.002)
+    return run.report(value, samples=10)
+
+
+def only_rank_0_reports(run: Run) -> None:
+    for _ in run.epochs():
+        with run.training():
+            time.sleep(0.002)
+        if run.rank == 0 and run.report(0.5, samples=10):
+            return
+
+
+def returns_early(run: Run) -> None:
+    for number in run.epochs():
+        if epoch(run) or (number == 1 and run.rank == 1):
+            return
+
+
+def exits_early(run: Run) -> None:
+    epoch(run)
+    if run.rank == 1:
+        raise SystemExit
+    epoch(run)
+
+
+def exits_inside(run: Run) -> None:
+    epoch(run)
+    with run.training():
+        if run.rank == 1:
+            raise SystemExit(0)
+    run.report(0.5, samples=10)
+
+
+def trains_alone(run: Run) -> None:
+    if run.rank == 0:
+        with run.training():
+            time.sleep(0.002)
+    run.report(0.5, samples=10)
+
+
+def reports_alone(run: Run) -> None:
+    if run.rank == 0:
+        epoch(run)
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (only_rank_0_reports, ("rank 0 is at run.report and rank 1 at run.training()",)),
+        (returns_early, ("rank 1 has left the loop (returned)", "rank 0 waits at run.training()")),
+        (exits_early, ("rank 1 has left the loop (sys.exit())", "rank 0 waits")),
+        (exits_inside, ("rank 1 has left the loop (sys.exit(0))", "end of run.training()")),
+        (trains_alone, ("rank 0 is at run.training() and rank 1 at run.report",)),
+        (reports_alone, ("rank 1 has left", "rank 0 waits at run.training()")),
+    ],
+)
+def test_a_loop_whose_ranks_part_ends_with_the_rank_in_its_sentence(
+    loop: Callable[[Run], object], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = run_of(loop, monkeypatch)
+    assert [one for one in words if one not in said[0]] == [], said
+
+
+def test_a_rank_that_works_on_after_the_others_have_left_is_let(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def loop(run: Run) -> None:
+        epoch(run)
+        if run.rank == 0:
+            time.sleep(0.5)  # many looks: an evaluation, a model that is written
+
+    assert run_of(loop, monkeypatch) == {}
+
+
+def test_an_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loop(run: Run) -> None:
+        if run.rank == 1:
+            raise ValueError("no such file")
+
+    said = run_of(loop, monkeypatch)
+    assert "failed on rank 1" in said[1]
+    assert "ended on rank 0 and has not reported its accuracy" in said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_torch_workers_that_part_in_an_exchange_of_gradients(tmp_path: Path) -> None:
+    """Neither do they hang, nor does an exchange of one rank meet another call and end it."""
+    pytest.importorskip("torch")
+    cases = ["uneven", "clock", "own_collective", "slow"]
+    said = {}
+    for case in cases:
+        folder = tmp_path / case
+        folder.mkdir()
+        run_two("parting.py", "torch", case, folder)
+        with contextlib.suppress(FileNotFoundError):
+            said[case] = json.loads((folder / "said.json").read_text())
+    assert "rank 1 waits at the end of run.training()" in said["uneven"]
+    assert "rank 0 is in run.training() (" in said["uneven"]
+    assert "parting.py, line" in said["uneven"]
+    assert "rank 0 waits at run.training()" in said["clock"]
+    assert "rank 1 is outside of run.training()" in said["clock"]
+    assert "rank 1 waits at run.report" in said["own_collective"]
+    assert "slow" not in said, "a rank that is slower by many looks is waited for"
