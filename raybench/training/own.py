@@ -31,7 +31,7 @@ from raybench.spec.own_loop import is_command
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate
 from raybench.stats.checkpoint import RunState
-from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
+from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
@@ -234,19 +234,23 @@ class Run:
         return self._ledger.seconds("train") - self._train_s
 
     def took(self, train_s: float, rest: str = "eval") -> None:
-        """Let what was on the clock since the last report be so many seconds: somebody else has
-        measured them. The others were of the phase `rest`; what lacks, as where a command trains on
-        meanwhile, was counted as report or set-up, and is at most what these hold."""
-        extra = self.on_clock() - train_s
-        self.moved(max(extra, 0.0), "train", rest)
-        for phase in ("report", "setup"):
-            part = min(max(-extra, 0.0), self._ledger.seconds(phase))
-            self.moved(part, phase, "train")
-            extra += part
+        """Set the training seconds since the last report, which somebody else has measured.
 
-    def moved(self, seconds: float, source: str, target: str) -> None:
-        """Count seconds of one phase of this worker's ledger as another's."""
-        self._ledger.move(seconds, source, target)
+        What was on the clock beyond them is of the phase `rest`. What lacks, as where a command
+        trains on while its lines wait, comes from the phases that ran meanwhile: from waiting for
+        the driver (whose own account counts that as `report`), then evaluation, then set-up.
+        """
+        lack_s = train_s - self.on_clock()
+        self._ledger.move(max(-lack_s, 0.0), "train", rest)
+        waited_s = self._ledger.seconds("report") + self._ledger.seconds(AWAY)
+        for phase, most_s in (
+            ("report", waited_s),
+            ("eval", self._ledger.seconds("eval")),
+            ("setup", self._ledger.seconds("setup")),
+        ):
+            part_s = min(max(lack_s, 0.0), most_s)
+            self._ledger.move(part_s, phase, "train")
+            lack_s -= part_s
 
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
