@@ -252,7 +252,7 @@ def _json(line: str) -> dict[str, Any] | None:
         return None
     if not isinstance(content, dict):
         return None
-    return {OTHER_METRIC_NAMES.get(key, key): value for key, value in content.items()}
+    return {OTHER_METRIC_NAMES.get(key) or key: value for key, value in content.items()}
 
 
 def _is_number(value: object) -> bool:

@@ -25,11 +25,12 @@ import psutil
 from raybench.data.memory import GIB
 from raybench.models.base import users_code
 from raybench.spec.errors import UserError
-from raybench.spec.metric import OTHER_METRIC_NAMES
+from raybench.spec.metric import OTHER_METRIC_NAMES, ROUNDING
 from raybench.spec.objective import StopRule
 from raybench.spec.own_loop import is_command
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate
+from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
@@ -262,13 +263,15 @@ class Run:
             )
         if named and value is not None:
             raise UserError(f"run.report: {wanted} stands there twice; name it once.")
-        found = named.get(wanted, value)
-        found = None if found is None else float(found)
+        given = named.get(wanted, value)
+        found = None if given is None else _number(wanted, given)
         if found is None and self.num_workers == 1:
             raise UserError(f"run.report: name it, as run.report({wanted}=..., samples=...).")
-        if found is not None and self._metric.is_share and (found < 0 or found > 1):
+        if found is None or not self._metric.is_share:
+            return found
+        if found < -ROUNDING or found > 1 + ROUNDING:
             raise UserError(f"run.report: {wanted}={found:g} is no share; report 0.91, not 91.")
-        return found
+        return found if math.isnan(found) else min(max(found, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
         if self._is_stopped:
@@ -277,6 +280,24 @@ class Run:
     def _wait_for_all(self) -> None:
         self._part.synchronise(self._world)
         self._world.gather([0.0])
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a reported value as a float: a number, or a scalar of numpy or a framework.
+
+    Raises:
+        UserError: it is a truth value, text, or of more than one element.
+    """
+    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    try:
+        if not is_truth and not isinstance(value, str | bytes):
+            return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):
+        pass  # an array, or nothing like a number: said below
+    raise UserError(
+        f"run.report: {name} must be one number (found a {type(value).__name__}: "
+        f"{shorten(' '.join(repr(value).split()), 40)})."
+    )
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
