@@ -220,7 +220,7 @@ def plain(value: Any) -> Any:
 
 
 def keep_error(
-    store: Store, trial: str, message: str, traceback: str, log: Path | None = None
+    store: Store, trial: str, message: str, traceback: str, *, log: Path | None = None
 ) -> str:
     """Write a traceback, where there is one; return the message with its file's name, and that of
     the trial's output, `log`."""

@@ -25,6 +25,7 @@ from raybench.data.dataset import Dataset
 from raybench.data.inspect.leaks import leak_lines
 from raybench.models.base import OwnLoop, refuse_label_smoothing, users_code
 from raybench.models.find import load_workload_dataset, require_framework
+from raybench.models.hidden import refuse_hiding_files
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
@@ -108,6 +109,7 @@ def check_task(
     `is_target_ours`: nobody has named the target; it is for accuracy alone, so what is judged by
     another metric trains without one.
     """
+    refuse_hiding_files(Path.cwd())
     there = [one for one in frameworks if is_installed(one)]
     for framework in frameworks:
         if framework not in there:

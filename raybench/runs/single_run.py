@@ -118,7 +118,7 @@ class SingleRun:
             source=source,
             on_evaluation=seen,
             stopped_by=lambda: reasons[-1] or self.deadline.reason(),
-            on_error=lambda *error: keep_error(self.store, *error, self.saved.log(error[0])),
+            on_error=lambda *error: keep_error(self.store, *error, log=self.saved.log(name)),
             on_saved=self.saved.save,
             on_refused=self.saved.refused,
             on_restart=restarted,

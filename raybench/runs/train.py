@@ -208,7 +208,7 @@ def _run(
                 role="trial",
                 on_evaluation=on_evaluation,
                 stopped_by=deadline.reason,
-                on_error=lambda *error: keep_error(store, *error, saved.log(error[0])),
+                on_error=lambda *error: keep_error(store, *error, log=saved.log(TRIAL)),
                 on_saved=saved.save,
                 on_refused=saved.refused,
                 save=True,

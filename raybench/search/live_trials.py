@@ -182,7 +182,7 @@ class LiveTrials:
             with self._writing():
                 log = self._saved.log(name)
                 told = outcome.message or "", outcome.traceback
-                kept = keep_error(self._store, name, *told, log)
+                kept = keep_error(self._store, name, *told, log=log)
                 outcome = replace(outcome, message=kept)
         if outcome.note is not None and outcome.note not in self._noted:
             self._noted.add(outcome.note)

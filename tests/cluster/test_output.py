@@ -42,11 +42,11 @@ def test_prints_of_a_run_are_taken_whoever_writes_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):  # pytest's own are files in memory
-        monkeypatch.setattr(sys, name, open(number, "w", closefd=False))  # noqa: PTH123, SIM115
+        monkeypatch.setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
     capture = Capture(path_of(tmp_path, 3, 0))
     print("before")
     capture.begin()
-    print("from Python")
+    print("from Python", flush=True)
     os.write(2, b"from C\n")
     subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
     assert capture.take() == b"from Python\nfrom C\nfrom a child\n"
