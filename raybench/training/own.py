@@ -11,9 +11,13 @@ import gc
 import io
 import json
 import math
+import multiprocessing
+import os
 import queue
 import random
+import sys
 import threading
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -404,8 +408,8 @@ class OwnTrainer:
     def close(self) -> None:
         """Release what the framework holds; UserError where runs leave more and more memory."""
         self.finish()
+        gc.collect()  # first: what is still referred to in circles stays in a GPU's cache
         self.run._part.end()
-        gc.collect()
         give_back()
         used = psutil.Process().memory_info().rss
         _first_bytes[:] = _first_bytes or [used]
@@ -431,7 +435,7 @@ class OwnTrainer:
         """Run the user's function; in its own thread."""
         told: BaseException | None = None
         try:
-            with users_code(f"{self._name} failed"):
+            with users_code(f"{self._name} failed"), settings_kept():
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (what a user's loop may draw from)
                 self.run._part.begin(self.run._world, self._spec.seed)
@@ -445,6 +449,65 @@ class OwnTrainer:
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             told = error
         self.run._told.put(told)
+
+
+Setting = tuple[Callable[[], Any], Callable[[Any], object]]
+"""Reads a setting of the process, and sets it."""
+
+
+def attribute(owner: Any, name: str) -> Setting:
+    """Return the setting that an attribute is."""
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values)
+
+
+PROCESS_SETTINGS: tuple[Setting, ...] = (
+    (os.getcwd, os.chdir),
+    (lambda: dict(os.environ), _set_environment),
+    (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
+    (lambda: list(sys.argv), lambda words: sys.argv.__setitem__(slice(None), words)),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
+    (gc.get_threshold, lambda threshold: gc.set_threshold(*threshold)),
+    (
+        lambda: multiprocessing.get_start_method(allow_none=True) or "",
+        lambda method: multiprocessing.set_start_method(method or None, force=True),
+    ),
+)
+"""What a loop may change of the process that the next trial runs in. Random states are not among
+them: each run is seeded."""
+LOADED = {"torch": "torch", "tensorflow": "keras"}
+"""Frameworks whose settings are kept too, each with the module that a loop has imported then."""
+
+
+@contextlib.contextmanager
+def settings_kept() -> Iterator[None]:
+    """Set back, when a run ends, what it has changed of its process: workers stay alive."""
+    settings = list(PROCESS_SETTINGS)
+    for framework, module in LOADED.items():
+        if module in sys.modules:
+            settings += find_part(framework, "own").SETTINGS
+    before = [_read(setting) for setting in settings]
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            for setting, value in zip(settings, before, strict=True):
+                if value is not None:
+                    setting[1](value)
+
+
+def _read(setting: Setting) -> Any:
+    """Return a setting's value; None where it has none, or its library refuses to tell it."""
+    try:
+        return setting[0]()
+    except (AttributeError, OSError, RuntimeError):
+        return None
 
 
 class PlainWorld(World):
@@ -472,7 +535,13 @@ class Part:
         """Seed a run, in the thread of the loop; Python and numpy are."""
 
     def synchronise(self, world: Any) -> None:
-        """Wait for the device."""
+        """Wait for the devices of whatever library the loop has imported: calls of JAX and of
+        PyTorch on GPUs return before their work is done."""
+        if (jax := sys.modules.get("jax")) is not None:
+            jax.effects_barrier()
+            jax.block_until_ready([one for one in jax.live_arrays() if not one.is_deleted()])
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
 
     def prepare(self, model: Any, world: Any) -> Any:
         """Return a model as `Run.prepare` does."""
