@@ -77,6 +77,8 @@ class Answer:
     """Seconds from hearing the command to this reply, on the worker's clock."""
     sent_bytes: int | None = None
     """Size of the state that rank 0 has sent to the pool before it (`states.send`), if any."""
+    printed: bytes = b""
+    """What was written to stdout and stderr since the last reply; the pool takes it out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ class Crashed:
     message: str
     """One line: the exception's type and text; of what was refused the sentence alone."""
     traceback: str
+    printed: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)

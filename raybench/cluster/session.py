@@ -26,6 +26,7 @@ from raybench.cluster.signals import without_hangup
 from raybench.cluster.worker import own_scratch
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
+from raybench.models.hidden import refuse_hiding_files
 from raybench.spec.errors import UserError
 from raybench.training import memory
 
@@ -62,6 +63,7 @@ class Session:
     def __init__(self, *, address: str | None = None) -> None:
         if ray.is_initialized():
             raise UserError("Ray runs in this process already; end it first: ray.shutdown().")
+        refuse_hiding_files(Path.cwd())
         self._last = contextlib.ExitStack()
         """What ends after the connection."""
         self.scratch = self._last.enter_context(own_scratch())

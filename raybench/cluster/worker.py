@@ -26,6 +26,7 @@ from typing import Any, TextIO
 import ray
 
 from raybench.cluster import protocol, states
+from raybench.cluster.output import Capture, path_of
 from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start, sender_of
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
@@ -123,6 +124,7 @@ def serve(config: dict[str, Any]) -> None:
         next_command(pool, group, rank, 1, _report(error))
         return
     reply: Reply = _introduce(world)
+    output = Capture(path_of(scratch, group, world.rank))
     running: _Run | None = None
     is_settled = False
     for turn in itertools.count(1):
@@ -135,10 +137,13 @@ def serve(config: dict[str, Any]) -> None:
                 reply = _measure(command, world)
                 continue
             if isinstance(command, Start):
+                output.begin()
                 running = _Run(command, world, scratch / DATA, pool, group)
             assert running is not None
             answer = running.obey(command)
-            reply = replace(answer, busy_s=time.perf_counter() - heard)
+            reply = replace(answer, busy_s=time.perf_counter() - heard, printed=output.take())
+            if isinstance(command, Finish):
+                output.end()
             if isinstance(command, Finish) and not is_settled:
                 # What is imported by now stays. Kept out of every later collection, the one
                 # after each run takes milliseconds instead of a tenth of a second. Not before
@@ -146,7 +151,8 @@ def serve(config: dict[str, Any]) -> None:
                 gc.freeze()
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
-            reply = _report(error)
+            reply = replace(_report(error), printed=output.take())
+            output.end()
             running = None
             gc.collect()
             give_back()

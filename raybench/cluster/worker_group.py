@@ -17,6 +17,7 @@ from raybench.cluster import protocol
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.layout import Reservation
+from raybench.cluster.output import left_behind, of_rank
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
@@ -150,6 +151,7 @@ class WorkerGroup:
         self._following: dict[int, asyncio.Task[Command]] = {}
         """By rank, the command that follows its last reply."""
         self._members: dict[int, Ready] = {}
+        self._printed: list[bytes] = []
         self._replies: dict[int, Reply] = {}
         self._positions: dict[int, Position] = {}
         """Of the ranks of a loop of the user's own."""
@@ -204,6 +206,9 @@ class WorkerGroup:
         return parting(self._positions.values())
 
     def _take(self, rank: int, reply: Reply) -> None:
+        if isinstance(reply, protocol.Answer | protocol.Crashed) and reply.printed:
+            self._printed.append(of_rank(reply.printed, rank, self.placement.num_workers))
+            reply = replace(reply, printed=b"")
         self._replies[rank] = reply
         if isinstance(reply, Ready):
             self._members[rank] = reply
@@ -247,6 +252,16 @@ class WorkerGroup:
             # Those that have not been heard of, too.
             await asyncio.to_thread(internals.end_workers, self._trainer)
             await self.wait_for_end()
+
+    def take_printed(self, *, is_lost: bool = False) -> bytes:
+        """Return what its workers have printed since the last call; where they are lost, also what
+        those on the driver's host have not handed in."""
+        if is_lost:
+            number = self.placement.num_workers
+            found = left_behind(self._options.scratch, self._number, number)
+            self._printed += [of_rank(content, rank, number) for rank, content in found]
+        printed, self._printed = b"".join(self._printed), []
+        return printed
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
         """Reserve cores for each rank, apart from those `taken`; none where there are too few.

@@ -22,6 +22,7 @@ from typing import Any
 from raybench.cluster import protocol
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, workers_per_node
+from raybench.cluster.output import HeadAndTail
 from raybench.cluster.protocol import (
     STOPPED,
     Allocation,
@@ -35,7 +36,7 @@ from raybench.cluster.protocol import (
 from raybench.cluster.queue import Queue, Waiting
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker import on_this_host
-from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
+from raybench.cluster.worker_group import LiveGroups, PoolOptions, WorkerGroup, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
@@ -68,6 +69,8 @@ class WorkerPool:
         self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._kept: dict[str, Checkpoint] = {}
         """The newest checkpoint of every run, by its name."""
+        self._printed: dict[str, HeadAndTail] = {}
+        """What every run has printed so far, by its name."""
         self._group_of: dict[str, int] = {}
         self._most_beside: dict[str, int] = {}
         """By running trial, the most others that ran beside it."""
@@ -138,6 +141,16 @@ class WorkerPool:
         if before is not None and before.weights != checkpoint.weights:
             before.weights.unlink(missing_ok=True)
         self._kept[trial] = checkpoint
+
+    def printed(self, trial: str, *, is_over: bool = False) -> bytes:
+        """Return what a run has printed so far; one that `is_over` is then forgotten."""
+        found = self._printed.pop(trial, None) if is_over else self._printed.get(trial)
+        return b"" if found is None else found.content()
+
+    def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
+        """Keep what the workers of a run have printed since the last time."""
+        if group is not None and (printed := group.take_printed(is_lost=is_lost)):
+            self._printed.setdefault(trial, HeadAndTail()).add(printed)
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
         """Import trainers and start groups so placed, ahead of the trials that will ask."""
@@ -271,9 +284,11 @@ class WorkerPool:
             asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
             if not await _comes_first(asking, sent.cut):
                 if self._group_of.pop(trial, None) is not None:  # else released meanwhile
+                    self._collect(trial, self._groups.alive.get(number), is_lost=True)
                     self._groups.close_soon([number])
                 raise _stopped()
             replies = asking.result()
+            self._collect(trial, self._groups.alive.get(number))
             if isinstance(command, Start):
                 taken_s = time.perf_counter() - sent.began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
@@ -330,10 +345,12 @@ class WorkerPool:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
+            group = self._groups.alive[number]
             if keep and await self._is_settled(trial, number):
                 self._admission.release(trial)
             else:
                 await self._groups.close(number, force=keep)
+            self._collect(trial, group)
         self._queue.admit()
         return self._most_beside.pop(trial, 0)
 
@@ -392,7 +409,9 @@ class WorkerPool:
         """Forget a broken group; the trial's place is given to the next one."""
         self._group_of.pop(trial, None)
         self._states.drop(sender_of(number))
+        group = self._groups.alive.get(number)
         await self._groups.close(number, force=True)
+        self._collect(trial, group, is_lost=True)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()
 

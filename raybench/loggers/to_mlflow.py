@@ -7,6 +7,7 @@ MLFLOW_EXPERIMENT_NAME.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 """That a server takes at once."""
 LONGEST = 5000
 """Characters of a tag's value; a server takes a few more."""
+NOT_IN_NAMES = re.compile(r"[^\w. :/-]")
+"""What MLflow takes in no metric's name: `mAP50-95(B)` is `mAP50-95_B_` there."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 """How long a server is waited for, seconds and tries, unless the user says otherwise."""
 
@@ -130,7 +133,7 @@ class _MLflow(Sink):
 
 
 def _metrics(values: Mapping[str, float], at: int, step: int) -> list[Metric]:
-    return [Metric(name, value, at, step) for name, value in values.items()]
+    return [Metric(NOT_IN_NAMES.sub("_", name), one, at, step) for name, one in values.items()]
 
 
 open_sink = _MLflow

@@ -29,6 +29,7 @@ from raybench.models.base import (
     missing_method,
     users_code,
 )
+from raybench.models.hidden import refuse_hiding_files
 from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
@@ -327,6 +328,7 @@ def _module_of(path: Path, name: str) -> ModuleType:
 def _bring_in_reach(folder: Path) -> None:
     """Have modules looked for in a folder first; those that it has too, and that were imported from
     another one's, make way for its own: two revisions have modules of the same names."""
+    refuse_hiding_files(folder)
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))

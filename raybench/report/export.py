@@ -18,6 +18,7 @@ from raybench.results.ranking import nearest
 from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.study import Study
 from raybench.results.verdict import judge
+from raybench.spec.text import file_name
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""
@@ -77,7 +78,7 @@ def write_plots(results: Study, folder: Path) -> list[Path]:
     files, written = StudyFiles(folder), []
     for name, kind in kinds_of(results).items():
         if kind.applies(results):
-            file = f"{results.metric.name if name == 'values' else name}.png"
+            file = f"{file_name(results.metric.name) if name == 'values' else name}.png"
             picture = io.BytesIO()
             kind.draw(results).savefig(picture, format="png", dpi=DPI)
             files.write_bytes(file, picture.getvalue())

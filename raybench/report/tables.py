@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,13 +16,13 @@ from rich.text import Text
 from raybench.report.console import say, wrapped
 from raybench.results.analyses import ledger_totals as ledger_totals
 from raybench.results.ranking import ranked as ranked
-from raybench.results.store import ERRORS_FOLDER
+from raybench.results.store import ERRORS_FOLDER, LOGS_FOLDER
 from raybench.results.study import Study
 from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 
-NUMBERS = re.compile(rf"\S*\b{ERRORS_FOLDER}/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+NUMBERS = re.compile(rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 def cause_of(failure: str, message: str | None) -> str:
@@ -104,9 +104,14 @@ class _Missing:
         return MISSING
 
 
-def texts(frame: pd.DataFrame, forms: Mapping[str, str]) -> pd.DataFrame:
-    """Return columns by their titles, each the text that a form makes of a row (`{low:.2f} -
-    {high:.2f}`). Columns of which nothing is known are left out."""
+Form = str | Callable[[Mapping[Any, Any]], str]
+"""Makes a cell of a row: a format string (`{low:.2f} - {high:.2f}`), or a function, for columns
+whose names a format string cannot have."""
+
+
+def texts(frame: pd.DataFrame, forms: Mapping[str, Form]) -> pd.DataFrame:
+    """Return columns by their titles, each the text that a form makes of a row. Columns of which
+    nothing is known are left out."""
     known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
     rows = frame.astype(object).where(known, missing).to_dict("records")
@@ -119,9 +124,10 @@ def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
     return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
 
 
-def _text(form: str, row: Mapping[Any, Any]) -> str:
-    text = form.format_map(defaultdict(_Missing, row))
-    if " - " in form:  # of an interval without an end nothing is said
+def _text(form: Form, row: Mapping[Any, Any]) -> str:
+    known = defaultdict(_Missing, row)
+    text = form(known) if callable(form) else form.format_map(known)
+    if callable(form) or " - " in form:  # of an interval without an end nothing is said
         text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
     rare = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
     return rare.get(text) or shorten(clean(text), LONGEST)
@@ -239,7 +245,7 @@ def of_runs(runs: pd.DataFrame, results: Study, *, is_brief: bool = False) -> pd
     `is_brief` leaves out what follows from the configuration, and what is measured beside times.
     """
     metric = results.metric
-    forms = {"trial": "{trial}", "configuration": "{config}"}
+    forms: dict[str, Form] = {"trial": "{trial}", "configuration": "{config}"}
     forms |= {} if is_brief else {"global batch": "{global_batch_size}"}
     forms |= {title: f"{{{key}}}" for title, key in _telling_layout(runs).items()}
     forms |= {"s to target": "{crossed_s:.2f}{mark}", "worker-s": "{cost:.2f}{mark}"}
@@ -251,9 +257,10 @@ def of_runs(runs: pd.DataFrame, results: Study, *, is_brief: bool = False) -> pd
     return texts(_named(rows, results), forms)
 
 
-def value_form(metric: Metric, column: str) -> str:
-    """Return how a value of the metric is written in a table."""
-    return f"{{{column}:{'.1%' if metric.is_share else '.4g'}}}"
+def value_form(metric: Metric, *columns: str) -> Form:
+    """Return how a value of the metric, or an interval of two columns, is written in a table."""
+    form = ".1%" if metric.is_share else ".4g"
+    return lambda row: " - ".join(format(row[column], form) for column in columns)
 
 
 def _named(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
@@ -298,13 +305,13 @@ def of_confirmed(table: pd.DataFrame, results: Study) -> pd.DataFrame:
     """Return `confirmed` for a terminal."""
     metric, name = results.metric, results.metric.name
     reached = {"reached" if results.is_timed else "finished": "{new_hits} of {new_runs}"}
-    forms = {"trial": "{trial}", "configuration": "{config}"} | reached
+    forms: dict[str, Form] = {"trial": "{trial}", "configuration": "{config}", **reached}
     if results.is_timed:
         forms |= ALONE
     else:
-        low, high = (value_form(metric, f"interval_{end}_{name}") for end in ("low", "high"))
         forms[f"median {metric.words}"] = value_form(metric, f"median_{name}")
-        forms |= {"90 % interval": f"{low} - {high}"}
+        ends = (f"interval_{end}_{name}" for end in ("low", "high"))
+        forms["90 % interval"] = value_form(metric, *ends)
         forms[f"search {metric.words}"] = value_form(metric, f"search_{name}")
     forms[f"test {metric.words}"] = value_form(metric, metric.test_column)
     has_misses = (table["new_hits"] < table["new_runs"]).any()  # else it is the median

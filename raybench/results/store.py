@@ -7,7 +7,6 @@ import json
 import math
 import os
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +16,9 @@ from typing import Any, Self, TextIO
 
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import StudyError, UserError
-from raybench.spec.text import clean, clean_lines, program, redact, redact_text
+from raybench.spec.text import clean, clean_lines, file_name, program, redact, redact_text
 
-ERRORS_FOLDER = "errors"
+ERRORS_FOLDER, LOGS_FOLDER = "errors", "logs"
 DIAGNOSIS = "diagnosis.yaml"
 WINNERS = ("best.yaml", "cheapest.yaml")
 
@@ -70,14 +69,21 @@ class StudyFiles:
 
         `errors/<trial>.txt`, without secrets; a later failure of the same trial takes its place.
         """
-        name = re.sub(r"[^\w.-]", "_", trial, flags=re.ASCII).lstrip(".")[:100] or "_"
-        folder = StudyFiles(self.folder / ERRORS_FOLDER)
+        return self._write_below(ERRORS_FOLDER, trial, text)
+
+    def write_log(self, trial: str, printed: bytes) -> Path:
+        """Keep what a trial has printed, `logs/<trial>.txt`, without secrets and control
+        characters; return the file's path."""
+        return self._write_below(LOGS_FOLDER, trial, printed.decode(errors="replace"))
+
+    def _write_below(self, below: str, trial: str, text: str) -> Path:
+        name, folder = f"{file_name(trial)}.txt", StudyFiles(self.folder / below)
         try:
             folder.folder.mkdir(exist_ok=True)
         except FileNotFoundError:
             raise self.gone() from None
-        folder.write_text(f"{name}.txt", clean_lines(redact_text(text, os.environ)) + "\n")
-        return folder.folder / f"{name}.txt"
+        folder.write_text(name, clean_lines(redact_text(text, os.environ)) + "\n")
+        return folder.folder / name
 
     def gone(self) -> StudyError:
         """Return the error of a folder that was deleted or replaced in mid-study."""
@@ -213,12 +219,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def keep_error(store: Store, trial: str, message: str, traceback: str) -> str:
-    """Write a traceback, where there is one; return the message with the file's name."""
-    if not traceback:
-        return message
-    path = store.write_error(trial, traceback)
-    return f"{message} (traceback: {path.relative_to(store.folder)})"
+def keep_error(
+    store: Store, trial: str, message: str, traceback: str, *, log: Path | None = None
+) -> str:
+    """Write a traceback, where there is one; return the message with its file's name, and that of
+    the trial's output, `log`."""
+    files = [] if log is None else [f"output: {log.relative_to(store.folder)}"]
+    if traceback:
+        path = store.write_error(trial, "\n".join([traceback.rstrip(), *files]))
+        files.insert(0, f"traceback: {path.relative_to(store.folder)}")
+    return f"{message} ({', '.join(files)})" if files else message
 
 
 PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas", "numpy")

@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.objective import BUDGET
 from raybench.spec.run import describe, is_key, label_keys, short, value_of
 from raybench.spec.text import counted
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
@@ -177,6 +178,7 @@ EXTRA_TYPES = {
     "is_disturbed": TRUTH,
     "reruns": SOME_COUNT,
     "energy_j": NUMBER,
+    "best_of": TEXT,
 }
 """Further columns of `trials`. `source` is the trial whose configuration a run repeats;
 `num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
@@ -186,7 +188,9 @@ recorded `time_to_target_s`, or where evaluations are far apart, a time between 
 `is_interpolated` says (`stats.standing`). `train_cpu_s` are the processor's seconds of training
 and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
 where they took too much, `reruns` how often it had run before for that reason. `energy_j` are
-joules of training, left out of `trials.csv` where no run knows them."""
+joules of training, left out of `trials.csv` where no run knows them. `best_of` says what
+`best_accuracy` is: the best value of the `curve`, or with `best_at_budget` the last one within the
+`budget`, whose weights are kept."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
     "trial": TEXT,
@@ -312,6 +316,7 @@ def _trial_row(
     row["worker_seconds"] = spec.num_workers * train
     row["worker_seconds_to_target"] = None if reached is None else spec.num_workers * reached
     row["config"] = describe(spec, label)
+    row["best_of"] = "budget" if spec.objective.kind == BUDGET else "curve"
     row["finished_at"] = run.finished
     row["num_nodes"] = run.num_nodes or None
     row["accelerators"] = accelerators_of(run)

@@ -25,6 +25,7 @@ from raybench.data.dataset import Dataset
 from raybench.data.inspect.leaks import leak_lines
 from raybench.models.base import OwnLoop, refuse_label_smoothing, users_code
 from raybench.models.find import load_workload_dataset, require_framework
+from raybench.models.hidden import refuse_hiding_files
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
@@ -32,6 +33,7 @@ from raybench.scaling.runs import RUN_COLUMNS
 from raybench.spec.errors import UserError
 from raybench.spec.metric import (
     ACCURACY,
+    METRIC_NAME,
     METRICS,
     OTHER_METRIC_NAMES,
     Metric,
@@ -53,6 +55,7 @@ from raybench.spec.space import (
     values_of,
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
+from raybench.spec.text import clean
 from raybench.training.check_model import check_models
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, Seen, framework_sees, require_gpus
@@ -106,6 +109,7 @@ def check_task(
     `is_target_ours`: nobody has named the target; it is for accuracy alone, so what is judged by
     another metric trains without one.
     """
+    refuse_hiding_files(Path.cwd())
     there = [one for one in frameworks if is_installed(one)]
     for framework in frameworks:
         if framework not in there:
@@ -144,6 +148,11 @@ def check_task(
 def _reported(objective: Objective) -> Metric:
     """Return the metric of a training loop of the user's own, which measures it itself."""
     name = OTHER_METRIC_NAMES.get(objective.metric or "", objective.metric or ACCURACY.name)
+    if not re.match(METRIC_NAME, name) or not name.isprintable():
+        raise UserError(
+            f"objective.metric: {clean(name)!r} must be one line of 80 characters at most that "
+            "begins with a letter, a digit or _."
+        )
     if name not in METRICS and objective.direction is None:
         raise UserError(
             f"objective.metric: {name} is not known here; say which way is better: "
@@ -158,8 +167,8 @@ def _check_columns(metric: Metric) -> None:
     taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
     if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
         raise UserError(
-            f"The workload's metric is called {metric.name}, and tables have a column of that name "
-            "already; give it another."
+            f"objective.metric: {metric.name} is the name of a column in the tables already; give "
+            "the metric another."
         )
 
 

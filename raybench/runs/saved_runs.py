@@ -1,4 +1,4 @@
-"""The checkpoints of a study's runs: in its folder, and with the pool that continues runs.
+"""The checkpoints of a study's runs, and what they print: with the pool, and in its folder.
 
 `checkpoints/0007/` is of the run `0007` (`stats.checkpoint`). It goes when the run's record is
 written, unless the run was cut off: interrupted, stopped early by the search, or lost once too
@@ -13,12 +13,13 @@ Also here: runs that something else on the machine disturbed, told by their seco
 import shutil
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import ray
 
@@ -120,10 +121,13 @@ def _kind(spec: RunSpec) -> str:
 
 
 FOLDER = "checkpoints"
+LOOK_S = 5.0
+"""Seconds between two writings of the output of a run that goes on."""
+Found = TypeVar("Found")
 
 
 class SavedRuns:
-    """Brings checkpoints from the pool to the folder, in a thread of its own, and back.
+    """Brings checkpoints and output from the pool to the folder, in a thread of its own.
 
     A context manager: its end waits until all is written, and raises what went wrong.
     """
@@ -141,6 +145,8 @@ class SavedRuns:
         self._fault: Exception | None = None
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # of a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
+        self._looked: dict[str, float] = {}
+        """When the output of a run was last asked for, by its name."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:
@@ -178,6 +184,17 @@ class SavedRuns:
         """Write the checkpoint of a run that the pool holds now, soon."""
         self._writer.submit(self._noting_faults, self._write, name)
 
+    def look(self, name: str) -> None:
+        """Write what a run has printed so far, soon; at most every `LOOK_S`."""
+        now = time.monotonic()
+        if now - self._looked.setdefault(name, now) >= LOOK_S:
+            self._looked[name] = now
+            self._writer.submit(self._noting_faults, self._write_log, name)
+
+    def log(self, name: str) -> Path | None:
+        """Write what a run has printed; return the file's path, None where it printed nothing."""
+        return self._writer.submit(self._noting_faults, self._write_log, name).result()
+
     def refused(self, name: str, why: str) -> None:
         """Put aside what the workers of a run have refused, and say it; the run began anew."""
         self._say_anew(why, name)
@@ -193,6 +210,8 @@ class SavedRuns:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
         is_answer = is_informative(record) if record.phase == "confirm" else record.is_answer
         is_kept = not is_answer or record.stop == "interrupted"
+        self._looked.pop(record.trial, None)
+        self._writer.submit(self._noting_faults, self._write_log, record.trial, True)
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
 
     def _say_anew(self, why: str, name: str) -> None:
@@ -212,18 +231,25 @@ class SavedRuns:
                 raise
             # A newer one has taken its place meanwhile, and is to be written too.
 
+    def _write_log(self, name: str, is_over: bool = False) -> Path | None:
+        printed = ray.get(self._pool.printed.remote(name, is_over=is_over))
+        if not printed or self._fault is not None:
+            return None
+        return self._store.write_log(name, printed)
+
     def _forget(self, name: str, is_kept: bool) -> None:
         self._pool.forget.remote(name)
         folder = self._folder(name)
         if not is_kept and folder.is_dir():
             shutil.rmtree(folder)
 
-    def _noting_faults(self, work: Callable[..., None], *given: object) -> None:
+    def _noting_faults(self, work: Callable[..., Found], *given: object) -> Found | None:
         try:
-            work(*given)
+            return work(*given)
         except (OSError, StudyError, ray.exceptions.RayError) as error:
             self._fault = self._fault or error
             self._on_fault(error)
+            return None
 
     def _folder(self, name: str) -> Path:
         return self._store.folder / FOLDER / name

@@ -101,6 +101,7 @@ class SingleRun:
                 lines.append(evaluation.line(name, role=role, spec=spec))
                 self.store.append(lines[-1])
                 self.progress.evaluated(name, evaluation)
+            self.saved.look(name)
             reasons.append(judge(evaluation))
 
         def restarted(name: str, why: str) -> None:
@@ -119,7 +120,7 @@ class SingleRun:
             source=source,
             on_evaluation=seen,
             stopped_by=lambda: reasons[-1] or self.deadline.reason(),
-            on_error=lambda *error: keep_error(self.store, *error),
+            on_error=lambda *error: keep_error(self.store, *error, log=self.saved.log(name)),
             on_saved=self.saved.save,
             on_refused=self.saved.refused,
             on_restart=restarted,

@@ -191,6 +191,7 @@ def _run(
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
             waits.is_training = True
             record_evaluation(name, evaluation)
+            saved.look(name)
 
         deadline = Deadline(None, interrupt=interrupt)
         with (
@@ -207,7 +208,7 @@ def _run(
                 role="trial",
                 on_evaluation=on_evaluation,
                 stopped_by=deadline.reason,
-                on_error=lambda *error: keep_error(store, *error),
+                on_error=lambda *error: keep_error(store, *error, log=saved.log(TRIAL)),
                 on_saved=saved.save,
                 on_refused=saved.refused,
                 save=True,

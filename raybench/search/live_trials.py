@@ -144,6 +144,7 @@ class LiveTrials:
         if point is not None and _is_new(outcome, before):
             self._evaluated(name, run, point)
             self._progress.evaluated(name, point)
+        self._saved.look(name)
         if outcome.saved is not None and outcome.saved != before.saved:
             self._saved.save(name)
 
@@ -177,9 +178,11 @@ class LiveTrials:
             outcome = replace(outcome, concurrent=self._release(name))
         if (fault := fault_of(outcome.message) or self._hopeless(outcome)) is not None:
             self._deadline.ends_with(fault)
-        if outcome.traceback:
+        if outcome.failure not in (None, "nan"):
             with self._writing():
-                kept = keep_error(self._store, name, outcome.message or "", outcome.traceback)
+                log = self._saved.log(name)
+                told = outcome.message or "", outcome.traceback
+                kept = keep_error(self._store, name, *told, log=log)
                 outcome = replace(outcome, message=kept)
         if outcome.note is not None and outcome.note not in self._noted:
             self._noted.add(outcome.note)

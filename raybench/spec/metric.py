@@ -18,8 +18,12 @@ PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolut
 """What is averaged: 1 where the answer is right (of five answers, where one of them is), the loss
 without label smoothing, the error's square or size in the labels' own unit (the mean over a
 vector's numbers), or what the workload's own hook returns."""
-METRIC_NAME = r"^[a-z][a-z0-9_]{0,39}$"
-"""What a metric may be called: it names columns and stands in pictures."""
+METRIC_NAME = r"^\w(.{0,78}\S)?$"
+"""What a metric may be called, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line
+of 80 characters at most that begins with a letter, a digit or `_`. It names columns."""
+ROUNDING = 2.0**-22
+"""How far a value may be off the target and be at it, relative to the target: two steps of float32,
+in which frameworks compute metrics. The mean of 190 right answers of 200 is 0.94999999 there."""
 Finish = Callable[[float, float], float]
 """(mean over the samples, mean of the same for the labels' own mean as the answer) -> metric."""
 
@@ -45,7 +49,7 @@ class Metric:
     """A metric; a workload may have one of its own: `Metric(name="f", direction="max")`."""
 
     name: str
-    """For columns, tables and axes: lower case, words joined by `_`."""
+    """For columns, tables and axes (`METRIC_NAME`)."""
     direction: Direction
     """Whether more is better."""
     per_sample: PerSample = "own"
@@ -69,8 +73,8 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """For a sentence: `mean absolute error`."""
-        return WORDS.get(self.name, self.name.replace("_", " "))
+        """For a sentence: `mean absolute error`; any that is not ours as it is called."""
+        return WORDS.get(self.name, self.name)
 
     @property
     def sign(self) -> int:
@@ -78,12 +82,14 @@ class Metric:
         return 1 if self.direction == "max" else -1
 
     def reaches(self, value: float, target: float) -> bool:
-        """Whether `value` is at the target or beyond; never where it is NaN."""
-        return self.sign * value >= self.sign * target
+        """Whether `value` is at the target, to the rounding of float32, or beyond; never where it
+        is NaN. Wherever a value is compared with a target, this or `gap` does it."""
+        return self.gap(target, value) <= 0
 
     def gap(self, target: float, value: float) -> float:
-        """What `value` lacks to the target; negative beyond it."""
-        return self.sign * (target - value)
+        """What `value` lacks to the target; negative beyond it, 0 within float32's rounding."""
+        gap = self.sign * (target - value)
+        return 0.0 if abs(gap) <= ROUNDING * abs(target) else gap
 
     def best(self, values: Iterable[float]) -> float | None:
         """Return the best value, NaN left out; None where there is none."""
@@ -107,7 +113,12 @@ class Metric:
         return f"{100 * value:.{digits}f} %" if self.is_share else f"{value:.{digits + 3}g}"
 
 
-WORDS = {"rmse": "RMSE", "r2": "R²", "top5_accuracy": "top-5 accuracy"}
+WORDS = {
+    "rmse": "RMSE",
+    "r2": "R²",
+    "top5_accuracy": "top-5 accuracy",
+    "mean_absolute_error": "mean absolute error",
+}
 _OF_CLASSES: tuple[Task, ...] = ("classification", "language_modelling")
 _OF_NUMBERS: tuple[Task, ...] = ("regression",)
 _SHIPPED = (
@@ -141,8 +152,8 @@ def find_metric(
     """
     if own is not None and not re.match(METRIC_NAME, own.name):
         raise UserError(
-            f"The workload's metric is called '{own.name}'; give it a name of small letters, "
-            "digits and _, 40 of them at most."
+            f"The workload's metric is called '{own.name}'; give it a name of one line, 80 "
+            "characters at most, that begins with a letter."
         )
     if own is not None and name in (None, own.name):
         return own

@@ -84,6 +84,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def file_name(text: str) -> str:
+    """Return `text` as the name of a file that any system takes: letters, digits, `_`, `.`, `-`."""
+    return re.sub(r"[^\w.-]", "_", text, flags=re.ASCII).lstrip(".")[:100] or "_"
+
+
 def shorten(text: str, length: int) -> str:
     """Return `text` in at most `length` characters; the middle goes, its ends say most."""
     if len(text) <= length:

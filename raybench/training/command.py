@@ -3,9 +3,8 @@ children.
 
 A line of JSON on its stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
 The last two are since the line before, and optional: without `samples` a line counts as one sample,
-without `train_s` all time since the line before is training. Before the first line it is start-up
-too, so that line waits for the second, a while, and counts as long as it where it took longer.
-What else it prints is passed on.
+without `train_s` all time since the line before is training (before the first line since the
+command began, start-up included). A `train_s` counts as said, whenever its line arrives.
 """
 
 import contextlib
@@ -17,9 +16,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,22 +29,32 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
 from raybench.spec.own_loop import words_of
 from raybench.spec.run import RunSpec, flat
-from raybench.spec.text import shorten
+from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
 
 GRACE_S = 10.0
 """How long a command may take to end after SIGTERM, before it and its children are killed."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
 """Ends the command's process group when the worker that started it is gone, with its pipe."""
-NAMED = ("samples", "train_s", "test")
+OPTIONAL_KEYS = ("samples", "train_s", "test")
 """What a line may say beside the metric."""
-SEEN_ONCE = (
-    "the command reports once and does not say train_s, so its start-up counts as training; let it "
-    "print the seconds it has trained, or more often"
+UNTIMED = (
+    "the command does not say train_s, so all time between its lines counts as training, start-up "
+    "and evaluation too; let it print the seconds it has trained since the line before"
 )
-WAITS, LEAST_S = 2.0, 1.0
-"""How many times as long as the first line took the second is waited for, and at least."""
+SILENCE_S, TOGETHER_S = 1.0, 1e-3
+"""Lines that follow one another within `TOGETHER_S`, after a gap of `SILENCE_S`, were written into
+a buffer, or from a history: when they arrive says nothing of when they were trained."""
+UNREPORTED = "the command reports no"
+PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
+"""What libraries write before the name of a metric on the validation set."""
+EXCESS, EXCESS_S = 1.1, 0.5
+"""How far the sum of all `train_s` may exceed the seconds that the command has run: rounding."""
+CHUNK_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
+MOST_KEYS = 12
+"""Keys of a line that a sentence names."""
 MOST_SHOWN = 200
 """Characters of the last line of an error."""
 
@@ -59,106 +69,256 @@ def run_command(run: Run) -> None:
     """Run the command of a run spec to its end, or until a report says stop."""
     spec = run.spec
     words = words_of(spec.workload, values_of(spec, run.learning_rate))
-    metric, pattern = spec.objective.judged_by.name, spec.objective.metric_pattern
-    with tempfile.TemporaryFile() as errors, _started(words, spec, errors) as process:
-        assert process.stdout is not None
-        lines = _Lines(process.stdout, metric, re.compile(pattern) if pattern else None)
-
-        def read(most_s: float | None = None) -> dict[str, Any] | None:
+    metric = spec.objective.judged_by.name
+    began_s = time.perf_counter()
+    with _started(words, spec) as process:
+        reports, errors = _Reports(process, spec, began_s), _Tail(process)
+        timing = _Timing(began_s)
+        while True:
             with run.training():
-                return lines.next(most_s)
-
-        def is_enough(told: dict[str, Any]) -> bool:
-            return run.report(told[metric], samples=told.get("samples", 1), test=told.get("test"))
-
-        told = read()
-        if told is not None and told.get("train_s") is None:
-            first, first_s = told, run.on_clock()
-            told = read(max(WAITS * first_s, LEAST_S))
-            if told is None and lines.is_over:
-                told, run.note = first, SEEN_ONCE
-            else:
-                second_s = run.on_clock() - first_s
-                run.moved(second_s, "train", "report")  # until its own report
-                if told is not None:
-                    share = first.get("samples", 1) / told.get("samples", 1)
-                    run.took(min(second_s * share, run.on_clock()), "setup")
-                if is_enough(first):
-                    return
-                run.moved(second_s, "report", "train")
-                told = told or read()
-        while told is not None:
-            if (train_s := told.get("train_s")) is not None:
-                run.took(float(train_s), "eval")
-            if is_enough(told):
+                report = reports.next()
+            if report is None:
+                break
+            run.took(timing.train_s(report))
+            run.note = UNTIMED if timing.is_untimed else None
+            told = report.told
+            samples = told.get("samples", 1)
+            if run.report(told[metric], samples=samples, test=told.get("test")):
                 return
-            told = read()
         _require_success(process.wait(), errors)
+        reports.require_metric()
 
 
-class _Lines:
-    """What a command reports, read in a thread of its own: the next may be waited for in vain.
-    Lines without the metric are passed on."""
+@dataclass(frozen=True)
+class _Report:
+    """One line that reports the metric."""
 
-    def __init__(self, lines: IO[str], metric: str, pattern: re.Pattern[str] | None) -> None:
-        self.is_over = False
-        self._found: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
-        threading.Thread(target=self._read, args=[lines, metric, pattern], daemon=True).start()
+    told: dict[str, Any]
+    at_s: float
+    """When it arrived, on `time.perf_counter`."""
 
-    def next(self, most_s: float | None = None) -> dict[str, Any] | None:
-        """Return the next report; None where there is no more, or none within `most_s` seconds."""
-        if self.is_over:
-            return None
-        try:
-            found = self._found.get(timeout=most_s)
-        except queue.Empty:
-            return None
+
+class _Timing:
+    """Training seconds of each line of a command, in order."""
+
+    def __init__(self, began_s: float) -> None:
+        self.is_untimed = False
+        """Whether a line so far has not said `train_s`."""
+        self._began_s = self._before_s = began_s
+        self._sum_s = self._silence_s = 0.0
+        self._num_together = 0
+
+    def train_s(self, report: _Report) -> float:
+        """Return the training seconds of a line: those it says, or all since the line before.
+
+        Raises:
+            UserError: it says no seconds and cannot be timed, or all lines so far say more
+                seconds than the command has run.
+        """
+        gap_s, self._before_s = report.at_s - self._before_s, report.at_s
+        is_together = gap_s < TOGETHER_S
+        self._num_together = self._num_together + 1 if is_together else 0
+        self._silence_s = self._silence_s if is_together else gap_s
+        train_s: float | None = report.told.get("train_s")
+        if train_s is None:
+            self.is_untimed = True
+            # Two in a row: a line may have had to wait for a core until the next one came.
+            if self._num_together > 1 and self._silence_s > SILENCE_S:
+                raise UserError(
+                    f"the command's lines came together after {self._silence_s:.1f} s of silence "
+                    "and do not say train_s, so they cannot be timed; print train_s, the seconds "
+                    "trained since the line before, or flush each line when it is printed."
+                )
+            return max(gap_s, 1e-6)
+        self._sum_s += train_s
+        ran_s = report.at_s - self._began_s
+        if self._sum_s > EXCESS * ran_s + EXCESS_S:
+            raise UserError(
+                f"the command's train_s add up to {self._sum_s:.4g} s and it has run for "
+                f"{ran_s:.4g} s; print the seconds trained since the line before, not since the "
+                "beginning, nor of several processes, nor in milliseconds."
+            )
+        return train_s
+
+
+class _Reports:
+    """The reports of a command, read in a thread of its own.
+
+    The thread stamps what it reads: the search may be slow to ask for the next report. All that
+    the command prints is passed on to this process's stdout.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
+        self._metric = spec.objective.judged_by.name
+        pattern = spec.objective.metric_pattern
+        self._pattern = re.compile(pattern) if pattern else None
+        self._other_keys: list[str] = []
+        """Of the first line of JSON without the metric."""
+        self._num_found = 0
+        self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
+        _in_thread(self._read, process.stdout)
+
+    def next(self) -> _Report | None:
+        """Return the next report; None where there is no more. UserError for a line that is
+        wrong."""
+        found = self._found.get()
         if isinstance(found, BaseException):
             raise found
-        self.is_over = found is None
         return found
 
-    def _read(self, lines: IO[str], metric: str, pattern: re.Pattern[str] | None) -> None:
+    def require_metric(self) -> None:
+        """Raise UserError where the command has ended and no line had the metric."""
+        if not self._num_found:
+            raise UserError(self._lack())
+
+    def _lack(self) -> str:
+        metric = self._metric
+        if self._pattern is not None:
+            return (
+                f"{UNREPORTED} {metric}: no line has a number where objective.metric_pattern looks "
+                f"for it ({self._pattern.pattern}); mend the pattern."
+            )
+        if self._other_keys:
+            keys = ", ".join(clean(key) for key in self._other_keys[:MOST_KEYS])
+            return (
+                f"{UNREPORTED} {metric}, its lines of JSON have {keys}; name one of these with "
+                "objective.metric (and objective.direction), or find the number with "
+                "--metric-pattern."
+            )
+        return (
+            f'{UNREPORTED} {metric}; let it print lines of JSON such as {{"{metric}": 0.91}}, or '
+            "find the number with --metric-pattern."
+        )
+
+    def _read(self, stdout: IO[bytes]) -> None:
         try:
-            for line in lines:
-                if (found := _read(line, metric, pattern)) is None:
-                    print(line, end="", flush=True)
-                else:
-                    self._found.put(found)
+            for line, at_s in _lines(stdout):
+                if (told := self._told(line)) is not None:
+                    self._num_found += 1
+                    self._found.put(_Report(told, at_s))
             self._found.put(None)
         except BaseException as error:  # noqa: BLE001 (raised where the next is waited for)
             self._found.put(error)
 
-
-def _read(line: str, metric: str, pattern: re.Pattern[str] | None) -> dict[str, Any] | None:
-    """Return what a line reports, the metric by its name; None of a line that reports nothing."""
-    if pattern is not None:
-        if (found := pattern.search(line)) is None:
+    def _told(self, line: str) -> dict[str, Any] | None:
+        """Return what a line reports, the metric by its name; None of one that reports nothing."""
+        told = self._matched(line) if self._pattern else _json(line)
+        if told is None:
             return None
-        named = {key: text for key, text in found.groupdict().items() if key in NAMED and text}
-        with contextlib.suppress(TypeError, ValueError):
-            return {metric: float(found[1])} | {key: float(text) for key, text in named.items()}
-        return None
+        value = told.get(self._metric, math.nan)
+        if self._metric not in told or isinstance(value, list | dict):
+            self._note_keys(told)
+            return None
+        told[self._metric] = math.nan if value is None else value  # JSON has no NaN
+        for key in (self._metric, *OPTIONAL_KEYS):
+            if key in told and not _is_number(told[key]):
+                raise self._wrong(line, f"{key} is no number (found {told[key]!r})")
+        if (train_s := told.get("train_s")) is not None and not 0 < train_s < math.inf:
+            raise self._wrong(
+                line, "train_s must be above 0, the seconds trained since the line before"
+            )
+        if not 1 <= told.get("samples", 1) < math.inf:
+            raise self._wrong(line, "samples must be 1 or more, those since the line before")
+        return told
+
+    def _matched(self, line: str) -> dict[str, Any] | None:
+        assert self._pattern is not None
+        if (found := self._pattern.search(line)) is None:
+            return None
+        texts = {key: text for key, text in found.groupdict().items() if key in OPTIONAL_KEYS}
+        try:
+            told = {key: float(text) for key, text in texts.items() if text}
+            return {self._metric: float(found[1])} | told
+        except (TypeError, ValueError):
+            return None
+
+    def _note_keys(self, told: dict[str, Any]) -> None:
+        """Keep the keys of the first line without the metric; UserError where one of them is the
+        metric by another name and no line has had it: waiting for more lines would not help."""
+        if self._num_found or self._other_keys:
+            return
+        self._other_keys = list(told)
+        if any(_is_called(key, self._metric) for key in told):
+            raise UserError(self._lack())
+
+    def _wrong(self, line: str, what: str) -> UserError:
+        return UserError(f"the command's line {shorten(clean(line), 80)}: {what}.")
+
+
+def _json(line: str) -> dict[str, Any] | None:
     try:
         content = json.loads(line) if line.lstrip().startswith("{") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(content, dict):
         return None
-    told: dict[str, Any] = {OTHER_METRIC_NAMES.get(key) or key: content[key] for key in content}
-    value = math.nan if told.get(metric, 0) is None else told.get(metric)  # JSON has no NaN
-    if not isinstance(value, int | float):
-        return None
-    for key in NAMED:
-        if not isinstance(told.get(key, 0), int | float):
-            raise UserError(f"the command's line {shorten(line.strip(), 80)}: {key} is no number.")
-    return told | {metric: value}
+    return {OTHER_METRIC_NAMES.get(key) or key: value for key, value in content.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_called(key: str, metric: str) -> bool:
+    """Whether a key is a name that libraries give the metric: `val/acc`, `Accuracy`."""
+    words = re.findall("[a-z0-9]+", re.sub("([a-z])([A-Z])", r"\1_\2", key).lower())
+    stem = "_".join(word for word in words if word not in PARTS)
+    return {"acc": "accuracy"}.get(stem, stem) == metric.lower()
+
+
+def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
+    """Yield the lines of a pipe, each with the time at which its end arrived."""
+    rest = b""
+    for chunk in _chunks(stdout):
+        at_s = time.perf_counter()
+        _pass_on(chunk, 1)
+        *ended, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+        rest = rest[-MAX_LINE_BYTES:]
+        for line in ended:
+            yield line.decode(errors="replace"), at_s
+    if rest:
+        yield rest.decode(errors="replace"), time.perf_counter()
+
+
+class _Tail:
+    """Passes a command's stderr on, and keeps its end."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._kept = b""
+        self._thread = _in_thread(self._read, process.stderr)
+
+    def text(self) -> str:
+        """Return the end of what was written, once no more comes."""
+        self._thread.join(GRACE_S)  # a child that goes on may hold the pipe
+        return self._kept.decode(errors="replace")
+
+    def _read(self, stderr: IO[bytes]) -> None:
+        for chunk in _chunks(stderr):
+            _pass_on(chunk, 2)
+            self._kept = (self._kept + chunk)[-TAIL_BYTES:]
+
+
+def _chunks(pipe: IO[bytes]) -> Iterator[bytes]:
+    """Yield what is in a pipe whenever there is something, until it ends; then it is closed."""
+    with pipe:
+        while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
+            yield chunk
+
+
+def _pass_on(content: bytes, descriptor: int) -> None:
+    """Write to this process's own stdout (1) or stderr (2)."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading.Thread:
+    thread = threading.Thread(target=work, args=[pipe], daemon=True)
+    thread.start()
+    return thread
 
 
 @contextlib.contextmanager
-def _started(
-    words: list[str], spec: RunSpec, errors: IO[bytes]
-) -> "Iterator[subprocess.Popen[str]]":
+def _started(words: list[str], spec: RunSpec) -> "Iterator[subprocess.Popen[bytes]]":
     """Have the command running in a process group of its own, which ends with the context."""
     environment = os.environ | {
         # As in a shell in which this environment is active: its python, torchrun, accelerate.
@@ -171,10 +331,8 @@ def _started(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=subprocess.PIPE,
             env=environment,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
     except OSError as error:
@@ -194,7 +352,7 @@ def _started(
         _end(process)
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """End a command with all its children, also those with a process group of their own."""
     family = list[psutil.Process]()
     with contextlib.suppress(psutil.Error):
@@ -210,17 +368,13 @@ def _end(process: "subprocess.Popen[str]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
-def _require_success(code: int, errors: IO[bytes]) -> None:
+def _require_success(code: int, errors: _Tail) -> None:
     """Raise UserError with the last line of stderr where a command has failed."""
     if code == 0:
         return
-    size = errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, size - TAIL_BYTES))
-    text = errors.read().decode(errors="replace")
+    text = errors.text()
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "no line on stderr")
     how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
     raise UserError(

@@ -11,12 +11,15 @@ import gc
 import io
 import json
 import math
+import multiprocessing
+import os
 import queue
 import random
 import sys
 import threading
 import time
 import traceback
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -28,13 +31,14 @@ import psutil
 from raybench.data.memory import GIB
 from raybench.models.base import place_of, users_code
 from raybench.spec.errors import UserError
-from raybench.spec.metric import OTHER_METRIC_NAMES
+from raybench.spec.metric import OTHER_METRIC_NAMES, ROUNDING
 from raybench.spec.objective import StopRule
 from raybench.spec.own_loop import is_command
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate
+from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
-from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
+from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
@@ -242,19 +246,23 @@ class Run:
         return self._ledger.seconds("train") - self._train_s
 
     def took(self, train_s: float, rest: str = "eval") -> None:
-        """Let what was on the clock since the last report be so many seconds: somebody else has
-        measured them. The others were of the phase `rest`; what lacks, as where a command trains on
-        meanwhile, was counted as report or set-up, and is at most what these hold."""
-        extra = self.on_clock() - train_s
-        self.moved(max(extra, 0.0), "train", rest)
-        for phase in ("report", "setup"):
-            part = min(max(-extra, 0.0), self._ledger.seconds(phase))
-            self.moved(part, phase, "train")
-            extra += part
+        """Set the training seconds since the last report, which somebody else has measured.
 
-    def moved(self, seconds: float, source: str, target: str) -> None:
-        """Count seconds of one phase of this worker's ledger as another's."""
-        self._ledger.move(seconds, source, target)
+        What was on the clock beyond them is of the phase `rest`. What lacks, as where a command
+        trains on while its lines wait, comes from the phases that ran meanwhile: from waiting for
+        the driver (whose own account counts that as `report`), then evaluation, then set-up.
+        """
+        lack_s = train_s - self.on_clock()
+        self._ledger.move(max(-lack_s, 0.0), "train", rest)
+        waited_s = self._ledger.seconds("report") + self._ledger.seconds(AWAY)
+        for phase, most_s in (
+            ("report", waited_s),
+            ("eval", self._ledger.seconds("eval")),
+            ("setup", self._ledger.seconds("setup")),
+        ):
+            part_s = min(max(lack_s, 0.0), most_s)
+            self._ledger.move(part_s, phase, "train")
+            lack_s -= part_s
 
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
@@ -266,13 +274,15 @@ class Run:
             )
         if named and value is not None:
             raise UserError(f"run.report: {wanted} stands there twice; name it once.")
-        found = named.get(wanted, value)
-        found = None if found is None else float(found)
+        given = named.get(wanted, value)
+        found = None if given is None else _number(wanted, given)
         if found is None and self.num_workers == 1:
             raise UserError(f"run.report: name it, as run.report({wanted}=..., samples=...).")
-        if found is not None and self._metric.is_share and (found < 0 or found > 1):
+        if found is None or not self._metric.is_share:
+            return found
+        if found < -ROUNDING or found > 1 + ROUNDING:
             raise UserError(f"run.report: {wanted}={found:g} is no share; report 0.91, not 91.")
-        return found
+        return found if math.isnan(found) else min(max(found, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
         if self._is_stopped:
@@ -289,6 +299,24 @@ class Run:
         if (sentence := mismatch([Call(round(row[0])) for row in rows])) is not None:
             raise UserError(f"{self.spec.workload}: {sentence}.")
         return [row[1:] for row in rows]
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a reported value as a float: a number, or a scalar of numpy or a framework.
+
+    Raises:
+        UserError: it is a truth value, text, or of more than one element.
+    """
+    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    try:
+        if not is_truth and not isinstance(value, str | bytes):
+            return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):
+        pass  # an array, or nothing like a number: said below
+    raise UserError(
+        f"run.report: {name} must be one number (found a {type(value).__name__}: "
+        f"{shorten(' '.join(repr(value).split()), 40)})."
+    )
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
@@ -409,8 +437,8 @@ class OwnTrainer:
     def close(self) -> None:
         """Release what the framework holds; UserError where runs leave more and more memory."""
         self.finish()
+        gc.collect()  # first: what is still referred to in circles stays in a GPU's cache
         self.run._part.end()
-        gc.collect()
         give_back()
         used = psutil.Process().memory_info().rss
         _first_bytes[:] = _first_bytes or [used]
@@ -468,7 +496,7 @@ class OwnTrainer:
         """Run the user's function; in its own thread."""
         told: BaseException | None = None
         try:
-            with users_code(f"{self._name} failed{self._whose}"):
+            with users_code(f"{self._name} failed{self._whose}"), settings_kept():
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (what a user's loop may draw from)
                 self.run._part.begin(self.run._world, self._spec.seed)
@@ -484,6 +512,65 @@ class OwnTrainer:
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             told = error
         self.run._told.put(told)
+
+
+Setting = tuple[Callable[[], Any], Callable[[Any], object]]
+"""Reads a setting of the process, and sets it."""
+
+
+def attribute(owner: Any, name: str) -> Setting:
+    """Return the setting that an attribute is."""
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values)
+
+
+PROCESS_SETTINGS: tuple[Setting, ...] = (
+    (os.getcwd, os.chdir),
+    (lambda: dict(os.environ), _set_environment),
+    (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
+    (lambda: list(sys.argv), lambda words: sys.argv.__setitem__(slice(None), words)),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
+    (gc.get_threshold, lambda threshold: gc.set_threshold(*threshold)),
+    (
+        lambda: multiprocessing.get_start_method(allow_none=True) or "",
+        lambda method: multiprocessing.set_start_method(method or None, force=True),
+    ),
+)
+"""What a loop may change of the process that the next trial runs in. Random states are not among
+them: each run is seeded."""
+LOADED = {"torch": "torch", "tensorflow": "keras"}
+"""Frameworks whose settings are kept too, each with the module that a loop has imported then."""
+
+
+@contextlib.contextmanager
+def settings_kept() -> Iterator[None]:
+    """Set back, when a run ends, what it has changed of its process: workers stay alive."""
+    settings = list(PROCESS_SETTINGS)
+    for framework, module in LOADED.items():
+        if module in sys.modules:
+            settings += find_part(framework, "own").SETTINGS
+    before = [_read(setting) for setting in settings]
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            for setting, value in zip(settings, before, strict=True):
+                if value is not None:
+                    setting[1](value)
+
+
+def _read(setting: Setting) -> Any:
+    """Return a setting's value; None where it has none, or its library refuses to tell it."""
+    try:
+        return setting[0]()
+    except (AttributeError, OSError, RuntimeError):
+        return None
 
 
 class PlainWorld(World):
@@ -511,7 +598,13 @@ class Part:
         """Seed a run, in the thread of the loop; Python and numpy are."""
 
     def synchronise(self, world: Any) -> None:
-        """Wait for the device."""
+        """Wait for the devices of whatever library the loop has imported: calls of JAX and of
+        PyTorch on GPUs return before their work is done."""
+        if (jax := sys.modules.get("jax")) is not None:
+            jax.effects_barrier()
+            jax.block_until_ready([one for one in jax.live_arrays() if not one.is_deleted()])
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
 
     def gather(self, world: Any, values: list[float]) -> list[list[float]]:
         """Return every rank's values, in rank order, apart from what the loop itself exchanges."""

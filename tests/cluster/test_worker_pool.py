@@ -72,6 +72,9 @@ class FakeGroup:
             await asyncio.Event().wait()
         return True
 
+    def take_printed(self, *, is_lost: bool = False) -> bytes:
+        return b""
+
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         if self.is_far:
             await asyncio.Event().wait()
@@ -371,6 +374,9 @@ class AnsweringGroup(FakeGroup):
         saved = {"state": state(index + 1)} if sent else {}
         return [progress(index, **sent, **saved), progress(index)]
 
+    def take_printed(self, *, is_lost: bool = False) -> bytes:
+        return b"lost\n" if is_lost else f"after {len(self.told)} commands\n".encode()
+
 
 @pytest.fixture
 def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
@@ -427,3 +433,28 @@ async def test_weights_that_no_disk_takes_fail_the_run(
     await answering.acquire("a", TWO)
     with pytest.raises(RunFailed, match="No space left"):
         await answering.command("a", Finish(save=True), 1.0)
+
+
+async def test_what_a_run_prints_is_kept_by_its_name_until_it_is_over(
+    answering: WorkerPool,
+) -> None:
+    await answering.acquire("a", TWO)
+    await answering.command("a", Start(spec=SPEC), 1.0)
+    assert answering.printed("a") == b"after 1 commands\n"
+    await answering.command("a", Finish(), 1.0)
+    assert answering.printed("b") == b""
+    assert answering.printed("a", is_over=True) == b"after 1 commands\nafter 2 commands\n"
+    assert answering.printed("a") == b""
+
+
+async def test_what_lost_workers_have_printed_is_kept(
+    answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(self: Any, commands: list[Command], timeout_s: float) -> list[Reply]:
+        raise RunFailed("worker_lost", "a worker process has died")
+
+    monkeypatch.setattr(AnsweringGroup, "ask", ask)
+    await answering.acquire("a", TWO)
+    with pytest.raises(RunFailed):
+        await answering.command("a", Start(spec=SPEC), 1.0)
+    assert answering.printed("a") == b"lost\n"

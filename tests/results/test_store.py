@@ -264,7 +264,13 @@ def test_the_message_of_a_failure_names_the_file_of_its_traceback(tmp_path):
         assert keep_error(store, "0003", "no", "") == "no"
         assert not (tmp_path / "errors").exists()
         assert keep_error(store, "0003", "no", "Traceback") == "no (traceback: errors/0003.txt)"
-    assert (tmp_path / "errors" / "0003.txt").read_text() == "Traceback\n"
+        assert (tmp_path / "errors" / "0003.txt").read_text() == "Traceback\n"
+        log = store.write_log("0003", b"\x1b[31mloss 0.5\xff\n")
+        assert log.read_text() == "loss 0.5\ufffd\n"
+        assert keep_error(store, "0003", "no", "", log=log) == "no (output: logs/0003.txt)"
+        named = "no (traceback: errors/0003.txt, output: logs/0003.txt)"
+        assert keep_error(store, "0003", "no", "Traceback", log=log) == named
+    assert (tmp_path / "errors" / "0003.txt").read_text() == "Traceback\noutput: logs/0003.txt\n"
 
 
 @pytest.mark.parametrize("how", ["folder", "file", "moved", "replaced"])

@@ -80,6 +80,12 @@ class FakeSavedRuns:
     def again(self, name: str) -> None:
         self.begun_anew.append(name)
 
+    def look(self, name: str) -> None:
+        pass
+
+    def log(self, name: str) -> Path | None:
+        return None
+
     def over(self, record: RunRecord) -> None:
         self.over_with.append(record.trial)
 

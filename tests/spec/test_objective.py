@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from raybench.results.ranking import worst_value
@@ -162,7 +163,7 @@ def test_a_task_has_a_usual_metric_and_a_workload_its_own():
     [
         ({"name": "acuracy"}, "did you mean 'accuracy'"),
         ({"name": "accuracy", "task": "regression"}, "choose one of loss, rmse"),
-        ({"name": None, "own": Metric(name="F 1", direction="max")}, "give it a name of small"),
+        ({"name": None, "own": Metric(name="F\n1", direction="max")}, "give it a name of one line"),
     ],
 )
 def test_what_is_no_metric_is_a_sentence(given, message):
@@ -175,6 +176,22 @@ def test_direction_decides_what_is_reached_and_best():
     assert RMSE.reaches(0.5, 0.5)
     assert not RMSE.reaches(0.6, 0.5)
     assert not RMSE.reaches(math.nan, 0.5)
+
+
+@pytest.mark.parametrize("target", [0.3, 0.7, 0.8, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 123.4])
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_a_value_is_at_the_target_to_the_rounding_of_float32(target, direction):
+    metric = Metric(name="f1", direction=direction)
+    value = float(np.float32(target))
+    for near in (value, np.nextafter(np.float32(target), np.float32(metric.sign * -1e9))):
+        assert metric.reaches(float(near), target)
+        assert metric.gap(target, float(near)) <= 0
+    assert not metric.reaches(target - metric.sign * 1e-6 * target, target)
+    objective = Objective(metric="f1", direction=direction, target=target, hold=2)
+    rule = StopRule(objective)
+    assert rule.update(value=value, train_s=1.0, finished=False) is None
+    assert rule.update(value=value, train_s=2.0, finished=False) == "target"
+    assert rule.time_to_target_s == 1.0
     assert (RMSE.best([3.0, math.nan, 1.0]), R2.best([0.1, 0.3])) == (1.0, 0.3)
     assert RMSE.best([math.nan]) is None
     assert RMSE.gap(0.5, 2.0) == 1.5

@@ -1,6 +1,7 @@
 """Commands as training loops: what they are started with, read, and how they end."""
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -80,24 +81,128 @@ def test_lines_of_json_are_evaluations(script: Any, capfd: pytest.CaptureFixture
     assert "begin ['0.25', '64']" in capfd.readouterr().out
 
 
-def test_without_seconds_start_up_is_no_training(script: Any) -> None:
-    """The first line counts as long as the second, by its samples, and waits for it."""
+@pytest.mark.parametrize("prints", ["at once", "at the end", "one by one at the end"])
+def test_seconds_count_as_said_whenever_their_lines_come(prints: str, script: Any) -> None:
+    """Also while the search takes its time between two lines."""
     path = script(
-        "time.sleep(1.5)\n"
+        "lines = []\n"
+        "for epoch in range(6):\n"
+        "    time.sleep(0.06)\n"
+        "    told = {'accuracy': 0.5 + 0.1 * epoch, 'samples': 50, 'train_s': 0.05}\n"
+        "    lines.append(json.dumps(told))\n"
+        "    if sys.argv[1] == 'now': print(lines.pop(), flush=True)\n"
+        "if sys.argv[1] == 'end': print('\\n'.join(lines))\n"
+        "for line in lines if sys.argv[1] == 'each' else (): print(line, flush=True)\n"
+    )
+    word = {"at once": "now", "at the end": "end", "one by one at the end": "each"}[prints]
+    trainer, curve = trainer_of(path, word), []
+    for point in trainer.evaluations():
+        curve.append(point)
+        time.sleep(0.02)
+    trainer.finish()
+    assert [one.train_s for one in curve] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.25])
+    assert curve[-1].stop == "target"
+    assert curve[-1].time_to_target_s == pytest.approx(0.25)
+    assert min(curve[-1].ledger["eval"], curve[-1].ledger["setup"]) >= 0
+    assert trainer.note() is None
+
+
+def test_without_seconds_the_time_between_lines_counts(script: Any) -> None:
+    """However late they are asked for; of the first line the start-up too, which is said."""
+    path = script(
+        "time.sleep(0.5)\n"
         "for samples in (50, 100, 100):\n"
         "    time.sleep(0.2)\n    print(f'acc 0.5 of {samples}')\n"
     )
     pattern = r"acc (?P<value>[0-9.]+) of (?P<samples>[0-9]+)"
     trainer = trainer_of(path, objective=Objective(target=0.9, metric_pattern=pattern))
-    first, second, third, _ = trainer.evaluations()
-    assert [one.samples for one in (first, second, third)] == [50, 150, 250]
-    since = second.train_s - first.train_s
-    assert since >= 0.19
-    assert first.train_s == pytest.approx(since / 2, rel=0.05)
-    assert first.ledger["setup"] > 1.4
-    assert third.ledger["setup"] < 60
+    curve = []
+    for point in trainer.evaluations():
+        curve.append(point)
+        time.sleep(0.3)
+    assert [one.samples for one in curve] == [50, 150, 250, 250]
+    first, second, third = (one.train_s for one in curve[:3])
+    assert first >= 0.69
+    assert second - first >= 0.19
+    assert third - second >= 0.19
     trainer.finish()
-    assert trainer.note() is None
+    assert "does not say train_s" in (trainer.note() or "")
+
+
+def test_lines_that_come_together_and_say_no_seconds_are_refused(
+    script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "SILENCE_S", 0.2)
+    line = '{"accuracy": 0.5}'
+    path = script(f"time.sleep(0.3)\nprint('\\n'.join([{line!r}] * 9))\n")
+    with pytest.raises(UserError, match=r"print train_s, .*or flush each line"):
+        list(trainer_of(path).evaluations())
+
+
+@pytest.mark.parametrize(
+    "said", ["0.1 * (epoch + 1)", "100"], ids=["since the beginning", "milliseconds"]
+)
+def test_more_seconds_than_have_passed_are_refused(
+    said: str, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "EXCESS_S", 0.0)
+    path = script(
+        "for epoch in range(20):\n"
+        "    time.sleep(0.1)\n"
+        f"    print(json.dumps({{'accuracy': 0.5, 'train_s': {said}}}), flush=True)\n"
+    )
+    with pytest.raises(UserError, match=r"train_s add up to .* since the line before, not since"):
+        list(trainer_of(path).evaluations())
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"train_s": 0}, "train_s must be above 0"),
+        ({"train_s": -0.1}, "train_s must be above 0"),
+        ({"train_s": "0.1"}, "train_s is no number"),
+        ({"train_s": float("nan")}, "train_s must be above 0"),
+        ({"samples": 0}, "samples must be 1 or more"),
+        ({"samples": float("nan")}, "samples must be 1 or more"),
+        ({"accuracy": True}, "accuracy is no number"),
+        ({"accuracy": "0.5"}, "accuracy is no number"),
+    ],
+)
+def test_lines_with_values_of_another_kind_are_refused(
+    told: dict[str, Any], sentence: str, script: Any
+) -> None:
+    line = json.dumps({"accuracy": 0.5} | told)
+    with pytest.raises(UserError, match=sentence):
+        list(trainer_of(script(f"time.sleep(0.1)\nprint({line!r})\n")).evaluations())
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ([{"epoch": 0, "val/acc": 0.5, "Accuracy": 0.5}], "epoch, val/acc, Accuracy"),
+        ([{"step": 1, "loss": 0.5}, {"step": 2, "f1": 0.5}], "step, loss"),
+    ],
+)
+def test_keys_of_lines_without_the_metric_are_named(
+    lines: list[dict[str, Any]], named: str, script: Any
+) -> None:
+    """At the first line where one of them is the metric by another name, else at the end."""
+    is_at_once = "Accuracy" in named
+    text = "\n".join(map(json.dumps, lines))
+    path = script(f"print({text!r}, flush=True)\ntime.sleep({600 if is_at_once else 0})\n")
+    with pytest.raises(UserError, match=f"reports no accuracy, its lines of JSON have {named};"):
+        list(trainer_of(path).evaluations())
+
+
+def test_lines_without_the_metric_are_passed_over_where_others_have_it(script: Any) -> None:
+    path = script(
+        "for step in range(3):\n"
+        "    print(json.dumps({'loss': 1.0 / (1 + step)}))\n"
+        "    time.sleep(0.02)\n"
+        "    print(json.dumps({'accuracy': 0.5}))\n"
+        "print(json.dumps({'accuracy': [0.5, 0.5, 0.5], 'val_acc': 0.5}))\n"
+    )
+    assert len(list(trainer_of(path).evaluations())) == 4
 
 
 def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) -> None:
@@ -105,14 +210,6 @@ def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) 
     objective = Objective(target=0.9, metric_pattern="acc ([0-9.]+)")
     (only,) = trainer_of(path, objective=objective).evaluations()
     assert only.stop == "target"
-
-
-def test_of_one_line_alone_it_is_said_that_start_up_counts(script: Any) -> None:
-    trainer = trainer_of(script("time.sleep(0.3)\nprint(json.dumps({'accuracy': 0.5}))\n"))
-    curve = list(trainer.evaluations())
-    assert curve[-1].train_s >= 0.29
-    trainer.finish()
-    assert "its start-up counts as training" in (trainer.note() or "")
 
 
 def test_it_is_killed_with_its_children_where_the_run_stops(

@@ -196,6 +196,10 @@ def fails(run: Run) -> None:
             lambda run: run.report(accuracy=91, samples=1),
             "accuracy=91 is no share; report 0.91, not 91",
         ),
+        (lambda run: run.report(accuracy=True, samples=1), "accuracy must be one number"),
+        (lambda run: run.report(np.bool_(1), samples=1), "accuracy must be one number"),
+        (lambda run: run.report("0.9", samples=1), "accuracy must be one number"),
+        (lambda run: run.report(np.ones(2), samples=1), "accuracy must be one number"),
         (lambda run: run.report(samples=1), r"run.report\(accuracy=..., samples=...\)"),
     ],
 )
@@ -203,6 +207,22 @@ def test_what_goes_wrong_is_one_sentence(loop: Loop, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as raised:
         Worker(loop).to_the_end()
     assert "\n" not in str(raised.value)
+
+
+def test_scalars_of_numpy_and_shares_off_by_rounding_are_taken() -> None:
+    given = (np.float32(0.5), np.array([0.25]), np.float64(1 + 1e-7), np.int64(0), -1e-8)
+    curve = Worker(reporting(*given), objective=Objective(kind="best_at_budget")).to_the_end()  # type: ignore[arg-type]
+    assert [point.value for point in curve[:-1]] == [0.5, 0.25, 1.0, 0.0, 0.0]
+
+
+def test_a_metric_is_reported_by_the_name_a_library_gives_it() -> None:
+    def loop(run: Run) -> None:
+        with run.training():
+            pass
+        run.report(**{"metrics/mAP50-95(B)": 0.5}, samples=1)
+
+    objective = Objective(metric="metrics/mAP50-95(B)", direction="max", target=0.9)
+    assert Worker(loop, objective=objective).to_the_end()[0].value == 0.5
 
 
 def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:

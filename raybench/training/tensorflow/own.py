@@ -6,7 +6,24 @@ import keras
 import tensorflow as tf
 
 from raybench.training import own
+from raybench.training.own import Setting
 from raybench.training.tensorflow.world import World
+
+SETTINGS: tuple[Setting, ...] = (
+    (keras.config.floatx, keras.config.set_floatx),
+    (keras.config.epsilon, keras.config.set_epsilon),
+    (keras.config.image_data_format, keras.config.set_image_data_format),
+    (lambda: keras.config.dtype_policy().name, keras.config.set_dtype_policy),
+    (
+        tf.config.experimental.tensor_float_32_execution_enabled,
+        tf.config.experimental.enable_tensor_float_32_execution,
+    ),
+    (tf.config.get_soft_device_placement, tf.config.set_soft_device_placement),
+    (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
+    (tf.config.optimizer.get_jit, tf.config.optimizer.set_jit),
+)
+"""Switches of TensorFlow and Keras that one trial may leave for the next. Deterministic operations
+(`enable_op_determinism`) cannot be switched off again."""
 
 
 class Part(own.Part):

@@ -11,9 +11,58 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raybench.training import own
-from raybench.training.own import PLAIN, not_savable
+from raybench.training.own import PLAIN, Setting, attribute, not_savable
 from raybench.training.saved import not_ours
 from raybench.training.torch.world import World
+
+
+def _precision(owner: Any) -> Setting:
+    """Return the setting of how one operation, or all, multiply float32 (torch 2.9 and later).
+
+    `none` takes it from the more general switch, and is read as what that one says: it is tried
+    first.
+    """
+    name = "fp32_precision"
+
+    def set_back(value: str) -> None:
+        setattr(owner, name, "none")
+        if getattr(owner, name) != value:
+            setattr(owner, name, value)
+
+    return lambda: getattr(owner, name), set_back
+
+
+_CUDA, _CUDNN, _MKLDNN = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+SETTINGS: tuple[Setting, ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
+    (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp),
+    (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
+    (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp),
+    (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp),
+    attribute(_CUDNN, "enabled"),
+    attribute(_CUDNN, "benchmark"),
+    attribute(_CUDNN, "deterministic"),
+    attribute(_CUDA.matmul, "allow_fp16_reduced_precision_reduction"),
+    attribute(_CUDA.matmul, "allow_bf16_reduced_precision_reduction"),
+    # TF32: the old switches first, which set the new ones too; then those, general ones first.
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    attribute(_CUDNN, "allow_tf32"),
+    *map(_precision, (torch.backends, _CUDNN, _MKLDNN, _CUDA.matmul)),
+    *(_precision(getattr(_CUDNN, name, None)) for name in ("conv", "rnn")),
+    *(_precision(getattr(_MKLDNN, name, None)) for name in ("matmul", "conv", "rnn")),
+)
+"""Switches of PyTorch that one trial may leave for the next. What belongs to a thread (gradients on
+or off, autocast, the default device) does not: each loop has a thread of its own."""
 
 
 class Part(own.Part):

@@ -109,7 +109,7 @@ class Taken(Own):
     found, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
     assert (found.metric, found.baseline_value) == ("top5_accuracy", 0.5)
     taken = spec.model_copy(update={"workload": "own_metrics_a:Taken"})
-    with pytest.raises(UserError, match="is called samples, and tables have a column"):
+    with pytest.raises(UserError, match="samples is the name of a column"):
         check_task(taken, ["torch"])
 
 

@@ -1,0 +1,134 @@
+"""What runs print: captured in each worker, collected by the pool, bounded in size on the way."""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+KEPT_BYTES = 1 << 19
+"""Bytes that are kept of the beginning of a run's output, and as many of its end."""
+FILE_BYTES = 8 << 20
+"""What a worker's file may hold before it is shortened, between two reports too."""
+LOOK_S = 1.0
+STREAMS = (1, 2)
+"""File descriptors of stdout and stderr: those of code in C and of child processes too."""
+
+
+class HeadAndTail:
+    """The first and the last bytes of what is added."""
+
+    def __init__(self) -> None:
+        self._head, self._tail, self._num_dropped = b"", b"", 0
+
+    def add(self, content: bytes) -> None:
+        """Take what follows."""
+        room = 0 if self._tail else KEPT_BYTES - len(self._head)
+        self._head += content[:room]
+        tail = self._tail + content[room:]
+        self._num_dropped += max(0, len(tail) - KEPT_BYTES)
+        self._tail = tail[-KEPT_BYTES:]
+
+    def skip(self, num_bytes: int) -> None:
+        """Count bytes that are not even read; more than `KEPT_BYTES` follow."""
+        self._num_dropped += num_bytes
+
+    def content(self) -> bytes:
+        """Return what is kept, with a line where bytes are missing."""
+        missing = f"\n... {self._num_dropped:,} bytes are left out here ...\n".encode()
+        return self._head + (missing if self._num_dropped else b"") + self._tail
+
+
+class Capture:
+    """The output of this process while a run is open, in a file.
+
+    A file, not a pipe: code in C that prints while it holds the interpreter's lock would wait for
+    ever for a reader in the same process. It is read while it is written, and is on this host's
+    disk where the process dies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, -1
+        self._before: list[int] = []
+        self._kept = HeadAndTail()
+        self._reading = threading.Lock()
+        self._is_over = threading.Event()
+
+    def begin(self) -> None:
+        """Send stdout and stderr to the file; nothing where they go there already."""
+        if self._before:
+            return
+        _flush()
+        self._file = os.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_RDWR, 0o600)
+        self._before = [os.dup(stream) for stream in STREAMS]
+        for stream in STREAMS:
+            os.dup2(self._file, stream)
+        self._is_over = threading.Event()
+        threading.Thread(target=self._shorten, args=[self._is_over], daemon=True).start()
+
+    def take(self) -> bytes:
+        """Return what was written since the last call, its beginning and its end."""
+        if not self._before:
+            return b""
+        _flush()
+        with self._reading:
+            self._read()
+            kept, self._kept = self._kept, HeadAndTail()
+        return kept.content()
+
+    def end(self) -> None:
+        """Send stdout and stderr to where they went before."""
+        if not self._before:
+            return
+        _flush()
+        self._is_over.set()
+        for stream, before in zip(STREAMS, self._before, strict=True):
+            os.dup2(before, stream)
+            os.close(before)
+        self._before = []
+        with self._reading:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self) -> None:
+        """Move what the file holds to memory: its beginning and its end where it is long."""
+        size = os.fstat(self._file).st_size
+        first = min(size, KEPT_BYTES)
+        self._kept.add(os.pread(self._file, first, 0))
+        start = max(first, size - 2 * KEPT_BYTES)
+        self._kept.skip(start - first)
+        self._kept.add(os.pread(self._file, size - start, start))
+        os.ftruncate(self._file, 0)
+
+    def _shorten(self, is_over: threading.Event) -> None:
+        while not is_over.wait(LOOK_S):
+            with self._reading:
+                if self._file >= 0 and os.fstat(self._file).st_size > FILE_BYTES:
+                    self._read()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed by the user's code
+            stream.flush()
+
+
+def path_of(scratch: str | Path, group: int, rank: int) -> Path:
+    """Return the file of a worker's output in the session's folder on its host."""
+    return Path(scratch) / f"printed-{group}-{rank}.txt"
+
+
+def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
+    """Yield rank and output of the workers on this host that were ended before they gave it."""
+    for rank in range(num_workers):
+        with contextlib.suppress(OSError), path_of(scratch, group, rank).open("rb") as file:
+            yield rank, file.read(FILE_BYTES)
+
+
+def of_rank(content: bytes, rank: int, num_workers: int) -> bytes:
+    """Return output, each line with the rank where there are several."""
+    if num_workers == 1 or not content:
+        return content
+    lines = content.decode(errors="replace").splitlines()
+    return "".join(f"[rank {rank}] {line}\n" for line in lines).encode()

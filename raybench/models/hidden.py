@@ -1,0 +1,89 @@
+"""Files in the user's folder that hide a package which raybench's processes import.
+
+The folder is the first place where Ray's workers look for modules: a script `optuna.py` there would
+be run in place of Optuna.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.machinery import PathFinder, all_suffixes
+from pathlib import Path
+
+from raybench.spec.errors import UserError
+from raybench.spec.text import clean
+
+OWN = "raybench"
+NEVER_IMPORTED = {"antigravity", "idlelib", "lib2to3", "this", "turtle", "turtledemo"}
+"""Of the standard library: nothing that raybench needs imports these."""
+NAME = re.compile(r"^[\w.-]+")
+EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)")
+FRAMEWORKS = ("torch", "tensorflow")
+"""The extras of raybench that its processes import whatever a user asks for."""
+
+
+def refuse_hiding_files(folder: Path) -> None:
+    """Raise UserError where a module in a folder hides one that raybench needs.
+
+    Args:
+        folder: one that is in front of others where modules are looked for.
+    """
+    for name, entry in _modules_in(folder):
+        hides = _hidden_kind(name, entry, folder)
+        if hides is not None:
+            raise UserError(
+                f"{clean(entry.name)} in {clean(str(folder))} hides the {hides} {name}, which "
+                "raybench needs; rename it."
+            )
+
+
+def _modules_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of each module and each package in a folder."""
+    for entry in sorted(folder.iterdir()):
+        name, suffix = entry.name.partition(".")[::2]
+        if not name.isidentifier():
+            continue
+        is_module = f".{suffix}" in all_suffixes() and entry.is_file()
+        if is_module or (not suffix and (entry / "__init__.py").is_file()):
+            yield name, entry
+
+
+def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
+    """Return what sort of module is hidden by an entry of the folder; None where none is."""
+    if name in sys.stdlib_module_names:
+        is_needed = name not in sys.builtin_module_names and name not in NEVER_IMPORTED
+        return "standard library's module" if is_needed else None
+    if name == OWN:
+        own = Path(__file__).resolve().parents[1]
+        return None if entry.resolve() == own else "package"
+    elsewhere = [one for one in sys.path if Path(one).resolve() != folder.resolve()]
+    found = PathFinder.find_spec(name, elsewhere)
+    if found is None or found.origin is None:  # installed nowhere, or a folder without code
+        return None
+    owners = {_normal(one) for one in metadata.packages_distributions().get(name, [])}
+    return "package" if owners & _needed_distributions() else None
+
+
+@functools.cache
+def _needed_distributions() -> frozenset[str]:
+    """Return raybench's dependencies and theirs, as far as they are installed."""
+    needed, left = set[str](), [OWN]
+    while left:
+        one = left.pop()
+        try:
+            requirements = metadata.requires(one) or []
+        except metadata.PackageNotFoundError:
+            continue
+        needed.add(_normal(one))
+        for line in requirements:
+            extra, name = EXTRA.search(line), NAME.match(line)
+            is_framework = one == OWN and extra is not None and extra[1] in FRAMEWORKS
+            if name and (extra is None or is_framework) and _normal(name[0]) not in needed:
+                left.append(_normal(name[0]))
+    return frozenset(needed)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,102 @@
+"""What workers print: captured with that of C code and children, bounded, told apart by rank."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raybench.cluster import output
+from raybench.cluster.output import Capture, HeadAndTail, left_behind, of_rank, path_of
+from raybench.cluster.protocol import Crashed, Finished
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
+from raybench.spec.run import Placement
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "KEPT_BYTES", 10)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("sizes", [(50,), (1,) * 50, (9, 2, 39), (10, 10, 30)])
+def test_of_much_output_its_beginning_and_its_end_are_kept(sizes: tuple[int, ...]) -> None:
+    text, kept, at = b"".join(b"%02d" % n for n in range(25)), HeadAndTail(), 0
+    for size in sizes:
+        kept.add(text[at : at + size])
+        at += size
+    assert kept.content() == b"0001020304\n... 30 bytes are left out here ...\n2021222324"
+
+
+def test_of_little_output_all_is_kept() -> None:
+    kept = HeadAndTail()
+    assert kept.content() == b""
+    kept.add(b"one")
+    kept.add(b" two")
+    assert kept.content() == b"one two"
+
+
+def test_prints_of_a_run_are_taken_whoever_writes_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):  # pytest's own are files in memory
+        monkeypatch.setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+    capture = Capture(path_of(tmp_path, 3, 0))
+    print("before")
+    capture.begin()
+    print("from Python", flush=True)
+    os.write(2, b"from C\n")
+    subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
+    assert capture.take() == b"from Python\nfrom C\nfrom a child\n"
+    print("more", file=sys.stderr)
+    assert capture.take() == b"more\n"
+    print("not taken")
+    sys.stdout.flush()
+    assert list(left_behind(tmp_path, 3, 2)) == [(0, b"not taken\n")], "where the process dies"
+    capture.end()
+    assert capture.take() == b""
+    print("after", flush=True)
+    assert capfd.readouterr() == ("before\nafter\n", "")
+    capture.begin()
+    assert capture.take() == b"", "the next run has its own"
+    capture.end()
+
+
+@pytest.mark.usefixtures("short")
+def test_the_file_is_shortened_between_two_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "FILE_BYTES", 100)
+    monkeypatch.setattr(output, "LOOK_S", 0.01)
+    path = path_of(tmp_path, 0, 0)
+    capture = Capture(path)
+    capture.begin()
+    os.write(1, b"first line" + 1000 * b"." + b"last words")
+    deadline = time.monotonic() + 60
+    while path.stat().st_size and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert path.stat().st_size == 0
+    taken = capture.take()
+    capture.end()
+    assert taken == b"first line\n... 1,000 bytes are left out here ...\nlast words"
+
+
+def test_lines_of_several_workers_have_their_rank() -> None:
+    assert of_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
+    assert of_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"
+    assert of_rank(b"", 1, 2) == b""
+
+
+async def test_a_group_takes_output_out_of_its_replies(tmp_path: Path) -> None:
+    options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
+    group = WorkerGroup(5, Placement("torch", 2), options)
+    group._take(1, Finished(ledger={}, printed=b"a"))
+    assert group._replies[1] == Finished(ledger={})
+    group._take(0, Crashed(failure="error", message="", traceback="", printed=b"b"))
+    group._answered.exception()
+    assert group.take_printed() == b"[rank 1] a\n[rank 0] b\n"
+    path_of(tmp_path, 5, 0).write_bytes(b"last words")
+    assert group.take_printed() == b""
+    assert group.take_printed(is_lost=True) == b"[rank 0] last words\n"

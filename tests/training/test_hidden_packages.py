@@ -1,0 +1,76 @@
+"""Files in the user's folder that have the name of a package which raybench imports."""
+
+from pathlib import Path
+
+import pytest
+
+import raybench
+from raybench.models.find import find_workload
+from raybench.models.hidden import refuse_hiding_files
+from raybench.runs.preflight import check_task
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optuna.py",
+        "ray.py",
+        "raybench.py",
+        "random.py",
+        "queue.py",
+        "torch/__init__.py",
+        "sqlalchemy.py",
+        "numpy.pyc",
+        "yaml/__init__.py",
+        "typing_extensions.py",
+    ],
+)
+def test_a_file_that_hides_a_package_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=rf"{name.split('/')[0]} in .* hides .*; rename it"):
+        refuse_hiding_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train.py",
+        "utils.py",
+        "torch/notes.txt",
+        "optuna.yaml",
+        "ray.py.txt",
+        "pytest.py",
+        "datasets/__init__.py",
+        "my-optuna.py",
+        "wandb/run-1.log",
+        "sys.py",
+        "turtle.py",
+        "nothing_of_this_name.py",
+    ],
+)
+def test_files_that_hide_nothing_that_is_needed_are_left_alone(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    refuse_hiding_files(tmp_path)
+
+
+def test_the_package_itself_hides_nothing() -> None:
+    refuse_hiding_files(Path(raybench.__file__).parents[1])
+
+
+def test_it_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a command, and for a loop from the folder that the loop lies in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for folder in (tmp_path, tmp_path / "sub"):
+        (folder / "optuna.py").write_text("raise SystemExit('was run')\n")
+    (tmp_path / "sub" / "loop.py").write_text("def train(run): ...\n")
+    command = RunSpec(workload="$ true", objective=Objective(target=0.9))
+    with pytest.raises(UserError, match=r"optuna\.py in .* hides the package optuna"):
+        check_task(command, ["python"])
+    with pytest.raises(UserError, match=r"optuna\.py in .*sub hides"):
+        find_workload("sub/loop.py:train")

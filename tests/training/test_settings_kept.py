@@ -1,0 +1,195 @@
+"""What a loop changes of its process: the next trial in the same worker begins without it."""
+
+import gc
+import multiprocessing
+import os
+import sys
+import types
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local import alone
+from test_own_runs import Worker
+
+from raybench.training import own
+from raybench.training.base import find_part
+from raybench.training.own import PROCESS_SETTINGS, PlainWorld, Run, _read
+
+
+def report(run: Run, seconds: float = 0.0) -> None:
+    with run.training():
+        pass
+    run.report(0.5, samples=1)
+
+
+def change_torch() -> None:
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.autograd.set_detect_anomaly(True)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.set_grad_enabled(False)
+    torch.set_default_device("meta")
+
+
+def change_tensorflow() -> None:
+    import keras
+    import tensorflow as tf
+
+    keras.config.set_floatx("float64")
+    keras.config.set_epsilon(1e-3)
+    keras.config.set_dtype_policy("mixed_float16")
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.config.set_soft_device_placement(False)
+    tf.config.run_functions_eagerly(True)
+    tf.config.optimizer.set_jit("autoclustering")
+
+
+def test_settings_of_a_framework_are_those_of_the_run_before(framework: str) -> None:
+    change = {"torch": change_torch, "tensorflow": change_tensorflow}[framework]
+    settings = find_part(framework, "own").SETTINGS
+    seen, changed = list[list[Any]](), list[list[Any]]()
+
+    def loop(run: Run) -> None:
+        seen.append([_read(one) for one in settings])
+        if framework == "torch":
+            import torch
+
+            seen[-1] += [torch.is_grad_enabled(), torch.get_default_device()]
+        report(run)
+        if len(seen) == 1:
+            change()
+            changed.append([_read(one) for one in settings])
+
+    for _ in range(2):
+        worker = Worker(loop, framework=framework, world=alone(framework))
+        worker.to_the_end()
+        worker.trainer.close()
+    assert changed[0] != seen[0][: len(settings)]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("switch", ["all", "matmul", "conv", "high", "old cudnn", "old matmul"])
+@pytest.mark.parametrize("before", ["", "all"])
+def test_switches_of_tf32_are_set_back_old_and_new(switch: str, before: str) -> None:
+    torch = pytest.importorskip("torch", minversion="2.9")
+    settings = find_part("torch", "own").SETTINGS
+    backends = torch.backends
+    switches = {
+        "": lambda: None,
+        "all": lambda: setattr(backends, "fp32_precision", "tf32"),
+        "matmul": lambda: setattr(backends.cuda.matmul, "fp32_precision", "tf32"),
+        "conv": lambda: setattr(backends.cudnn.conv, "fp32_precision", "ieee"),
+        "high": lambda: torch.set_float32_matmul_precision("high"),
+        "old cudnn": lambda: setattr(backends.cudnn, "allow_tf32", False),
+        "old matmul": lambda: setattr(backends.cuda.matmul, "allow_tf32", True),
+    }
+    with own.settings_kept():
+        switches[before]()
+        found = [_read(one) for one in settings]
+        for _ in range(2):
+            with own.settings_kept():
+                switches[switch]()
+            known = [
+                (one, value)
+                for one, value in zip(settings, found, strict=True)
+                if value is not None
+            ]  # an old switch says nothing beside the new general one
+            assert [_read(one) for one, _ in known] == [value for _, value in known]
+        if before:  # what follows the general switch goes on to follow it
+            backends.fp32_precision = "ieee"
+            assert backends.cuda.matmul.fp32_precision == "ieee"
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert backends.cudnn.allow_tf32
+
+
+def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBENCH_A", "1")
+    monkeypatch.setenv("RAYBENCH_B", "1")
+    filters, before = list(warnings.filters), [_read(one) for one in PROCESS_SETTINGS]
+    seen = []
+
+    def loop(run: Run) -> None:
+        seen.append([_read(one) for one in PROCESS_SETTINGS])
+        seen[-1].append(list(warnings.filters))
+        report(run)
+        os.chdir(tmp_path)
+        os.environ["RAYBENCH_A"] = "2"
+        del os.environ["RAYBENCH_B"]
+        os.environ["RAYBENCH_C"] = "1"
+        sys.path.insert(0, str(tmp_path))
+        sys.argv[1:] = ["--lr", "0.1"]
+        sys.setrecursionlimit(12345)
+        gc.disable()
+        multiprocessing.set_start_method("spawn")  # which is refused where it is set
+        warnings.simplefilter("error")
+
+    for _ in range(2):
+        Worker(loop).to_the_end()
+    assert seen[0] == seen[1] == [*before, filters]
+    assert [_read(one) for one in PROCESS_SETTINGS] == before
+    assert (os.environ["RAYBENCH_A"], os.environ["RAYBENCH_B"]) == ("1", "1")
+
+
+def test_it_is_set_back_where_the_loop_fails() -> None:
+    limit = sys.getrecursionlimit()
+
+    def loop(run: Run) -> None:
+        sys.setrecursionlimit(limit + 1)
+        raise ValueError
+
+    with pytest.raises(own.UserError):
+        Worker(loop).to_the_end()
+    assert sys.getrecursionlimit() == limit
+
+
+def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+
+    class Model:
+        def __init__(self) -> None:
+            self.trainer = self
+            left.append(weakref.ref(self))
+
+    def loop(run: Run) -> None:
+        Model()
+        report(run)
+
+    worker = Worker(loop)
+    monkeypatch.setattr(worker.trainer.run._part, "end", lambda: alive.append(bool(left[0]())))
+    gc.disable()
+    worker.to_the_end()
+    gc.enable()
+    worker.trainer.close()
+    assert alive == [False]
+
+
+def test_a_loop_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in: what is dispatched is trained when the arrays are ready."""
+    waited: list[Any] = []
+
+    class Array:
+        def __init__(self, name: str, deleted: bool = False) -> None:
+            self.name, self.is_deleted = name, lambda: deleted
+
+    arrays = [Array("weights"), Array("given away", deleted=True)]
+    jax = types.SimpleNamespace(
+        live_arrays=lambda: arrays,
+        effects_barrier=lambda: waited.append("effects"),
+        block_until_ready=lambda ready: waited.extend(one.name for one in ready),
+    )
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    Worker(report, world=PlainWorld("cpu")).to_the_end()
+    # Where training begins, where it ends, and before the report.
+    assert waited == ["effects", "weights"] * 3
