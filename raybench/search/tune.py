@@ -51,9 +51,10 @@ from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
-from raybench.spec.run import Placement, short
+from raybench.spec.run import Placement
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
+from raybench.spec.values import short
 from raybench.stats.standing import is_informative, stages
 from raybench.training.machine import machine_facts, problems_of
 
@@ -84,7 +85,7 @@ def print_plan(
         for line in _describe(dimension):
             table.add_row(key, line)
     for key, value in study.fixed.items():
-        table.add_row(key, f"{value} (fixed)")
+        table.add_row(key, f"{short(value)} (fixed)")
     console.print(table, "")
     every = preflight.groups(study, space)
     widest = max(group.cpus for group in every)
@@ -215,9 +216,10 @@ def _describe(dimension: Dimension) -> list[str]:
 
 def _describe_simple(dimension: Simple) -> str:
     if not isinstance(dimension, Range):
-        values = possible_values(dimension)
-        return ", ".join(short(one) if isinstance(one, list) else str(one) for one in values)
-    return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")
+        return ", ".join(map(short, possible_values(dimension)))
+    kind = "whole numbers" if dimension.is_integer else "fractions"
+    scale = ", log scale" if dimension.log else ""
+    return f"{kind} {dimension.low:g} to {dimension.high:g}{scale}"
 
 
 def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:

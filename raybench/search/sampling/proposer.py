@@ -36,6 +36,7 @@ from raybench.search.sampling.optuna_study import (
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Range, Space, at_run, end_of, num_configurations
 from raybench.spec.study import StudySpec
+from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
 """Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
@@ -201,10 +202,10 @@ class Proposer:
         """Name a placement that no trial has had, where all configurations were tried."""
         if self._placer is None:
             return False
-        ran = [trial.user_attrs.get("spec") for trial in real_trials(self._journal)]
+        ran = {identity(one.user_attrs.get("spec")) for one in real_trials(self._journal)}
         for values in self._combinations():
             for spec in self._feasible(values):
-                if spec.document() not in ran:
+                if identity(spec.document()) not in ran:
                     params = encode(self._space, self._study.fixed, values)
                     there = {PLACEMENT: speed_values(spec.placement)}
                     self._journal.enqueue_trial(params, user_attrs=there)
