@@ -54,6 +54,7 @@ from raybench.spec.objective import TIME
 from raybench.spec.run import Placement
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
+from raybench.spec.text import counted
 from raybench.spec.values import short
 from raybench.stats.standing import is_informative, stages
 from raybench.training.machine import machine_facts, problems_of
@@ -90,7 +91,7 @@ def print_plan(
     every = preflight.groups(study, space)
     widest = max(group.cpus for group in every)
     objective = study.objective
-    runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
+    runs = num_trials(study, space, None if isinstance(factors, str) else factors)
     is_auto = "max_train_seconds" in study.auto and not study.is_set
     most = f"of at most {objective.max_train_seconds:g} s training"
     if is_auto:
@@ -101,7 +102,7 @@ def print_plan(
         f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
-        f"{runs} trials {most}, {_confirming(study.confirm)}",
+        f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
         _length(study, every, runs, num_placement_checks(factors), capacity),
         _sampling(factors),
         *([WIDENS] if widens(study, space) else []),
@@ -178,10 +179,10 @@ def _data(study: StudySpec, dataset: Dataset) -> str:
     )
 
 
-def _confirming(confirm: ConfirmSpec) -> str:
+def _confirming(confirm: ConfirmSpec, trials: int) -> str:
     if not confirm.race:
         return "not confirmed"
-    candidates, fresh = stages(confirm.race)[0][0], confirm.fresh
+    candidates, fresh = min(stages(confirm.race)[0][0], trials), confirm.fresh
     alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
     return f"then a race of {confirm.race} runs over the best {candidates}, {alone}"
 

@@ -15,7 +15,13 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.default_rates import grid, priors, rate_factor, widens
+from raybench.search.sampling.default_rates import (
+    MOST_LISTED,
+    grid,
+    priors,
+    rate_factor,
+    widens,
+)
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_space import build_sampler, encode, params_of, propose
 from raybench.search.sampling.optuna_study import (
@@ -83,10 +89,6 @@ class Tried:
     def free_name(self) -> str:
         """Return the lowest one that no trial has."""
         return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
-
-
-MOST_LISTED = 200_000
-"""Configurations of a space that are looked for one by one; more have no end for a search."""
 
 
 class Proposal(NamedTuple):
