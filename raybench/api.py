@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from raybench.cluster.signals import Interrupt
 from raybench.commands.cli import run_asked
 from raybench.spec.errors import FAILED, INTERRUPTED, StudyError, UserError
+from raybench.spec.values import plain
 
 if TYPE_CHECKING:
     from raybench.report.plan_report import PlanReport
@@ -171,7 +172,7 @@ def asked(name: str, given: dict[str, Any]) -> "Options":
         if key in kind.model_fields:
             found[key] = _value_of(value, kind.model_fields[key].annotation)
         else:
-            settings.append(f"{key}={json.dumps(value, default=_plain)}")
+            settings.append(f"{key}={json.dumps(plain(value, f'raybench.{name}: {key}'))}")
     return validate(kind, found | {"settings": settings}, f"raybench.{name}")
 
 
@@ -181,6 +182,8 @@ def _value_of(value: Any, kind: Any) -> Any:
     types = get_args(kind)
     if get_origin(kind) is list:  # repeatable
         return [value] if isinstance(value, str) else value
+    if hasattr(value, "tolist"):
+        value = plain(value, "an option")
     if isinstance(value, str | None) or str not in (kind, *types) or dict[str, Any] in types:
         return value
     if isinstance(value, Mapping):
@@ -195,7 +198,3 @@ def _value_of(value: Any, kind: Any) -> Any:
             )
         return f"{value.__module__}:{value.__qualname__}"
     return ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -417,12 +417,12 @@ def _nothing(results: Study) -> str:
 def _cut_by_budget(results: Study) -> str:
     """Say where the time budget ended the search before its trials were done; "" where not."""
     search = results.study["study"].get("search") or {}
-    budget, asked = search.get("time_budget_s"), search.get("trials")
+    budget, asked = search.get("time_budget_s"), results.num_trials_asked
     done = int((results.trials["role"] == "trial").sum())
     is_cut = any(one.stop == "time_budget" for one in results.runs.values())
-    if budget is None or not (is_cut or (isinstance(asked, int) and not done)):
+    if budget is None or not (is_cut or (asked is not None and not done)):
         return ""
-    of = f" of {asked:,}" if isinstance(asked, int) else ""
+    of = "" if asked is None else f" of {asked:,}"
     return f"the time budget of {budget:g} s ended the search after {done}{of} trials"
 
 

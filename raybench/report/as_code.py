@@ -12,8 +12,9 @@ from typing import Literal
 
 from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, FRAMEWORK_OF, framework_of
-from raybench.spec.run import RunSpec, short
+from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate, warmup_start
+from raybench.spec.values import short
 
 Kind = Literal["torch", "keras"]
 IMPORTS = {"torch": ("torch",), "keras": ("keras", "tensorflow as tf")}

@@ -269,9 +269,9 @@ def _go_on(results: Study) -> list[Step]:
     """Return the step that searches on, where trials are left."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
-    asked = (results.study["study"].get("search") or {}).get("trials")
+    asked = results.num_trials_asked
     done = int((results.trials["role"] == "trial").sum())
-    if not isinstance(asked, int) or done >= asked or not len(ranked(results.trials)):
+    if asked is None or done >= asked or not len(ranked(results.trials)):
         return []
     return [Step(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
 

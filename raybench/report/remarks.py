@@ -9,9 +9,10 @@ from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
-from raybench.spec.run import short, value_of
+from raybench.spec.run import value_of
 from raybench.spec.space import Range, at_run, end_of, parse_space
 from raybench.spec.text import clean, shorten
+from raybench.spec.values import short
 
 FEW, MANY = 0.05, 0.9
 """Shares of trials that reach the target, outside of which it hardly distinguishes them."""
@@ -167,7 +168,8 @@ def speed_line(results: Study, trial: str) -> list[str]:
         times = slowest["time_to_target_s"] / same[-1]["time_to_target_s"]
         if key != BATCH and slowest[key] != best[key] and times >= WORTH_SAYING:
             form = SHORTLY.get(key, f"{key} {{}} over {{}}")
-            found.append(f"{form.format(short(best[key]), short(slowest[key]))} x {times:.2f}")
+            both = (int(v) if isinstance(v, float) else v for v in (best[key], slowest[key]))
+            found.append(f"{form.format(*map(short, both))} x {times:.2f}")
     return [f"Predicted speeds (~): {', '.join(found)}."] if found else []
 
 

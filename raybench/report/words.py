@@ -9,6 +9,7 @@ import pandas as pd
 from raybench.results.ranking import price_in_use, repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.text import clean, shorten
 from raybench.spec.text import counted as counted
 from raybench.stats.record import RunRecord
 from raybench.stats.standing import ENERGY, held_per_trained
@@ -187,3 +188,12 @@ def target_sentence(results: Study) -> str:
     by = results.study.get("target_set_by")
     who = f". Set by {by}" if isinstance(by, str) and by != "the user" else ""
     return f"{target_in_words(results)} on the validation set{held}{within}{who}."
+
+
+LONGEST_FAULT = 300
+"""Characters of an error that a sentence shows."""
+
+
+def fault_words(error: Exception) -> str:
+    """Return an error of the code's own in a few words."""
+    return shorten(clean(f"{type(error).__name__}: {error}"), LONGEST_FAULT)

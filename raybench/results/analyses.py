@@ -253,7 +253,7 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     if len(score) > MOST_RUNS:
         score = score.sample(MOST_RUNS, random_state=0)
     runs = trials.loc[score.index]
-    varied = [key for key in keys if len(set(runs[key].astype(str))) > 1]
+    varied = [key for key in keys if len(runs[key].unique()) > 1]
     if len(runs) < LEAST_RUNS or not varied or score.nunique() < 2:
         return _table({}, runs=0)
     inputs = np.column_stack([_numbers(runs[key]) for key in varied])

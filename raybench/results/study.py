@@ -42,6 +42,10 @@ def value_at_start(study: Mapping[str, Any]) -> float | None:
     return baseline_value_of(objective_of(study), known)
 
 
+NUM_TRIALS = "num_trials"
+"""Key of `study.yaml`: trials that its search has in all."""
+
+
 @dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
 class Study:
     """What a results folder holds."""
@@ -131,6 +135,13 @@ class Study:
     def hold(self) -> int:
         """Evaluations in a row that must be at the target."""
         return self.objective.hold
+
+    @property
+    def num_trials_asked(self) -> int | None:
+        """Trials that the study's search has in all; None where it is none, or has not begun."""
+        search = self.study["study"].get("search") or {}
+        asked = self.study.get(NUM_TRIALS, search.get("trials"))
+        return asked if isinstance(asked, int) else None
 
     @property
     def searched(self) -> tuple[str, ...]:

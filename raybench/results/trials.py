@@ -4,7 +4,8 @@ Types are the same whatever a study holds: text is `object` (None where it is mi
 that are always known are `int64` and others `Int64` (pandas' integers with missing values),
 seconds, values of the metric, rates and other measured numbers are `float64` (NaN where they are
 missing), truths are `boolean` (pandas' own, with missing values), times of day are UTC timestamps.
-A searched key's column has the type of its values.
+A searched key's column has the type of its values, numbers or truths (null is a missing value);
+values of several types, lists and mappings are texts, as labels show them (`spec.values.short`).
 
 Columns of the metric carry its name: `best_accuracy`, `test_accuracy` and, of curves, `accuracy`;
 `best_rmse`, `test_rmse` and `rmse` of a study that is judged by RMSE. The tables of columns below
@@ -27,8 +28,9 @@ import pandas as pd
 
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import BUDGET
-from raybench.spec.run import describe, is_key, label_keys, short, value_of
+from raybench.spec.run import describe, has_value, is_key, is_open, label_keys, value_of
 from raybench.spec.text import counted
+from raybench.spec.values import identity, short
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
 from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.stats.standing import interpolated_time
@@ -269,10 +271,26 @@ def trial_table(
     )
     table = table.astype(types)
     for key in more:
-        own = pd.Series(table[key].tolist())
-        if rows and pd.api.types.is_numeric_dtype(own):
-            table[key] = own
+        are_known = [has_value(run.spec, key) for run in runs]
+        table[key] = _values_column(table[key].tolist(), are_known, is_typed=not is_open(key))
     return table
+
+
+def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) -> pd.Series:
+    """Return a searched key's column: see above; `is_typed`: its null is a missing value anyway."""
+    found = [one for one in values if one is not None]
+    kinds = {type(one) for one in found}
+    if kinds == {bool}:
+        return pd.Series(values, dtype=TRUTH if None in values else "bool")
+    if kinds == {int}:
+        return pd.Series(values, dtype=SOME_COUNT if None in values else COUNT)
+    if kinds and kinds <= {int, float} and len({*found}) == len({*map(identity, found)}):
+        return pd.Series(values, dtype=NUMBER)
+    texts = [
+        None if not known or (is_typed and one is None) else short(one)
+        for one, known in zip(values, are_known, strict=True)
+    ]
+    return pd.Series(texts, dtype=TEXT)
 
 
 def curve_table(
@@ -306,8 +324,7 @@ def _trial_row(
     row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
     for key in (*SPEC_COLUMNS, *more):
-        value = value_of(spec, key)
-        row[key] = short(value) if isinstance(value, list) else value
+        row[key] = value_of(spec, key)
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
     row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}
     row["is_disturbed"] = run.is_disturbed if CPU_NAMES[-1] in run.ledger else None

@@ -49,6 +49,7 @@ from raybench.spec.space import (
     Powers,
     Space,
     combinations,
+    is_one_of,
     known_values,
     possible_values,
     resolve,
@@ -56,6 +57,7 @@ from raybench.spec.space import (
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.spec.text import clean
+from raybench.spec.values import identity, short
 from raybench.training.check_model import check_models
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, Seen, framework_sees, require_gpus
@@ -210,10 +212,10 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
     for values in combinations(space, study.fixed, keys):
         given = {key: values[key] for key in keys}
         own = nested({"data": spec.data} | given).get("data", {})
-        if own == spec.data:
+        if identity(own) == identity(spec.data):
             continue
         _, other = load_workload_dataset(spec.workload, spec.dataset, spec.model, own)
-        shown = ", ".join(f"{key} {value}" for key, value in given.items())
+        shown = ", ".join(f"{key} {short(value)}" for key, value in given.items())
         with users_code(f"{shown}: reading its samples failed"):
             check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})")
         if not np.array_equal(other.validation.labels, dataset.validation.labels):
@@ -552,7 +554,7 @@ def first_values(
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
         asked = (wanted or {}).get(key, possible[0])
-        values[key] = asked if asked in possible else possible[0]
+        values[key] = asked if is_one_of(key, asked, possible) else possible[0]
     return values
 
 
@@ -573,13 +575,13 @@ def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]
         for combination in itertools.product(*(every[key] for key in starts))
     ]
     wanted += [before | {key: one} for key in settings for one in every[key] for before in wanted]
-    seen = {(key, str(value_of(spec, key))) for key in every}
+    seen = {(key, identity(value_of(spec, key))) for key in every}
     before = {key: getattr(spec, key) for key in OPEN}
     found = []
     for given in wanted:
         values = first_values(study, space, given)
         own = {key: values[key] for key in every}
-        pairs = {(key, str(value)) for key, value in own.items()}
+        pairs = {(key, identity(value)) for key, value in own.items()}
         if not pairs <= seen:
             seen |= pairs
             found.append(spec.model_copy(update=nested(before | own)))

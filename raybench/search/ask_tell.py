@@ -29,7 +29,7 @@ from raybench.search.sampling.proposer import Proposal, Proposer
 from raybench.search.sampling.transfer import tell_earlier
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
-from raybench.spec.study import StudySpec
+from raybench.spec.study import DEFAULT_TRIALS, StudySpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
 RECORDED = " (recorded)"
@@ -86,8 +86,11 @@ class Search:
         self._study, self._policy, self._left_s = study, policy, left_s
         self._num_told, self._clock, self._began = 0, clock, math.nan
         self._sampled = space if factors is None else factors.sampled
-        self.num_trials = num_trials(study, self._sampled)
+        self.num_trials = num_trials(study, space, factors)
         """Trials of the whole study."""
+        self._most_trials = self.num_trials
+        if study.search.sampler != "grid":  # a second look may run what the space has no more of
+            self._most_trials = study.search.trials or DEFAULT_TRIALS
         self._early: EarlyStopping | None = None
         if study.search.early_stopping:
             self._early = EarlyStopping(study, self.placer, policy)
@@ -119,7 +122,7 @@ class Search:
 
     def ask(self) -> tuple[str, RunSpec] | None:
         """Return the next trial's name and what it runs; None where there is none."""
-        if self._proposer.tried.num_ran >= self.num_trials:
+        if self._proposer.tried.num_ran >= self._most_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
         proposal = self._in_less_memory() or self._second_look() or self._proposer.next()
@@ -160,7 +163,7 @@ class Search:
     def _num_left(self) -> float:
         """Return how many more trials will run: what the study has left, or those for which there
         is time at the pace of this session."""
-        left = self.num_trials - self._proposer.tried.num_ran
+        left = self._most_trials - self._proposer.tried.num_ran
         if not self._num_told:
             self._began = self._clock()
             return left

@@ -21,7 +21,7 @@ from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store, with_session
-from raybench.results.study import Study, load
+from raybench.results.study import NUM_TRIALS, Study, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     Kind,
@@ -41,6 +41,7 @@ from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
 from raybench.search.ray_tune import run_trials
 from raybench.search.reference import FEW_S, set_by_reference, uncount
+from raybench.search.sampling.default_rates import num_trials
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
@@ -79,6 +80,8 @@ class StudyPipeline:
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
 
+    num_trials: int = 0
+    """Trials of the search in all, as far as is known."""
     only: set[Kind] | None = None
     """The kinds of worker group that there is time for; None: all."""
 
@@ -99,6 +102,8 @@ class StudyPipeline:
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
             self.more = self.earlier.get(KEY)
             self.is_over = self.earlier.get(OVER)
+        asked = num_trials(self.study, self.space)  # more is known once the search is open
+        self.num_trials = self.earlier.get(NUM_TRIALS, asked) if self.num_more else asked
         if self.num_more:
             self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
         self._write_study()
@@ -134,6 +139,8 @@ class StudyPipeline:
                 self._note(f"{note.removesuffix('.')}.")
             return
         search, confirm_budget = self._open_search(earlier)
+        self.num_trials = search.num_trials
+        self._write_study()
         progress = self._progress(search.num_trials, search.num_finished)
         progress.state.best = min(
             (run for run in self._trials if run.failure is None and run.samples),
@@ -182,7 +189,7 @@ class StudyPipeline:
 
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
-        progress = self._progress(self.study.search.trials)
+        progress = self._progress(self.num_trials)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             found = set_by_reference(
                 self.study,
@@ -384,6 +391,7 @@ class StudyPipeline:
             "baseline": {name: one and one.document() for name, one in self._baselines.items()},
             **({KEY: self.more} if self.more else {}),
             **({} if self.is_over is None else {OVER: self.is_over}),
+            NUM_TRIALS: self.num_trials,
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -51,9 +51,11 @@ from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
-from raybench.spec.run import Placement, short
+from raybench.spec.run import Placement
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
+from raybench.spec.text import counted
+from raybench.spec.values import short
 from raybench.stats.standing import is_informative, stages
 from raybench.training.machine import machine_facts, problems_of
 
@@ -84,12 +86,12 @@ def print_plan(
         for line in _describe(dimension):
             table.add_row(key, line)
     for key, value in study.fixed.items():
-        table.add_row(key, f"{value} (fixed)")
+        table.add_row(key, f"{short(value)} (fixed)")
     console.print(table, "")
     every = preflight.groups(study, space)
     widest = max(group.cpus for group in every)
     objective = study.objective
-    runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
+    runs = num_trials(study, space, None if isinstance(factors, str) else factors)
     is_auto = "max_train_seconds" in study.auto and not study.is_set
     most = f"of at most {objective.max_train_seconds:g} s training"
     if is_auto:
@@ -100,7 +102,7 @@ def print_plan(
         f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
-        f"{runs} trials {most}, {_confirming(study.confirm)}",
+        f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
         _length(study, every, runs, num_placement_checks(factors), capacity),
         _sampling(factors),
         *([WIDENS] if widens(study, space) else []),
@@ -177,10 +179,10 @@ def _data(study: StudySpec, dataset: Dataset) -> str:
     )
 
 
-def _confirming(confirm: ConfirmSpec) -> str:
+def _confirming(confirm: ConfirmSpec, trials: int) -> str:
     if not confirm.race:
         return "not confirmed"
-    candidates, fresh = stages(confirm.race)[0][0], confirm.fresh
+    candidates, fresh = min(stages(confirm.race)[0][0], trials), confirm.fresh
     alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
     return f"then a race of {confirm.race} runs over the best {candidates}, {alone}"
 
@@ -215,9 +217,10 @@ def _describe(dimension: Dimension) -> list[str]:
 
 def _describe_simple(dimension: Simple) -> str:
     if not isinstance(dimension, Range):
-        values = possible_values(dimension)
-        return ", ".join(short(one) if isinstance(one, list) else str(one) for one in values)
-    return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")
+        return ", ".join(map(short, possible_values(dimension)))
+    kind = "whole numbers" if dimension.is_integer else "fractions"
+    scale = ", log scale" if dimension.log else ""
+    return f"{kind} {dimension.low:g} to {dimension.high:g}{scale}"
 
 
 def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:

@@ -12,6 +12,7 @@ from raybench.report.live.screen import spent
 from raybench.report.live.state import LiveState
 from raybench.results.records import left_out
 from raybench.results.store import SCALING, STUDY_FILE
+from raybench.results.study import NUM_TRIALS
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.reference import RUNS
 from raybench.spec.documents import validate
@@ -173,7 +174,10 @@ class Watched:
         def fitting(spec: RunSpec) -> int:
             return max(1, min(at_once, num_workers // spec.num_workers))
 
-        counts = {"search": search.search.trials, "reference": RUNS if search.auto else 1}
+        counts = {
+            "search": int(document.get(NUM_TRIALS, search.search.trials or 0)),
+            "reference": RUNS if search.auto else 1,
+        }
         self._budget_s = search.search.time_budget_s
         plan = Plan(counts, concurrency=concurrency if isinstance(concurrency, int) else None)
         return plan, StudyForecast(search, fitting)

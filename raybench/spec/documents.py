@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.values import plain
 
 MAX_DEPTH = 50
 """Levels of nesting that are read; more is a mistake, or meant to do harm."""
@@ -139,7 +140,7 @@ def content_of(
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
     if isinstance(given, dict):
-        return copy.deepcopy(given), name
+        return plain(given, name), name
     path = Path(given)
     best = path / "best.yaml"
     path = best if best.is_file() else path
@@ -259,7 +260,9 @@ def number_problem(value: Any) -> str:
     """Return why no machine holds this number, or nothing."""
     if isinstance(value, int) and abs(value) >= 2**63:
         return "is a number beyond 64 bits; name a smaller one"
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float):
+        if not math.isfinite(value):  # no JSON holds it: records would read null
+            return "is not a finite number; name one, or null"
         if abs(value) > FLOAT32_MAX:
             return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
         if 0 < abs(value) < FLOAT32_MIN:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.dataset_spec import DatasetSpec as DatasetSpec
@@ -26,6 +26,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.optimizer import DEFAULTS, LEFT_TO_IT, Optimizer, problem_of_optimizer
 from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
 from raybench.spec.own_loop import is_command, is_own_loop, with_own_data
+from raybench.spec.values import identity, short
 
 ROUNDING = 1e-6
 """Parts of a worker that are an error of arithmetic: ten tenths of a GPU are a whole one."""
@@ -122,7 +123,8 @@ COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
-Setting = bool | int | float | str | None | list[bool | int | float | str]
+Setting = JsonValue
+"""A number, a text, true, false, null, or a list or a mapping of them."""
 
 
 MUP_OPTIMIZERS = ("adam", "adamw", "radam", "nadamw", "lion", "sgd")
@@ -292,6 +294,14 @@ class RunSpec(Document):
             raise ValueError(problem)
         return self
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same configuration; settings of 1, 1.0 and true are not."""
+        return (
+            super().__eq__(other)
+            and isinstance(other, RunSpec)
+            and all(identity(getattr(self, key)) == identity(getattr(other, key)) for key in OPEN)
+        )
+
     @property
     def replicas_per_process(self) -> int:
         """Replicas of the model in each process: all of them (so of a command), or one."""
@@ -459,6 +469,13 @@ def value_of(spec: RunSpec, key: str) -> Any:
     return getattr(spec, parent).get(name) if is_open(key) else getattr(spec, key)
 
 
+def has_value(spec: RunSpec, key: str) -> bool:
+    """Return whether a run spec has a key; of a setting below OPEN, whether it is named, even as
+    null."""
+    parent, _, name = key.partition(".")
+    return not is_open(key) or name in getattr(spec, parent)
+
+
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return keys and what they have, each setting below OPEN as a key of its own."""
     found: dict[str, Any] = {}
@@ -480,6 +497,11 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def is_case(content: object) -> bool:
+    """Return whether an item of a searched key's list is a case of other keys, not a value."""
+    return isinstance(content, Mapping) and "when" in content
+
+
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
 """Keys that every label has."""
 
@@ -494,7 +516,7 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
         for key, values in space.items()
         if is_key(str(key))
         and key not in BASE_KEYS
-        and not (isinstance(values, list) and len(values) == 1 and not isinstance(values[0], dict))
+        and not (isinstance(values, list) and len(values) == 1 and not is_case(values[0]))
     )
 
 
@@ -509,9 +531,14 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker}{passes} "
         f"{named_optimizer(spec)} {spec.learning_rate:.3g}"
     )
-    values = [(key, value_of(spec, key)) for key in keys if key != "accumulate"]
-    values = [(key, one) for key, one in values if one is not None or not is_open(key)]
-    return " ".join([base, *(f"{shown_key(key)} {short(one)}" for key, one in values)])
+    shown = [key for key in keys if key != "accumulate" and has_value(spec, key)]
+    return " ".join([base, *(f"{shown_key(key)} {_shown_value(spec, key)}" for key in shown)])
+
+
+def _shown_value(spec: RunSpec, key: str) -> str:
+    """Return a key's value as labels have it; `0` for 0.0 where the key's type is known."""
+    text = short(value_of(spec, key))
+    return text if is_open(key) else text.removesuffix(".0")
 
 
 RATE = "rate"
@@ -528,15 +555,3 @@ def named_optimizer(spec: RunSpec) -> str:
 def shown_key(key: str) -> str:
     """Return a key as labels have it: a setting of the model or the optimizer by its name alone."""
     return key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key
-
-
-def short(value: object) -> str:
-    """Return a key's value in a few characters: `flip+random_crop(padding=8)`, `0.5+0.75`."""
-    if isinstance(value, list):
-        return "+".join(short(one) for one in value) or "none"
-    if isinstance(value, Document):  # what of it differs from the defaults
-        given = value.model_dump(exclude_defaults=True)
-        kind = given.pop("kind", "")
-        settings = ",".join(f"{k}={v}" for k, v in given.items())
-        return f"{kind}({settings})" if kind and settings else str(kind or settings)
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

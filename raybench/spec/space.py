@@ -9,7 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.run import OPEN, RunSpec, flat, is_open, nested, value_of
+from raybench.spec.other_tools import written_here
+from raybench.spec.run import OPEN, RunSpec, flat, is_case, is_open, nested, value_of
+from raybench.spec.values import identity, is_among, short
 
 NOT_SEARCHED = (
     "checkpoint_every_s",
@@ -69,11 +71,11 @@ class Case:
     def holds(self, values: dict[str, Any]) -> bool:
         """Whether `values` are this case's; a key they lack has the run spec's default."""
         known = known_values({}, values)
-        return all(known.get(key) in allowed for key, allowed in self.when)
+        return all(is_one_of(key, known.get(key), allowed) for key, allowed in self.when)
 
     def label(self) -> str:
         """Return the condition in a few words."""
-        return ",".join(f"{key}={'|'.join(map(str, allowed))}" for key, allowed in self.when)
+        return ",".join(f"{key}={'|'.join(map(short, allowed))}" for key, allowed in self.when)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Cases:
                 return case
         known = known_values({}, values)
         raise ValueError(
-            "no case holds for " + ", ".join(f"{key}={known.get(key)}" for key in self.keys())
+            "no case holds for "
+            + ", ".join(f"{key}={short(known.get(key))}" for key in self.keys())
         )
 
     def keys(self) -> set[str]:
@@ -101,6 +104,12 @@ Dimension = Simple | Cases
 Space = dict[str, Dimension]
 
 _DEFAULTS: dict[str, Any] = {key: RunSpec.model_fields[key].default for key in SEARCHABLE}
+
+
+def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
+    """Return whether a key's value is one of `values`; of a setting below OPEN, whose type is not
+    known, 1, 1.0 and true are three."""
+    return is_among(value, values) if is_open(key) else value in values
 
 
 def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -261,9 +270,10 @@ class RangeForm(Document):
 
 
 def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimension:
-    is_case = [isinstance(item, dict) and "when" in item for item in content or [None]]
-    if not isinstance(content, list) or not all(is_case):
+    if not isinstance(content, list) or not any(map(is_case, content)):
         return _parse_simple(content, key, where, source)
+    if not all(map(is_case, content)):
+        raise UserError(f"{where}: has values beside cases; give each of them a 'when'.")
     cases = []
     for item in content:
         when, rest = item["when"], {name: one for name, one in item.items() if name != "when"}
@@ -286,20 +296,30 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     """Read values or a range and check all that can be drawn; `source` begins what is refused."""
+    if (how := written_here(content)) is not None:
+        raise UserError(f"{where}: is in another tool's form; {how}.")
     if isinstance(content, dict):
-        is_whole = all(isinstance(content.get(end), int) for end in ("low", "high"))
+        if not content.keys() & RangeForm.model_fields.keys():
+            raise UserError(
+                f"{where}: a range has low and high; a choice of settings that go together is a "
+                f"list of them, [{{...}}, {{...}}]; there are {', '.join(RangeForm.model_fields)}."
+            )
         form = validate(RangeForm, content, where)
-        dimension = _parse_range(form, key, where, is_whole=is_whole)
+        dimension = _parse_range(form, content, key, where)
         for value in possible_values(dimension):
             _validated(key, value, source)
         return dimension
     values = content if isinstance(content, list) else [content]
     if not values:
         raise UserError(f"{where}: the list is empty; name at least one value.")
-    # 1 and 1.0 are one value; True, which Python counts as 1, is refused as a value below.
-    if any(value in values[:index] for index, value in enumerate(values) if value is not True):
-        raise UserError(f"{where}: a value stands there twice; name each once.")
+    if any(isinstance(one, dict) and {"low", "high"} <= one.keys() for one in values):
+        raise UserError(
+            f"{where}: a list has values, and a range beside others a condition; add a 'when', or "
+            "write one range without the list."
+        )
     found = [_validated(key, value, source) for value in values]
+    if len({*map(identity, found)}) < len(found):
+        raise UserError(f"{where}: a value stands there twice; name each once.")
     # Lists (`augment`) come as a run spec holds them.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
 
@@ -312,9 +332,9 @@ def _validated(key: str, value: Any, source: str) -> Any:
     return validate_key(RunSpec, parent, {name: value}, source).get(name)
 
 
-def _parse_range(form: RangeForm, key: str, where: str, *, is_whole: bool) -> Range | Powers:
+def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:
     if is_open(key):  # its type is not known here: 1 and 8 are whole, 1.0 and 8.0 not
-        is_integer = is_whole
+        is_integer = _are_whole(content["low"], content["high"], where)
     else:
         # The key's type decides whether numbers are whole, not the bounds.
         annotation = RunSpec.model_fields[key].annotation
@@ -330,6 +350,18 @@ def _parse_range(form: RangeForm, key: str, where: str, *, is_whole: bool) -> Ra
     if not powers.values():
         raise UserError(f"{where}: no power of two lies between {low:g} and {high:g}.")
     return powers
+
+
+def _are_whole(low: float, high: float, where: str) -> bool:
+    """Return whether a range whose bounds are `low` and `high` is of whole numbers; UserError where
+    one bound says so and the other, a whole number too, does not."""
+    whole = [isinstance(end, int) for end in (low, high)]
+    if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
+        raise UserError(
+            f"{where}: {low} is to {high} in whole numbers or in fractions? For whole numbers "
+            f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}."
+        )
+    return all(whole)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -360,7 +392,9 @@ def _check_conditions(
     for values in combinations(space, fixed, dimension.keys()):
         holding = [case for case in dimension.cases if case.holds(values)]
         if len(holding) != 1:
-            shown = ", ".join(f"{name}: {values.get(name)}" for name in sorted(dimension.keys()))
+            shown = ", ".join(
+                f"{name}: {short(values.get(name))}" for name in sorted(dimension.keys())
+            )
             number = "no case" if not holding else f"{len(holding)} cases"
             raise UserError(f"{where}: {number} for {shown}; give it exactly one.")
 
@@ -403,6 +437,6 @@ def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source
         if problem and not keys:
             raise UserError(f"{source}: fixed: {problem}.")
         if problem:
-            shown = ", ".join(f"{key}: {known[key]}" for key in seen if key in known)
+            shown = ", ".join(f"{key}: {short(known[key])}" for key in seen if key in known)
             raise UserError(f"{source}: 'space': {shown}: {problem}.")
     return None

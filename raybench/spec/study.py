@@ -42,6 +42,7 @@ class ConfirmSpec(Document):
 
 
 AUTO = "auto"
+DEFAULT_TRIALS = 120
 STANDS_FOR = {
     "target": 1.0,
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
@@ -65,8 +66,9 @@ AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 class SearchSpec(Document):
     """How long and in what way to search."""
 
-    trials: PositiveInt = 120
-    """Number of trials that are proposed."""
+    trials: PositiveInt | None = None
+    """Number of trials that are proposed: 120 by default, of a `grid` all its combinations; a grid
+    of more than this runs the first of its order."""
     seed: Seed = 0
     """Seed of the sampler, and of every trial's training."""
     time_budget_s: PositiveFloat | None = None

@@ -105,6 +105,10 @@ def test_the_steps_are_the_studys_own_commands(tmp_path):
     assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"
     results.study["notes"] = [f"The search ended after 3 of 10 trials: {NOTHING_LEFT}"]
     assert "run the 7 trials left" not in steps(results)
+    results.study["notes"], results.study["study"]["search"] = [], {"trials": None}
+    for number, offered in ((3, 0), (5, 2)):  # as its grid has
+        results.study["num_trials"] = number
+        assert f"run the {offered} trials left" in [*steps(results), "run the 0 trials left"]
 
 
 def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be_refused(tmp_path):

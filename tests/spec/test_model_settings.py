@@ -74,7 +74,7 @@ def test_a_run_spec_has_them_below_model():
         ({"model": {"x": {"low": 2, "high": 1}}}, "the range is empty"),
         ({"model": {"norm": ["a"]}}, "'space.model.norm': also stands under 'fixed'"),
         ({"model": [1, 2]}, "'space.model': cannot be searched"),
-        ({"model": {"x": [{"when": {"model.y": 1}, "values": [2]}]}}, "no case for model.y: None"),
+        ({"model": {"x": [{"when": {"model.y": 1}, "values": [2]}]}}, "no case for model.y: null"),
     ],
 )
 def test_what_cannot_be_searched_is_one_sentence(space, says):

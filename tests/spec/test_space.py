@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raybench.search.tune import _describe
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
@@ -280,3 +281,60 @@ def test_a_space_is_refused_in_a_sentence_or_all_of_it_can_run(study):
         content = known_values(fixed, dict(zip(space, values, strict=True)))
         assert set(content) == set(SEARCHABLE)
         validate(RunSpec, content, "drawn")
+
+
+@pytest.mark.parametrize(
+    ("dimension", "how"),
+    [
+        ({"values": [1, 2]}, "[1, 2]"),
+        ({"values": ["a", "b"], "probabilities": [0.5, 0.5]}, "[a, b]"),
+        ({"type": "categorical", "choices": ["a", None]}, "[a, null]"),
+        ({"_type": "choice", "_value": [1, 2]}, "[1, 2]"),
+        ({"grid_search": [1, 2]}, "[1, 2]"),
+        ({"value": 3}, "[3]"),
+        ({"min": 1, "max": 8}, "{low: 1, high: 8}"),
+        ({"distribution": "log_uniform_values", "min": 0.1, "max": 1}, "high: 1, log: true}"),
+        (
+            {"distribution": "log_uniform", "min": -2.3, "max": 0},
+            "{low: 0.1, high: 1.0, log: true}",
+        ),
+        ({"_type": "loguniform", "_value": [0.1, 1]}, "{low: 0.1, high: 1, log: true}"),
+        ({"loguniform": [1e-4, 0.1]}, "{low: 0.0001, high: 0.1, log: true}"),
+        ({"type": "float", "low": 0.1, "high": 1, "log": True}, "high: 1, log: true}"),
+        ({"type": "range", "bounds": [0, 1]}, "{low: 0, high: 1}"),
+        ({"feasibleSpace": {"min": "1", "max": "8"}}, "{low: 1, high: 8}"),
+        ({"low": 0, "high": 0.5, "step": 0.1}, "[0.0, 0.1, 0.2, 0.3, 0.4, 0.5]"),
+        ({"low": 0, "high": 8, "q": 2}, "[0, 2, 4, 6, 8]"),
+        ({"low": 0, "high": 1e6, "step": 1}, "each step"),
+        ({"distribution": "normal", "mu": 0, "sigma": 1}, "a list of values"),
+        ("tune.loguniform(1e-4, 1e-1)", "a list of values"),
+        ("choice(1, 2)", "a list of values"),
+        ({"kernel": 3, "stride": 1}, "[{...}, {...}]"),
+        ([{"low": 1, "high": 2}, {"low": 4, "high": 8}], "'when'"),
+        ([{"when": {"optimizer": "adam"}, "values": [1]}, 3], "'when'"),
+        ([float("nan"), 1], "not a finite number"),
+        ([float("inf"), 1], "not a finite number"),
+    ],
+)
+def test_another_tools_form_is_refused_with_how_it_is_written_here(dimension, how):
+    assert how in refusal({"model.n": dimension})
+
+
+@pytest.mark.parametrize(("low", "high"), [(100.0, 1000), (8, 512.0), (0, 1.0)])
+def test_bounds_of_which_one_is_written_as_a_fraction_are_asked_about(low, high):
+    sentence = refusal({"model.n": {"low": low, "high": high}})
+    assert f"{int(low)} and {int(high)}" in sentence
+    assert f"{float(low)} and {float(high)}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (100, 1000, "whole numbers 100 to 1000"),
+        (100.0, 1000.0, "fractions 100 to 1000"),
+        (0, 0.5, "fractions 0 to 0.5"),
+    ],
+)
+def test_the_plan_says_whether_a_range_counts(low, high, words):
+    space = parse({"model.n": {"low": low, "high": high}})
+    assert _describe(space["model.n"]) == [words]

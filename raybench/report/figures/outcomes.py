@@ -21,6 +21,7 @@ from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.verdict import judge, reached_target
 from raybench.spec.text import clean, counted, shorten
+from raybench.spec.values import short
 
 NEAR = 1.1
 """A configuration within so many times the seconds of the best is as good in practice."""
@@ -134,9 +135,7 @@ def importance_figure(results: Study) -> Figure:
 def keys_by_importance(results: Study) -> list[str]:
     """Return the searched keys that have more than one value, those that matter most first."""
     rows = configurations(results)
-    varied = [
-        key for key in results.searched if key in rows and len(set(rows[key].astype(str))) > 1
-    ]
+    varied = [key for key in results.searched if key in rows and len(rows[key].unique()) > 1]
     known = list(importance_of(results)["key"])
     return sorted(varied, key=lambda key: known.index(key) if key in known else len(known))
 
@@ -147,6 +146,8 @@ FEW = 6
 """Different numbers up to which each has a stripe of the axis, as names have."""
 MOST_NAMES = 8
 """Names that an axis has room for; rarer ones stand in one place."""
+NULL = "null"
+"""What stands for a setting that is null, or that a configuration does not have."""
 LONGEST = 16
 """Characters of a name on an axis."""
 
@@ -158,16 +159,14 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     0, 1, ..., scattered a little so that runs do not hide each other.
     """
     column = rows[key]
-    if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
-        texts = [clean(str(one)) for one in column]
-        known = sorted(set(texts))
-    else:
+    texts, known = names_of(column), []
+    if _is_of_numbers(column):
         numbers = column.astype("Float64").astype("float64")
         every = sorted(set(numbers[np.isfinite(numbers)]))
         if len(every) > FEW:
             return numbers, []
         known = [parts.number(one) for one in every]
-        texts = [parts.number(one) if np.isfinite(one) else "none" for one in numbers]
+    known += sorted({*texts} - {*known})
     often = [name for name, _ in Counter(texts).most_common()]
     if is_many := len(often) > MOST_NAMES:
         often = often[: MOST_NAMES - 1]
@@ -177,6 +176,21 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     # Always the same scatter: a figure of the same study is the same figure.
     scatter = np.random.default_rng(0).uniform(-0.28, 0.28, len(codes))
     return pd.Series(codes + scatter, index=rows.index), names
+
+
+def _is_of_numbers(column: "pd.Series[Any]") -> bool:
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+
+
+def names_of(column: "pd.Series[Any]") -> list[str]:
+    """Return the values of a searched key as an axis and a table name them."""
+    name = parts.number if _is_of_numbers(column) else _named
+    return [NULL if pd.isna(one) else name(one) for one in column]
+
+
+def _named(value: object) -> str:
+    """Return the name of a truth or a text, which the table of trials holds as labels have it."""
+    return clean(value) if isinstance(value, str) else short(bool(value))
 
 
 MOST_KEYS, MOST_SLICED = 8, 500
@@ -224,10 +238,11 @@ def plateaus(results: Study) -> pd.DataFrame:
     rows = found.known[found.known["trial"].isin(plateau(results, found))]
     table = []
     for key in keys_by_importance(results) if len(rows) else []:
-        best, ends = rows[key].iloc[0], (rows[key].min(), rows[key].max())
+        names = names_of(rows[key])
         if values_of(key, found.rows)[1]:
-            best, ends = str(best), (", ".join(sorted(set(rows[key].astype(str)))), "")
-        table.append((key, best, *ends))
+            table.append((key, names[0], ", ".join(sorted({*names})), ""))
+        else:
+            table.append((key, rows[key].iloc[0], rows[key].min(), rows[key].max()))
     return pd.DataFrame(table, columns=["key", "best", "from", "to"])
 
 

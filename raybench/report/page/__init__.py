@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybench.report.how_sure import PAGE_FILE
+from raybench.report.words import fault_words
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study
-from raybench.spec.text import clean, shorten
 
 if TYPE_CHECKING:
     from raybench.report.page.document import Part
-
-LONGEST = 300
-"""Characters of an error that a sentence shows."""
 
 
 def try_page(
@@ -22,16 +19,24 @@ def try_page(
 ) -> list[Path]:
     """Write the page at the end of a study; return its file, in a list.
 
-    The study's numbers must not be lost with the page: whatever is wrong with it is said, its
-    traceback kept in `errors/`, and there is no file.
+    The study's numbers must not be lost with the page, nor the page with one of its figures:
+    whatever is wrong is said and its traceback kept in `errors/`; the figure is missing, or where
+    it is the page itself, there is no file.
     """
+
+    def tell(what: str, error: Exception, name: str = PAGE_FILE) -> None:
+        kept = StudyFiles(folder).write_error(name, "".join(traceback.format_exception(error)))
+        say(f"{what} ({fault_words(error)}); all else is there (traceback: {kept}).")
+
     try:
         # Late: matplotlib takes half a second, and fails with a wrong MPLBACKEND.
         from raybench.report.page.document import write_page
 
-        return [write_page(results, folder, extras)]
+        def on_fault(title: str, error: Exception) -> None:
+            what = f"{PAGE_FILE}: the figure '{title}' could not be drawn"
+            tell(what, error, f"{PAGE_FILE} {title}")
+
+        return [write_page(results, folder, extras, on_fault)]
     except Exception as error:  # noqa: BLE001 (any fault of the page; it is said and kept)
-        what = shorten(clean(f"{type(error).__name__}: {error}"), LONGEST)
-        kept = StudyFiles(folder).write_error(PAGE_FILE, traceback.format_exc())
-        say(f"{PAGE_FILE} could not be written ({what}); all else is there (traceback: {kept}).")
+        tell(f"{PAGE_FILE} could not be written", error)
         return []

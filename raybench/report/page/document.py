@@ -8,7 +8,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -28,7 +28,7 @@ from raybench.report.page.tables import TrialTable, own, table_of, trial_link, t
 from raybench.report.remarks import effort_words, sensitivity_lines
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
-from raybench.report.words import ENDINGS, counted, duration, price_of, target_sentence
+from raybench.report.words import ENDINGS, counted, duration, fault_words, price_of, target_sentence
 from raybench.results.lock import driver_of, owner_of
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
@@ -173,19 +173,32 @@ PREDICTED = (
 FAILED = "Failed runs by cause, the most frequent first"
 
 
-def study_part(results: Study, study: str, name: str, extras: Sequence[Part] = ()) -> StudyPart:
+OnFault = Callable[[str, Exception], None]
+"""Takes the title of a figure that could not be drawn, and the error."""
+
+
+def study_part(
+    results: Study,
+    study: str,
+    name: str,
+    extras: Sequence[Part] = (),
+    on_fault: OnFault | None = None,
+) -> StudyPart:
     """Return what the page shows of a study."""
-    parts = {} if results.trials.empty else dict(_parts(results, study, extras))
+    parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = Part("Provenance", pairs=_provenance(results))
     own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
     return StudyPart(study, name, answer_of(results, study), own_ids)
 
 
-def _parts(results: Study, study: str, extras: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+def _parts(
+    results: Study, study: str, extras: Sequence[Part], on_fault: OnFault | None
+) -> Iterator[tuple[str, Part]]:
     """Yield the parts of a study that has runs by their ids, in the order of the page."""
     is_scaling, trials = results.is_scaling, results.trials
-    if pictures := _pictures(results, study):
-        yield "figures", Part("Pictures", pictures=pictures)
+    pictures, missing = _pictures(results, study, on_fault)
+    if pictures or missing:
+        yield "figures", Part("Pictures", missing, pictures=pictures)
     for scaling, title in TITLES.items() if is_scaling else ():
         rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
@@ -205,18 +218,24 @@ def _parts(results: Study, study: str, extras: Sequence[Part]) -> Iterator[tuple
     yield "failures", Part("Failures by cause", lines, tables, rest="trials.csv")
 
 
-def _pictures(results: Study, study: str) -> list[Picture]:
-    return [
-        Picture(
-            f"{study}-{name}",
-            kind.title,
-            kind.reading,
-            Markup(svg(kind.draw(results), f"{study}-{name}", kind.title)),
-            table_of(kind.table(results), kind.title),
-        )
-        for name, kind in kinds_of(results).items()
-        if kind.applies(results)
-    ]
+def _pictures(
+    results: Study, study: str, on_fault: OnFault | None
+) -> tuple[list[Picture], list[str]]:
+    """Return the figures, and sentences on those that could not be drawn."""
+    pictures, missing = [], []
+    for name, kind in kinds_of(results).items():
+        try:
+            if kind.applies(results):
+                drawing = Markup(svg(kind.draw(results), f"{study}-{name}", kind.title))
+                table = table_of(kind.table(results), kind.title)
+                pictures.append(
+                    Picture(f"{study}-{name}", kind.title, kind.reading, drawing, table)
+                )
+        except Exception as error:  # noqa: BLE001 (a fault of one figure; it is said and kept)
+            missing.append(f"{kind.title}: could not be drawn ({fault_words(error)}).")
+            if on_fault is not None:
+                on_fault(kind.title, error)
+    return pictures, missing
 
 
 MOST_NAMED = 20
@@ -274,15 +293,18 @@ def _environment() -> Environment:
     return made
 
 
-def page_text(studies: Sequence[Study], extras: Sequence[Part] = ()) -> str:
+def page_text(
+    studies: Sequence[Study], extras: Sequence[Part] = (), on_fault: OnFault | None = None
+) -> str:
     """Return the page of a study, or of several side by side.
 
-    `extras` are of a single study: what its command knows beyond the records.
+    `extras` are of a single study: what its command knows beyond the records. A figure that cannot
+    be drawn is missing, which the page says, and `on_fault` is told.
     """
     with uncollected():
         names = unlike([(one.name, one.place) for one in studies])
         shown = [
-            study_part(one, f"s{number}", name, extras)
+            study_part(one, f"s{number}", name, extras, on_fault)
             for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
         ]
         if len(shown) == 1:
@@ -308,9 +330,11 @@ def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | No
     return page.render(**found, comparison=comparison, data=data)
 
 
-def write_page(results: Study, folder: Path, extras: Sequence[Part] = ()) -> Path:
+def write_page(
+    results: Study, folder: Path, extras: Sequence[Part] = (), on_fault: OnFault | None = None
+) -> Path:
     """Write a study's page into its folder, whole or not at all; return its file."""
-    StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras))
+    StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras, on_fault))
     return folder / PAGE_FILE
 
 

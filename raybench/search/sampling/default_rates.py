@@ -21,11 +21,12 @@ from raybench.spec.space import (
     Space,
     every_value,
     known_values,
+    num_configurations,
     possible_values,
     resolve,
     values_of,
 )
-from raybench.spec.study import TIME, StudySpec
+from raybench.spec.study import DEFAULT_TRIALS, TIME, StudySpec
 
 BASE_BATCH = 64
 
@@ -126,8 +127,13 @@ NEARNESS = 3.0
 """Rates within this factor of the default one come first, then those within its square, ..."""
 
 
+MOST_LISTED = 200_000
+"""Configurations of a space that are looked for one by one; more have no end for a search."""
+
+
 def check_grid(study: StudySpec, space: Space) -> None:
-    """Raise UserError where sampler grid cannot list every value of the space."""
+    """Raise UserError where sampler grid cannot list every value of the space, or has too many
+    combinations."""
     if study.search.sampler != "grid":
         return
     for key, dimension in space.items():
@@ -137,6 +143,12 @@ def check_grid(study: StudySpec, space: Space) -> None:
                 f"search.sampler: grid needs lists, and space.{key} is a range; list its values, "
                 "or take another sampler."
             )
+    number = num_configurations(space, study.fixed)
+    if number is None or number > MOST_LISTED:
+        raise UserError(
+            f"search.sampler: grid has {number:,} combinations here, and lists {MOST_LISTED:,} at "
+            "most; shorten the lists, or take sampler random, which draws --trials of them."
+        )
 
 
 def grid(
@@ -161,9 +173,20 @@ def grid(
     return sorted(combinations, key=lambda values: _num_workers(study, values, factors))
 
 
-def num_trials(study: StudySpec, space: Space) -> int:
-    """Return how many trials a study has: the grid's, or as many as asked for."""
-    return len(grid(study, space)) if study.search.sampler == "grid" else study.search.trials
+def num_trials(study: StudySpec, space: Space, factors: Factors | None = None) -> int:
+    """Return how many trials a study has: as many as asked for, as far as its space has so many;
+    of a grid without a number all its combinations.
+
+    Of a space taken apart (`factors`) each configuration may run on several placements, so that
+    the end of its lists is no end for another sampler.
+    """
+    asked, is_grid = study.search.trials, study.search.sampler == "grid"
+    if factors is not None and not is_grid:
+        return asked or DEFAULT_TRIALS
+    size = num_configurations(space if factors is None else factors.sampled, study.fixed)
+    if asked is None:
+        asked = size if is_grid and size is not None else DEFAULT_TRIALS
+    return asked if size is None else min(asked, size)
 
 
 def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | None) -> int:

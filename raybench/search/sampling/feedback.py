@@ -17,9 +17,10 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power
 from raybench.spec.objective import worst_score
-from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, short, value_of
+from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, value_of
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.study import StudySpec
+from raybench.spec.values import short
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
 Key = tuple[str, ...]

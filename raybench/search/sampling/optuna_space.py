@@ -28,6 +28,7 @@ from raybench.spec.space import (
     Range,
     Simple,
     Space,
+    is_one_of,
     known_values,
     possible_values,
 )
@@ -67,7 +68,7 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
             params[_share_name(key)] = _share(case.dimension, value)
             continue
         name, simple = _resolve(key, space[key], known_values(fixed, values))
-        params[name] = int(value).bit_length() - 1 if isinstance(simple, Powers) else _plain(value)
+        params[name] = _parameter(simple, value)
     return params
 
 
@@ -100,7 +101,7 @@ def params_of(
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
     bounded = {k: v for k, v in (values | batch).items() if not (widen and k == "learning_rate")}
-    if not all(_lies_in(space[key], value, known) for key, value in bounded.items()):
+    if not all(_lies_in(key, space[key], value, known) for key, value in bounded.items()):
         return None
     own = study.run_spec(values | placement, seed=spec.seed)
     # How often a run is evaluated makes it no other configuration.
@@ -109,13 +110,14 @@ def params_of(
     return encode(space, study.fixed, values | batch)
 
 
-def _lies_in(dimension: Dimension, value: Any, known: dict[str, Any]) -> bool:
+def _lies_in(key: str, dimension: Dimension, value: Any, known: dict[str, Any]) -> bool:
     if isinstance(dimension, Cases):
         cases = [case for case in dimension.cases if case.holds(known)]
-        return any(_lies_in(case.dimension, value, known) for case in cases)
+        return any(_lies_in(key, case.dimension, value, known) for case in cases)
     if isinstance(dimension, Range):
-        return bool(dimension.low <= value <= dimension.high)
-    return value in possible_values(dimension)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and bool(dimension.low <= value <= dimension.high)
+    return is_one_of(key, value, possible_values(dimension))
 
 
 def _are_ranges(dimension: Cases) -> bool:
@@ -162,7 +164,7 @@ def _name(key: str, dimension: Simple) -> str:
 
 def _distribution(dimension: Simple) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return CategoricalDistribution([_plain(value) for value in dimension.values])
+        return CategoricalDistribution([_parameter(dimension, one) for one in dimension.values])
     if isinstance(dimension, Powers):
         exponents = [value.bit_length() - 1 for value in dimension.values()]
         return IntDistribution(exponents[0], exponents[-1])
@@ -171,9 +173,19 @@ def _distribution(dimension: Simple) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _plain(value: Any) -> Any:
-    """Return what Optuna takes for a value: for a list (`augment`, `step_at`) its JSON."""
-    return to_json(value).decode() if isinstance(value, list) else value
+def _parameter(dimension: Simple, value: Any) -> Any:
+    """Return what Optuna is told for a value: the exponent of a power of two; the value as JSON
+    where Optuna cannot hold one of the choices (lists, mappings) or takes two for one (1, true)."""
+    if isinstance(dimension, Powers):
+        return int(value).bit_length() - 1
+    if isinstance(dimension, Choices) and not _are_apart(dimension.values):
+        return to_json(value).decode()
+    return value
+
+
+def _are_apart(values: tuple[Any, ...]) -> bool:
+    is_held = all(one is None or isinstance(one, bool | int | float | str) for one in values)
+    return is_held and len({*values}) == len(values)
 
 
 def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:

@@ -15,7 +15,13 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.default_rates import grid, priors, rate_factor, widens
+from raybench.search.sampling.default_rates import (
+    MOST_LISTED,
+    grid,
+    priors,
+    rate_factor,
+    widens,
+)
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_space import build_sampler, encode, params_of, propose
 from raybench.search.sampling.optuna_study import (
@@ -36,6 +42,7 @@ from raybench.search.sampling.optuna_study import (
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Range, Space, at_run, end_of, num_configurations
 from raybench.spec.study import StudySpec
+from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
 """Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
@@ -82,10 +89,6 @@ class Tried:
     def free_name(self) -> str:
         """Return the lowest one that no trial has."""
         return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
-
-
-MOST_LISTED = 200_000
-"""Configurations of a space that are looked for one by one; more have no end for a search."""
 
 
 class Proposal(NamedTuple):
@@ -201,10 +204,10 @@ class Proposer:
         """Name a placement that no trial has had, where all configurations were tried."""
         if self._placer is None:
             return False
-        ran = [trial.user_attrs.get("spec") for trial in real_trials(self._journal)]
+        ran = {identity(one.user_attrs.get("spec")) for one in real_trials(self._journal)}
         for values in self._combinations():
             for spec in self._feasible(values):
-                if spec.document() not in ran:
+                if identity(spec.document()) not in ran:
                     params = encode(self._space, self._study.fixed, values)
                     there = {PLACEMENT: speed_values(spec.placement)}
                     self._journal.enqueue_trial(params, user_attrs=there)

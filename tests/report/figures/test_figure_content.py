@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from raybench.report.export import to_csv
 from raybench.report.figures import outcomes
 from raybench.report.figures.curves import curves_figure, race_figure, race_rows
 from raybench.report.figures.timeline import best_so_far, phases, spans
@@ -108,3 +109,32 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
     assert table.loc["learning_rate", "from"] == rates.min()
     assert table.loc["learning_rate", "to"] == rates.max()
     assert table.loc["learning_rate", "best"] == found.known.iloc[0]["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([None, "relu"], "null, relu"),
+        (["auto", 1, 0.5], "0.5, 1, auto"),
+        (["1", 1, 1.0, True], "'1', 1, 1.0, true"),
+        ([None, 8, 16], "16, 8, null"),
+        ([True, None], "null, true"),
+        ([0.5, None], "0.5, null"),
+        ([64, [64, 32], {"kernel": 3}], "64, [64,32], {kernel:3}"),
+        (["", "None", None], "'', 'None', null"),
+    ],
+)
+def test_choices_of_any_kinds_have_a_plateau_and_a_column(tmp_path, values, names) -> None:
+    """Null, '', 'None', '1', 1, 1.0 and true are told apart in figures, the table and the CSV."""
+    lines = []
+    for number, value in enumerate(values * 2):
+        name = f"{number:04d}"
+        lines += [*curve(name, [0.5, 0.95]), run_line(name, 2.0, model={"act": value})]
+    results = results_folder(tmp_path, lines, study={"space": {"model.act": values}})
+    (row,) = outcomes.plateaus(results).to_dict("records")
+    assert row["from"] == names
+    assert outcomes.values_of("model.act", outcomes.outcome(results).rows)[1]
+    outcomes.slices_figure(results)
+    assert len(set(results.trials["config"])) == len(values)
+    cells = to_csv(results.trials[["model.act"]]).split("\n")[1:-1]
+    assert len(set(cells)) == len(values)

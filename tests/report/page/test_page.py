@@ -6,11 +6,13 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 
 import pytest
 from pages import HOSTILE, Seen, made_study
 
 from raybench.commands import report as command
+from raybench.report.figures.kinds import FIGURES
 from raybench.report.how_sure import PAGE_FILE
 from raybench.report.page import document, tables, try_page
 from raybench.report.page.comparison import differing, winner_sentence
@@ -153,7 +155,7 @@ def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
 def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monkeypatch):
     results = results_folder(tmp_path, [])
 
-    def broken(studies, extras):
+    def broken(studies, extras, on_fault):
         raise ValueError("no \x1b[31mroom")
 
     monkeypatch.setattr(document, "page_text", broken)
@@ -165,6 +167,28 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
     monkeypatch.setitem(sys.modules, "raybench.report.page.document", None)  # as a wrong MPLBACKEND
     assert try_page(results, tmp_path, said.append) == []
     assert said[1].startswith("report.html could not be written (ModuleNotFoundError: ")
+
+
+def test_a_figure_that_cannot_be_drawn_is_missing_alone_and_said(tmp_path, monkeypatch):
+    results = made_study(tmp_path)
+
+    def broken(results):
+        raise TypeError("'<' not supported")
+
+    one, other = ("pareto", "ledger")
+    kinds = {name: FIGURES[name] for name in (one, other)}
+    kinds[one] = replace(kinds[one], draw=broken)
+    monkeypatch.setattr(document, "kinds_of", lambda results: kinds)
+    said = []
+    assert try_page(results, tmp_path, said.append) == [tmp_path / PAGE_FILE]
+    assert len(said) == 1
+    assert kinds[one].title in said[0]
+    assert "TypeError: '<' not supported" in said[0]
+    seen = Seen((tmp_path / PAGE_FILE).read_text())
+    assert f"{kinds[one].title}: could not be drawn" in seen.text
+    assert seen.tags.count("figure") == 1
+    (kept,) = (tmp_path / "errors").iterdir()
+    assert "broken" in kept.read_text()
 
 
 def test_studies_side_by_side(tmp_path, monkeypatch):

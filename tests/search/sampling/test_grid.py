@@ -75,6 +75,40 @@ def test_a_second_session_runs_what_is_left(tmp_path: Path) -> None:
     assert not [spec for spec in second if spec in first]
 
 
+def test_a_number_of_trials_limits_a_grid_to_the_first_of_its_order(tmp_path: Path) -> None:
+    one = search_in(tmp_path / "few", apart=False, trials=6)
+    every = run(search_in(tmp_path / "all", apart=False))
+    assert run(one) == every[:6]
+    assert (one.num_trials, one.num_finished) == (6, 6)
+    rest = search_in(tmp_path / "few", apart=False, trials=1000)
+    assert rest.num_trials == len(every) == 20
+    assert run(rest) == every[6:]
+
+
+@pytest.mark.parametrize(("sampler", "trials"), [("grid", None), ("random", 120), ("tpe", None)])
+def test_a_space_of_two_configurations_has_two_trials(
+    tmp_path: Path, sampler: str, trials: int | None
+) -> None:
+    content = GRID | {
+        "search": {"sampler": sampler, "trials": trials},
+        "space": {"momentum": [0, 0.9]},
+    }
+    one = make_search(tmp_path, content, apart=False)
+    assert one.num_trials == len(run(one)) == one.num_finished == 2
+
+
+def test_a_grid_that_is_too_large_is_refused_by_its_number_before_it_is_listed() -> None:
+    keys = {f"model.k{number}": [0, 1] for number in range(60)}
+    for trials in (None, 8):
+        content = GRID | {"space": keys, "search": {"sampler": "grid", "trials": trials}}
+        study, space = build_study(content, "test")
+        with pytest.raises(UserError, match=f"{2**60:,}"):
+            check_grid(study, space)
+    study, space = build_study(content | {"search": {"sampler": "random"}}, "test")
+    check_grid(study, space)
+    assert num_trials(study, space) == 120
+
+
 def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
     """Memory ends at 64 samples per worker: after one failure, no other: both keep as much."""
 

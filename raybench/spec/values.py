@@ -1,0 +1,114 @@
+"""Values of settings: plain data from Python objects, identity, and the text that labels show."""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from raybench.spec.errors import UserError
+
+_WORDS = ("null", "none", "true", "false", "~", ".nan", ".inf", "-.inf", "+.inf")
+_MARKS = frozenset("'\"[]{},")
+
+
+def plain(value: Any, source: str, path: str = "") -> Any:
+    """Return a value of Python as YAML or JSON would hold it, copied.
+
+    Arrays (NumPy, pandas, torch), tuples, ranges and sets become lists, their scalars plain
+    numbers, a path its text, a member of an enumeration its value.
+
+    Args:
+        value: What a caller of the Python API has passed.
+        source: Begins the message: what the value was given as.
+        path: The keys above the value, dotted.
+
+    Raises:
+        UserError: For an object that no file could hold, such as another tool's distribution.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain(one, source, f"{path}.{key}") for key, one in value.items()}
+    if isinstance(value, Enum):
+        return plain(value.value, source, path)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if hasattr(value, "tolist"):
+        found = value.tolist()
+        if isinstance(found, list):
+            return [plain(one, source, path) for one in value]
+        with contextlib.suppress(ValueError):  # 0.1 of a float32, not 0.10000000149011612
+            found = float(str(value)) if isinstance(found, float) else found
+        value = found
+    if isinstance(value, set | frozenset):  # whose order differs from process to process
+        return sorted((plain(one, source, path) for one in value), key=identity)
+    if isinstance(value, list | tuple | range):
+        return [plain(one, source, path) for one in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind, where = type(value), f"{source}: '{path[1:]}'" if path else source
+    raise UserError(
+        f"{where}: holds an object of {kind.__module__.partition('.')[0]} ({kind.__qualname__}); "
+        "write plain values: a list, or a range such as {low: 0.001, high: 0.1, log: true}."
+    )
+
+
+def identity(value: Any) -> str:
+    """Return the same text for the same value alone: 1, 1.0, true and '1' are four values, which
+    Python's `==` and `in` take for two."""
+    return json.dumps(to_jsonable_python(value), sort_keys=True)
+
+
+def is_among(value: Any, values: Sequence[Any]) -> bool:
+    """Return whether `value` is one of `values`, by `identity`."""
+    own = identity(value)
+    return any(own == identity(one) for one in values)
+
+
+def short(value: object) -> str:
+    """Return a value as a label shows it: as YAML writes it, numbers in three digits or four.
+
+    `relu`, `null`, `true`, `1`, `1.0`, `'1'`, `[64,32]`, `{kernel:3,stride:1}`; of a document what
+    differs from the defaults: `random_crop(padding=8)`.
+    """
+    if isinstance(value, BaseModel):
+        given = value.model_dump(exclude_defaults=True)
+        kind = given.pop("kind", "")
+        settings = ",".join(f"{k}={v}" for k, v in given.items())
+        return f"{kind}({settings})" if kind and settings else str(kind or settings)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(short, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{short(one)}' for key, one in value.items())}}}"
+    if isinstance(value, float):
+        return _shown_number(value)
+    if isinstance(value, str):
+        return value if _is_word(value) else repr(value)
+    return json.dumps(value)
+
+
+def _shown_number(value: float) -> str:
+    text = f"{value:.3g}"
+    if float(four := f"{value:.4g}") == value:
+        text = four
+    elif float(text).is_integer():  # 0.99995, not 1
+        text = f"{value:.6g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text
+
+
+def _is_word(text: str) -> bool:
+    """Return whether a text shown without quotes is taken for nothing else."""
+    if text != text.strip() or not text.isprintable() or not text or _MARKS & set(text):
+        return False
+    if text.lower() in _WORDS:
+        return False
+    for read in (float, lambda one: int(one, 0)):
+        with contextlib.suppress(ValueError):
+            read(text)
+            return False
+    return True
