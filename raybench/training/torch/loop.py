@@ -155,7 +155,8 @@ class Trainer(base.Trainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and repeats with both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
-        self._exchange = Exchange(spec, self._model, self._precision)
+        is_own = may_differ(spec, workload)
+        self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
         self._parallel = self._exchange.model
         self._compiled = compiled(self._losses_of, spec.compile)
         self._recorder = None
@@ -193,11 +194,14 @@ class Trainer(base.Trainer):
                 # Another size would be compiled too, on the training clock.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
-                with self._exchange.when(index == last), self._precision():
-                    losses = take(batch.inputs, batch.labels, batch.mixed)
+                with self._exchange.when(index == last):
+                    with self._precision():
+                        losses = take(batch.inputs, batch.labels, batch.mixed)
                     # DDP averages over workers; the weights are made for a sum.
                     weights = self._loss_scale.scaled(batch.weights * self._world.num_workers)
                     torch.autograd.backward(losses, weights)
+                    if index == last:
+                        self._exchange.complete()
                 total += torch.dot(losses.detach(), batch.weights)
             scale = self._loss_scale.value
             if self._loss_scale.step(self._optimizer, self._clip):
@@ -266,9 +270,9 @@ class Trainer(base.Trainer):
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
         saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
-        devices = self._devices if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            yield
+        drawn = random_state(self._devices)
+        yield
+        set_random_state(drawn, self._devices)
         self._optimizer = self._build_optimizer()
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])

@@ -7,10 +7,13 @@ running anything that it holds.
 
 import contextlib
 import io
+import math
+import random
 from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +22,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
 from raybench.training.torch.internals import foreach
+from raybench.training.torch.model import set_random_seed
 from raybench.training.torch.optim import ScheduleFreeAdamW
 
 
@@ -220,10 +224,15 @@ def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
     return content["ranks"].tolist(), content["is_frozen"]
 
 
+PYTHON, NUMPY = 625, 624
+"""Words of the state of Python's generator, and of numpy's: Mersenne Twisters, of which Python
+counts the place among the words."""
+
+
 def seed_replicas(devices: list[torch.device], seed: int) -> None:
-    """Give the CPU and the first replica's device the random numbers of `seed`, the second's those
-    of `seed` + 1, and so on."""
-    torch.manual_seed(seed)
+    """Give Python, numpy, the CPU and the first replica's device the random numbers of `seed`, the
+    second's those of `seed` + 1, and so on."""
+    set_random_seed(seed)
     for replica, device in enumerate(devices):
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -231,15 +240,30 @@ def seed_replicas(devices: list[torch.device], seed: int) -> None:
 
 
 def random_state(devices: list[torch.device]) -> list[float]:
-    """Return what this rank draws from next: the bytes of the CPU's generator, then its GPUs'."""
+    """Return what this rank draws from next: the numbers of Python's generator and of numpy's, the
+    bytes of the CPU's, then of its GPUs'."""
     gpus = [device for device in devices if device.type == "cuda"]
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
-    return [float(byte) for byte in torch.cat(states).tolist()]
+    _, words, spare = random.getstate()
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002 (what a user's model may draw from)
+    python = [*words, math.nan if spare is None else spare]
+    return [*map(float, (*python, *keys, *rest)), *torch.cat(states).double().tolist()]
 
 
 def set_random_state(numbers: list[float], devices: list[torch.device]) -> None:
     """Draw next what `random_state` was called before."""
     gpus = [device for device in devices if device.type == "cuda"]
+    words, spare, numbers = numbers[:PYTHON], numbers[PYTHON], numbers[PYTHON + 1 :]
+    python = (3, tuple(map(int, words)), None if math.isnan(spare) else spare)
+    random.setstate(python)
+    keys, (place, has_spare, spare), numbers = (
+        numbers[:NUMPY],
+        numbers[NUMPY:][:3],
+        numbers[NUMPY + 3 :],
+    )
+    np.random.set_state(  # noqa: NPY002
+        ("MT19937", np.array(keys, np.uint32), int(place), int(has_spare), spare)
+    )
     state = torch.tensor(numbers, dtype=torch.uint8)
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.machine import Seen, require_gpus, require_replicas
+from raybench.training.torch.kernels import as_real
 
 
 class World(base.World):
@@ -130,7 +131,7 @@ class Squares:
         self._whole: list[Tensor] = []
 
     def gave(self, part: Tensor) -> None:
-        """Take in a bucket before its exchange."""
+        """Take in a bucket before its exchange, of real numbers."""
         self._part.append(part.dot(part))
 
     def got(self, whole: Tensor) -> None:
@@ -173,13 +174,22 @@ class Exchange:
     Replicas in one process need no exchange: DataParallel sums their gradients on the way back.
     """
 
-    def __init__(self, spec: RunSpec, model: nn.Module, precision: Precision) -> None:
+    def __init__(
+        self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_leave_out: bool
+    ) -> None:
+        """`may_leave_out`: whether a pass may do without some of the parameters."""
         self.model = model
         """To be called forward."""
         self.squares: Squares | None = None
         """Where gradients are exchanged and `record_steps` asks for their norms."""
         self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
+        self._awaited: list[nn.Parameter] = []
+        self._reached: set[nn.Parameter] = set()
+        if spec.num_workers > spec.replicas_per_process and may_leave_out:
+            self._awaited = list(model.parameters())
+            for one in self._awaited:
+                one.register_post_accumulate_grad_hook(self._reached.add)
         if spec.replicas_per_process > 1:
             devices = list(range(spec.replicas_per_process))
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
@@ -217,9 +227,21 @@ class Exchange:
 
     def when(self, wanted: bool) -> AbstractContextManager[object]:
         """Exchange gradients in this backward pass, or only accumulate them."""
+        self._reached.clear()
         if self._parallel is None or (wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
+
+    def complete(self) -> None:
+        """Give 0 for the parameters that the exchanged pass has left out (a layer dropped at
+        random, a branch by input), after its backward.
+
+        DDP waits on all ranks for the gradient of each parameter that any of them uses. Its own
+        `find_unused_parameters` searches the graph and exchanges a list at every step.
+        """
+        left_out = [one for one in self._awaited if one.requires_grad and one not in self._reached]
+        if left_out and self._is_on:
+            torch.autograd.backward(left_out, [torch.zeros_like(one) for one in left_out])
 
     def _register(self, share: float, wire: torch.dtype | None) -> None:
         """Let DDP exchange by a function of ours: without one it does the same, uncompressed."""
@@ -231,7 +253,8 @@ class Exchange:
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
             # Scaled first, so that what is compressed is the same in both frameworks.
-            part = bucket.buffer().mul_(share)
+            buffer = bucket.buffer().mul_(share)
+            part = as_real(buffer).flatten()
             if squares:
                 squares.gave(part)
             sent = part if wire is None else part.to(wire)
@@ -240,10 +263,11 @@ class Exchange:
 
             def receive(done: Future[list[Tensor]]) -> Tensor:
                 (received,) = done.value()
-                whole = received if wire is None else part.copy_(received)
+                if wire:
+                    part.copy_(received)
                 if squares:
-                    squares.got(whole)
-                return whole
+                    squares.got(part)
+                return buffer
 
             return work.get_future().then(receive)
 
