@@ -162,7 +162,6 @@ class Trainer(base.Trainer):
             f"{replicas} replicas for {spec.num_workers} workers: gradients are added up"
         )
         self._spec, self._workload, self._world = spec, workload, world
-        set_arithmetic(spec.precision)
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
         if may_differ(spec, workload):
             # Of their own: in the strategy's scope workers wait for each other's variables.
@@ -174,6 +173,7 @@ class Trainer(base.Trainer):
             small = forms(keras_model.build_model(base_workload(spec, dataset), spec.seed))
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
+            set_arithmetic(spec.precision)  # whatever the user's code has set
             start_from(self._model, workload, spec.weights)
             self.num_parameters = keras_model.num_parameters(self._model)
             self.batch_statistics = (

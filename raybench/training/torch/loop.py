@@ -76,7 +76,7 @@ class StepRecorder:
         """Forget the steps before; the next one begins here."""
         self._moments, self._norms = [moment(self._devices[0])], []
 
-    def step_done(self, scale: float) -> None:
+    def step_done(self, scale: Tensor) -> None:
         """Mark the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._devices[0]))
         if self._squares:
@@ -124,9 +124,9 @@ class Trainer(base.Trainer):
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
-        set_arithmetic(spec.precision)
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
+        set_arithmetic(spec.precision)  # whatever the user's code has set
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
@@ -203,9 +203,8 @@ class Trainer(base.Trainer):
                     if index == last:
                         self._exchange.complete()
                 total += torch.dot(losses.detach(), batch.weights)
-            scale = self._loss_scale.value
-            if self._loss_scale.step(self._optimizer, self._clip):
-                self._averaging.update()
+            scale = self._loss_scale.now()
+            self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))
             if self._recorder:
                 self._recorder.step_done(scale)
         return float(total)  # synchronises the device

@@ -86,11 +86,22 @@ def join(
 
 
 def set_arithmetic(precision: str) -> None:
-    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; try
-    which of cuDNN's convolutions is fastest, in the warm-up."""
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = True
+    """Let this process multiply float32 as a run says, whatever the last one or the user's code
+    said; try which of cuDNN's convolutions is fastest, in the warm-up.
+
+    torch has two sets of switches, since 2.9, and raises where somebody reads one that the other
+    contradicts: all of both are set, the older first, since it writes to the newer.
+    """
+    is_tf32, backends = precision == "tf32", torch.backends
+    torch.set_float32_matmul_precision("highest")  # of CPUs too
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = is_tf32
+    if hasattr(backends, "fp32_precision"):
+        cpu, gpu = backends.mkldnn, backends.cudnn
+        for one in (backends, cpu, cpu.matmul, cpu.conv, cpu.rnn):
+            one.fp32_precision = "ieee"
+        for one in (backends.cuda.matmul, gpu, gpu.conv, gpu.rnn):
+            one.fp32_precision = "tf32" if is_tf32 else "ieee"
+    backends.cudnn.benchmark = True
 
 
 def gpus_seen() -> Seen:
@@ -189,7 +200,7 @@ class Exchange:
         if spec.num_workers > spec.replicas_per_process and may_leave_out:
             self._awaited = list(model.parameters())
             for one in self._awaited:
-                one.register_post_accumulate_grad_hook(self._reached.add)
+                one.register_post_accumulate_grad_hook(self._reached.add)  # type: ignore[no-untyped-call]
         if spec.replicas_per_process > 1:
             devices = list(range(spec.replicas_per_process))
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
@@ -253,7 +264,7 @@ class Exchange:
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
             # Scaled first, so that what is compressed is the same in both frameworks.
-            buffer = bucket.buffer().mul_(share)
+            buffer: Tensor = bucket.buffer().mul_(share)
             part = as_real(buffer).flatten()
             if squares:
                 squares.gave(part)
