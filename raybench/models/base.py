@@ -80,7 +80,8 @@ class Workload:
     """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; none
     compares the largest logit."""
     keras_loss: Hook | None = None
-    """As `torch_loss`."""
+    """As `torch_loss`; by default the loss that the model is compiled with, where it is. What a
+    model adds by penalties and `add_loss` is trained in any case."""
     keras_metric: Hook | None = None
     """As `torch_metric`."""
     keras_correct: Hook | None = None
@@ -197,12 +198,17 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
     """Raise UserError where `label_smoothing` is set and the loss does not use it."""
     own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
-    why = "has a loss of its own" if own else "learns numbers, which are no classes"
     if spec.label_smoothing and (own or workload.task == "regression"):
-        raise UserError(
-            f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it "
-            f"out{', or smooth the labels there' if own else ''}."
-        )
+        raise no_label_smoothing(spec.label_smoothing, workload, has_loss=own is not None)
+
+
+def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool = True) -> UserError:
+    """Return the error of `label_smoothing` for a loss that does not use it."""
+    why = "has a loss of its own" if has_loss else "learns numbers, which are no classes"
+    return UserError(
+        f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "
+        f"out{', or smooth the labels there' if has_loss else ''}."
+    )
 
 
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))

@@ -58,7 +58,7 @@ from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.training.check_model import check_models, in_groups
+from raybench.training.check_model import check_models
 
 
 class ProbeTrainer:
@@ -494,7 +494,7 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
 def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> tuple[Leeway, list[str]]:
     """Return what a run may be changed in, on this machine where it is the one, and sentences."""
     workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
-    probed = check_models(spec, [spec.framework], several=in_groups([spec]))
+    probed = check_models(spec, [spec.framework])
     is_here = chosen_address(address) is None
     found = Leeway(
         equal_frameworks=isinstance(workload, LayerWorkload),

@@ -191,12 +191,8 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     spec = spec.model_copy(update={"objective": objective})
     if is_own_loop(study.workload):
         return study, dataset, _without_effect(study, space)
-    warnings, has_batch_statistics = check_models(
-        spec,
-        frameworks,
-        others=other_starts(study, space, spec),
-        several={one.framework for one in groups(study, space) if one.num_workers > 1},
-    )
+    others = other_starts(study, space, spec)
+    warnings, has_batch_statistics = check_models(spec, frameworks, others=others)
     warnings += leak_lines(dataset)
     check_data(study, space, spec, dataset)
     if has_batch_statistics and _takes_apart(study, space):

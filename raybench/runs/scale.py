@@ -74,7 +74,7 @@ from raybench.spec.scaling_study import (
 )
 from raybench.spec.text import clean, counted
 from raybench.stats.record import RunRecord, StopReason
-from raybench.training.check_model import check_models, in_groups
+from raybench.training.check_model import check_models
 
 
 def run_study(
@@ -248,11 +248,10 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
     for alike in tasks.values():
         spec = alike[0].spec
         frameworks = sorted({str(cell.spec.framework) for cell in alike})
-        several = in_groups([cell.spec for cell in alike])
         objective, dataset = check_task(spec, frameworks)
         metrics[objective.judged_by.name] = objective.judged_by
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
-        found = check_models(spec, frameworks, several=several).warnings
+        found = check_models(spec, frameworks).warnings
         warnings += [one for one in found if one not in warnings]
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]

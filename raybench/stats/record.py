@@ -67,7 +67,8 @@ class Evaluation:
     train_s: Measured
     """Seconds on the training clock so far, max over ranks."""
     train_loss: Measured
-    """Mean training loss since the last evaluation."""
+    """Mean training loss since the last evaluation, with what a Keras model adds to it (weight and
+    activity penalties, `add_loss`)."""
     value: Measured
     """The metric on the full validation set; which one it is, the objective says."""
     learning_rate: Measured

@@ -33,6 +33,9 @@ class Step:
     """(passes, samples): weight of a sample's loss. 1 / samples of all workers together, so
     that the workers' gradients *sum* to the global batch's; times `Split.weights` where the data
     have weights and nothing is mixed (`reading.Samples.mixed`); 0 for padding."""
+    shares: NDArray[np.float32]
+    """(passes, replicas of this process): samples of a pass, without padding, over those of all
+    workers in the step. What a model adds to the loss of a whole pass counts so much of it."""
     rounds: NDArray[np.int64] | None = None
     """(passes, samples), where it is asked for: how often the sample stood in training before, by
     the order of training: epoch x repeat + its copy in the epoch. With seed and index it keys

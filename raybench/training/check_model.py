@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -36,20 +36,14 @@ TIMEOUT_S = 300.0
 """Seconds after which a model that has not answered is taken for one that never will."""
 
 
-def check_models(
-    spec: RunSpec,
-    frameworks: list[str],
-    *,
-    others: Sequence[RunSpec] = (),
-    several: Container[str] = (),
-) -> Probed:
+def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSpec] = ()) -> Probed:
     """Try the user's own model in each framework; return what is known of it, all warnings in one.
 
     It is built, and a small batch of the real data goes through model, loss and back. What
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
     those given by layers are known to be whole and cost nothing. `others`: the same with other
     settings of the model, or with another start (weights, what is frozen), which is tried without a
-    batch. `several`: the frameworks of which several workers may train it.
+    batch.
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     if isinstance(workload, OwnLoop):
@@ -75,9 +69,7 @@ def check_models(
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
         processes = [closing.enter_context(_start(request)) for _ in frameworks]
         try:
-            requests = [
-                request | {"framework": one, "several": one in several} for one in frameworks
-            ]
+            requests = [request | {"framework": one} for one in frameworks]
             answers = list(pool.map(_answer, requests, processes))
         finally:  # of a Ctrl-C too, which would else wait for them
             for process in processes:
@@ -91,11 +83,6 @@ def check_models(
         + [warning for answer in answers for warning in answer["warnings"]],
         any(answer["batch_statistics"] for answer in answers),
     )
-
-
-def in_groups(specs: Sequence[RunSpec]) -> set[str]:
-    """Return the frameworks of runs that several processes train."""
-    return {one.framework for one in specs if one.num_workers > one.replicas_per_process}
 
 
 def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
@@ -151,8 +138,9 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
                 continue
             seen.append(one.model)
             metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
-            trial = probe.Trial(workload, metric, gpu=bool(spec.gpus_per_worker))
-            probed: Probed = trial.run(*sample, several=request["several"])
+            given = {"gpu": bool(spec.gpus_per_worker), "smoothing": spec.label_smoothing}
+            trial = probe.Trial(workload, metric, **given)
+            probed: Probed = trial.run(*sample)
             warnings += probed.warnings
             has_statistics |= probed.batch_statistics
         return {

@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from raybench.data.dataset import Dataset
-from raybench.models.base import Workload, missing_hook, refuse_label_smoothing
+from raybench.models.base import (
+    Hook,
+    Workload,
+    missing_hook,
+    no_label_smoothing,
+    refuse_label_smoothing,
+)
 from raybench.spec.metric import Metric, find_metric
 from raybench.spec.run import RunSpec
 
@@ -40,6 +46,7 @@ class Losses:
         self._workload, self._scale, self._smoothing = workload, scale, smoothing
         self.metric = metric
         """What `values` are averaged for."""
+        self._of_model: Hook | None = None
 
     @classmethod
     def of(
@@ -54,6 +61,17 @@ class Losses:
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
+
+    def take(self, of_model: Hook | None) -> None:
+        """Use the loss that the model brings with it where the workload has none of its own.
+
+        Raises:
+            UserError: `label_smoothing` is set, which such a loss does not use.
+        """
+        if of_model is not None and self.hook("loss") is None:
+            self._of_model = of_model
+            if self._smoothing:
+                raise no_label_smoothing(self._smoothing, self._workload)
 
     def training_losses(self, outputs: Tensor, labels: Tensor, mixed: Any) -> Tensor:
         """Return the loss of each training sample (N,), float32; its weight is not in it.
@@ -73,8 +91,10 @@ class Losses:
         return losses, self.values(outputs, labels, losses)
 
     def hook(self, name: str) -> Any:
-        """Return the workload's own function of that name for this framework; None without."""
-        return getattr(self._workload, f"{self.PREFIX}_{name}")
+        """Return the workload's own function of that name for this framework, in place of a loss
+        that of its model; None without."""
+        own = getattr(self._workload, f"{self.PREFIX}_{name}")
+        return self._of_model if own is None and name == "loss" else own
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""

@@ -45,12 +45,10 @@ class Trial:
     """The workload's method, which returns `model_type`; `type_words` is its name."""
     model_type: ClassVar[Any]
     type_words: ClassVar[str]
-    all_gradients: ClassVar[bool] = False
-    """Whether several workers wait for the gradient of each parameter, as torch's DDP does."""
 
     _has_gpu: Any
-    _check_sizes: Any
-    """Raises UserError for a model with parameters of unknown sizes."""
+    _check_model: Any
+    """Raises UserError for a model that cannot be trained as it is; takes its own loss."""
     _tensors: Any
     """Returns model, inputs and labels as training has them."""
     _forward: Any
@@ -59,21 +57,24 @@ class Trial:
     _gradients: Any
     _array: Any
 
-    def __init__(self, workload: Workload, metric: Metric, *, gpu: bool) -> None:
-        """`gpu`: tried there; where this machine has none, not at all."""
+    def __init__(
+        self, workload: Workload, metric: Metric, *, gpu: bool, smoothing: float = 0.0
+    ) -> None:
+        """`gpu`: tried there; where this machine has none, not at all. `smoothing` of labels."""
         self.workload, self._metric, self._gpu = workload, metric, gpu
-        self.losses = self.module.Losses(workload, metric)
+        self.losses = self.module.Losses(workload, metric, smoothing=smoothing)
 
-    def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
+    def run(self, inputs: Batch, labels: Array) -> Probed:
         """Build the model, take a batch through it, loss and metric, and back.
 
-        UserError for what cannot train, or not by `several` workers.
+        UserError for what cannot train.
         """
         if self._gpu and not self._has_gpu():
             return Probed([])
         judge, array, framework = self.losses, self._array, self.framework
         model = self._build()
         model, batch, answers = self._tensors(model, inputs, labels)
+        self._num_samples = len(labels)
         half = each(batch, lambda one: one[: len(one) // 2])
         whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
         self._check_outputs(array(whole), labels)
@@ -88,7 +89,8 @@ class Trial:
         self._check_per_sample(measured, array(values), len(labels))
         with self._users_code(f"the way back through its {self.model_words} model failed"):
             gradients = self._gradients(model, batch, answers, losses)
-        warnings = self._check_gradients(gradients, all_needed=several and self.all_gradients)
+        warnings = self._model_warnings(model)
+        warnings += self._check_gradients(gradients)
         warnings += self._check_alone(array(alone), array(whole))
         if judge.hook("loss") is None:
             warnings += self._softmax_warning(array(outputs))
@@ -107,12 +109,17 @@ class Trial:
         if not isinstance(model, self.model_type):
             found = type(model).__name__
             raise self._error(f"{self.builder} must return a {self.type_words}, not {found}.")
-        self._check_sizes(model)
+        self._check_model(model)
         if self.module.num_parameters(model) == 0:
             raise self._error(
                 "its model has no trainable parameters; give it layers, or unfreeze some."
             )
         return model
+
+    def _model_warnings(self, model: Any) -> list[str]:
+        """Return sentences on what of a model is not used."""
+        del model
+        return []
 
     def _outputs(self, model: Any, batch: Any, *, training: bool) -> Any:
         shapes = shown(each(batch, lambda one: tuple(one.shape)))
@@ -182,11 +189,9 @@ class Trial:
         if not np.isfinite(values).all():
             raise self._error(f"{what} returns NaN or infinite values before any training.")
 
-    def _check_gradients(
-        self, gradients: dict[str, Array | None], *, all_needed: bool
-    ) -> list[str]:
-        """Return a warning for parameters that get no gradient; UserError if none does, or of NaN,
-        or where they are `all_needed`, as torch's DDP waits for each of them."""
+    def _check_gradients(self, gradients: dict[str, Array | None]) -> list[str]:
+        """Return a warning for parameters that get no gradient; UserError if none does, or of
+        NaN."""
         unused = [name for name, gradient in gradients.items() if gradient is None]
         if len(unused) == len(gradients):
             raise self._error(
@@ -201,17 +206,10 @@ class Trial:
                 )
         if not unused:
             return []
-        found = (
-            f"Workload {self.workload.name}: {len(unused)} of {len(gradients)} parameters get no "
-            f"gradient (the first: {unused[0]})"
-        )
-        if all_needed:
-            raise UserError(
-                f"{found}, and several workers in torch wait for all of them; use, remove or "
-                "freeze them, or train with num_workers: 1."
-            )
         return [
-            f"{found}; use, remove or freeze them, with several workers torch refuses such a model."
+            f"Workload {self.workload.name}: {len(unused)} of {len(gradients)} parameters get no "
+            f"gradient (the first: {unused[0]}) from a batch of {self._num_samples} samples; if "
+            "they never do, use, remove or freeze them."
         ]
 
     def _softmax_warning(self, outputs: Array) -> list[str]:
@@ -247,8 +245,7 @@ def check_workers(workload: Workload, own: Shapes, world: World) -> None:
     if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:
         raise UserError(
             f"{DIFFERENT}the parameters of workload {workload.name} have other shapes in another; "
-            "let them depend on nothing that differs between processes (rank, environment, "
-            "numpy's or Python's random numbers)."
+            "let them depend on nothing that differs between processes (rank, environment, time)."
         )
 
 
@@ -266,7 +263,9 @@ def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
     for weights, a head, images, batch normalisation and an optimizer that cannot be."""
     if framework_of(spec.optimizer) == framework:
         find_part(framework, "optim").check_optimizer(spec)
-    if not isinstance(workload, NamedWorkload) and not _begins_otherwise(spec):
+    is_own = not isinstance(workload, LayerWorkload | NamedWorkload)
+    asks_model = spec.optimizer == "muon" and is_own  # of its matrices
+    if not (isinstance(workload, NamedWorkload) or _begins_otherwise(spec) or asks_model):
         return []
     model = find_part(framework, "model").build_model(workload, spec.seed)
     warnings: list[str] = find_part(framework, "named").start_from(model, workload, spec.weights)

@@ -85,9 +85,11 @@ def make_step(
         return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
     weights = np.ones(len(batch), np.float32) if of_samples is None else of_samples[batch]
+    each = laid_out(np.full(len(batch), 1 / len(batch), np.float32))
     return Step(
         indices=laid_out(batch),
         weights=laid_out(weights / np.float32(len(batch))),
+        shares=each.reshape(passes, len(shares), -1).sum(axis=2),
         rounds=None if rounds is None else laid_out(rounds),
         learning_rate=learning_rate,
         num_samples=sum(map(len, shares)),

@@ -68,6 +68,7 @@ def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
     return Step(
         indices=indices.reshape(1, -1),
         weights=weights.reshape(1, -1),
+        shares=weights.sum().reshape(1, 1),
         learning_rate=1e-3,
         num_samples=indices.size,
     )

@@ -158,11 +158,12 @@ def parts_of(step: Step, replicas: int) -> list[Step]:
     columns = zip(
         np.split(step.indices, replicas, axis=1),
         np.split(step.weights, replicas, axis=1),
+        np.split(step.shares, replicas, axis=1),
         strict=True,
     )
     return [
-        Step(indices=i, weights=w, learning_rate=step.learning_rate, num_samples=i.size)
-        for i, w in columns
+        Step(indices=i, weights=w, shares=s, learning_rate=step.learning_rate, num_samples=i.size)
+        for i, w, s in columns
     ]
 
 

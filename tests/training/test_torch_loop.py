@@ -2,22 +2,29 @@
 forms of layers."""
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from local import SMALL, small_spec, train
+from local import SMALL, new_trainer, small_spec, train
 
 from raybench.data.dataset import epoch_order
 from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
 from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.training.base import Step
+from raybench.training.steps import take_until, training_steps
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from raybench.training.torch.batches import InputClock  # noqa: E402
 from raybench.training.torch.layers import DepthwiseConv2d, build_layers  # noqa: E402
 from raybench.training.torch.model import build_model  # noqa: E402
-from raybench.training.torch.state import LossScale  # noqa: E402
+from raybench.training.torch.state import Averaging, LossScale  # noqa: E402
 from raybench.training.torch.world import Replica, join  # noqa: E402
 
 
@@ -113,12 +120,110 @@ def test_a_first_step_that_fp16_skips_leaves_no_momentum(fused: bool) -> None:
     scale = LossScale(torch.device("cpu"), "fp16")
     weight = scale.scaled(torch.ones(4))
     parameter.grad = weight * torch.inf
-    assert not scale.step(optimizer, lambda: None)
+    assert bool(scale.step(optimizer, lambda: None)) is False
     assert optimizer.state[parameter].get("momentum_buffer") is None
     parameter.grad = weight / 2
-    assert scale.step(optimizer, lambda: None)
+    assert bool(scale.step(optimizer, lambda: None)) is True
     assert parameter.tolist() == [0.5] * 4
     assert scale.num_skipped == 1
+
+
+def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, list[Step]]:
+    trainer, dataset, world = new_trainer(spec, workload=workload)
+    return trainer, take_until(training_steps(spec, dataset, world), 5 * 64)[0]
+
+
+@pytest.mark.parametrize(("optimizer", "number"), [("adam", 0), ("adamw", 0), ("radam", 1)])
+@pytest.mark.parametrize("more", [{}, {"ema_decay": 0.9, "clip_norm": 1.0}])
+def test_a_step_of_fp16_waits_for_the_device_once_at_most(
+    optimizer: str, number: int, more: dict[str, float]
+) -> None:
+    spec = small_spec("torch", optimizer=optimizer, precision="fp16", **more)
+    trainer, steps = few_steps(spec)
+    reads = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            reads.extend([func] if func is torch.ops.aten._local_scalar_dense.default else [])
+            return func(*args, **(kwargs or {}))
+
+    trainer.train(steps[:1])
+    with Counting():
+        trainer.train(steps[1:])
+    assert len(reads) == number * len(steps[1:]) + 1  # the loss of them all
+
+
+def test_a_step_that_is_not_taken_is_in_no_average() -> None:
+    spec, layer = small_spec("torch", ema_decay=0.9), torch.nn.Linear(2, 2)
+    one, other = Averaging(spec, layer), Averaging(spec, layer)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for is_taken in (False, True, False, True):
+        torch.nn.init.normal_(layer.weight)
+        one.update(torch.tensor(is_taken))
+        if is_taken:
+            other.update(None)
+        with one.in_place(optimizer):
+            averaged = layer.weight.detach().clone()
+        with other.in_place(optimizer):
+            torch.testing.assert_close(averaged, layer.weight.detach())
+    assert one.state_dict()["num_steps"] == other.state_dict()["num_steps"] == 2
+
+
+def test_what_computes_in_fp32_is_differentiated_in_fp32() -> None:
+    class Island(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(inputs.device.type, enabled=False):
+                return super().forward(inputs.flatten(1).float())
+
+    class Mine(Viewing):
+        def build_torch(self) -> torch.nn.Module:
+            return Island(28 * 28, 10)
+
+    trainer, steps = few_steps(small_spec("torch", precision="bf16"), Mine())
+    trainer.train(steps[:1])
+    gradient = trainer._model.weight.grad
+    assert not torch.equal(gradient, gradient.bfloat16().float())
+
+
+def switches() -> dict[str, Any]:
+    """What each part of torch multiplies float32 by, and what the older switches say."""
+    one = torch.backends
+    parts = (one.cuda.matmul, one.cudnn.conv, one.cudnn.rnn, one.mkldnn.matmul, one.mkldnn.conv)
+    names = ("matmul", "conv", "rnn", "cpu matmul", "cpu conv")
+    found = {name: part.fp32_precision for name, part in zip(names, parts, strict=True)}
+    old = {"allow": (one.cuda.matmul.allow_tf32, one.cudnn.allow_tf32)}
+    return found | old | {"of all": torch.get_float32_matmul_precision()}
+
+
+SET_BY_USERS: list[Callable[[], object]] = [
+    lambda: setattr(torch.backends, "fp32_precision", "tf32"),
+    lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "tf32"),
+    lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "none"),
+    lambda: setattr(torch.backends.cudnn, "allow_tf32", True),
+    lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    lambda: torch.set_float32_matmul_precision("high"),
+    lambda: torch.set_float32_matmul_precision("medium"),
+]
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9")
+@pytest.mark.parametrize("say", SET_BY_USERS)
+def test_no_switch_of_a_users_model_is_left(say: Callable[[], object]) -> None:
+    class Saying(Viewing):
+        def build_torch(self) -> torch.nn.Module:
+            say()
+            return super().build_torch()
+
+    def seen(precision: str) -> dict[str, Any]:
+        new_trainer(small_spec("torch", precision=precision), workload=Saying())[0].close()
+        return switches()
+
+    exact = dict.fromkeys(("matmul", "conv", "rnn", "cpu matmul", "cpu conv"), "ieee")
+    exact |= {"allow": (False, False), "of all": "highest"}
+    short = dict.fromkeys(("matmul", "conv", "rnn"), "tf32") | {"allow": (True, True)}
+    for precision in ("fp32", "tf32", "fp32"):
+        changed = {**short, "of all": "high"} if precision == "tf32" else {}
+        assert seen(precision) == exact | changed
 
 
 @pytest.mark.parametrize("multiplier", [1, 2, 3])

@@ -13,7 +13,14 @@ from raybench.spec.run import DatasetSpec, RunSpec
 
 CASES = [("sgd", 1), ("lamb", 2)]
 LIBRARYS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
-MORE = {
+OWN = {"tensorflow": ("penalised", 2), "torch": ("experts", 2)}
+"""What a model adds to the loss of a pass; parameters that a worker's pass does without."""
+MORE: dict[str, dict[str, Any]] = {
+    "penalised": {"optimizer": "sgd", "workload": "regularised:Penalised"},
+    "experts": {
+        **{"optimizer": "nadamw", "workload": "regularised:Experts"},
+        **{"clip_norm": 0.5, "ema_decay": 0.9, "weight_decay": 0.1},
+    },
     "sgd": {"clip_norm": 0.5, "ema_decay": 0.9, "label_smoothing": 0.1},
     "torch:NAdam": {"optimizer_options": {"betas": [0.8, 0.99], "eps": 1e-3}, "weight_decay": 0.01},
     "keras:Nadam": {"optimizer_options": {"beta_1": 0.8, "epsilon": 1e-3}, "weight_decay": 0.01},
@@ -25,17 +32,21 @@ DATASET = DatasetSpec(image_size=8, limit=303)
 def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:
     workers = {"num_workers": num_workers, "batch_size_per_worker": 32 // num_workers}
     more = {"learning_rate": 0.01, "dataset": DATASET, "accumulate": accumulate}
-    return small_spec(framework, optimizer=optimizer, **workers, **more, **MORE.get(optimizer, {}))
+    more |= {"optimizer": optimizer} | MORE.get(optimizer, {})
+    return small_spec(framework, **workers, **more)
+
+
+def cases_of(framework: str) -> list[tuple[str, int]]:
+    return [*CASES, LIBRARYS[framework], OWN[framework]]
 
 
 def specs_of_two(framework: str) -> list[dict[str, Any]]:
-    cases = [*CASES, LIBRARYS[framework]]
-    return [spec_of(framework, *case, num_workers=2).document() for case in cases]
+    return [spec_of(framework, *case, num_workers=2).document() for case in cases_of(framework)]
 
 
 def check_two_are_one(framework: str, folder: Path) -> None:
     """Compare what a group of two processes has saved of every case with what one comes to."""
-    for index, case in enumerate([*CASES, LIBRARYS[framework]]):
+    for index, case in enumerate(cases_of(framework)):
         one = one_worker(spec_of(framework, *case, num_workers=1))
         two, other = (dict(np.load(folder / f"{index}-{rank}.npz")) for rank in range(2))
         np.testing.assert_equal(two, other)

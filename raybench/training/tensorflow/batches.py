@@ -87,9 +87,10 @@ def free_bytes(share: float = 1) -> int:
     return max(0, int(gpu_memory_bytes() * min(share, 1)) - used)
 
 
-Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
+Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 """Inputs and labels, labels and shares of what they are mixed with (or nothing), and (steps,
-passes, samples) rows of all these, and their weights, and (steps,) rates."""
+passes, samples) rows of all these, and their weights, (steps, passes, replicas) `Step.shares`, and
+(steps,) rates."""
 
 
 class InMemoryBatches(BatchesInMemory):
@@ -106,7 +107,7 @@ class InMemoryBatches(BatchesInMemory):
             started = time.perf_counter()
             chunk = list(group)
             indices = tf.constant(np.stack([step.indices for step in chunk]))
-            batch = self._inputs, self._labels, mixed, indices, *_weights_and_rates(chunk)
+            batch = self._inputs, self._labels, mixed, indices, *_numbers_of(chunk)
             self._waited_s += time.perf_counter() - started
             yield batch
 
@@ -150,7 +151,7 @@ class OnDemandBatches(BatchesOnDemand):
             copied(found.labels),
             mixed,
             tf.constant(indices),
-            *_weights_and_rates([step]),
+            *_numbers_of([step]),
         )
 
 
@@ -187,7 +188,8 @@ def training_signature(spec: RunSpec, split: Split) -> list[Any]:
     """Return that of a `Batch`, its sizes left open: one trace serves the partial ones too."""
     inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
-    steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
+    kinds = (tf.int64, tf.float32, tf.float32)
+    steps = [tf.TensorSpec([None, None, None], kind) for kind in kinds]
     mixed = (labels, *shares) if mixes(spec) else ()
     return [inputs, labels, mixed, *steps, tf.TensorSpec([None], tf.float32)]
 
@@ -205,6 +207,8 @@ def _has_room(split: Split, room: Room) -> bool:
     return room.takes(split)
 
 
-def _weights_and_rates(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor]:
+def _numbers_of(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return weights, shares and rates of steps."""
     weights = tf.constant(np.stack([step.weights for step in steps]))
-    return weights, tf.constant([step.learning_rate for step in steps], tf.float32)
+    shares = tf.constant(np.stack([step.shares for step in steps]))
+    return weights, shares, tf.constant([step.learning_rate for step in steps], tf.float32)

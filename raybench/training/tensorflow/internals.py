@@ -4,6 +4,10 @@
 |--------------------------------|---------------------------------------|-------------------------|
 | `keras.Layer._flatten_layers`  | no public name lists the layers that  | there is none           |
 |                                | a user's own layer holds inside       |                         |
+| `keras.Layer._seed_generators` | no public name lists the states of    | workers draw the same   |
+|                                | random layers                         | random numbers          |
+| `seed_generator.global_..`     | layers that draw without a seed of    | the same                |
+|                                | their own draw from it                |                         |
 | `gradient_registry._registry`  | every traced sum over workers leaves  | it stays there: memory  |
 |                                | its graph there (about 6 MB a run)    | grows with every run    |
 | `Optimizer._all_reduce_sum_..` | Keras's optimizers sum gradients over | several workers' steps  |
@@ -23,6 +27,14 @@ import keras
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the model and every layer below it, each once, in an order that stays."""
     return model._flatten_layers()
+
+
+def seed_states(model: keras.Model) -> list[keras.Variable]:
+    """Return the states that a model draws its random numbers from, each once: those of its own
+    generators, whatever layer and attribute holds them, and Keras's global one."""
+    own = [one for layer in all_layers(model) for one in layer._seed_generators]
+    shared = importlib.import_module("keras.src.random.seed_generator").global_seed_generator()
+    return list({id(one.state): one.state for one in (*own, shared)}.values())
 
 
 @contextlib.contextmanager

@@ -38,7 +38,14 @@ from raybench.training.tensorflow.batches import (
     training_signature,
 )
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
-from raybench.training.tensorflow.model import Inputs, Losses, Mixed, prepare_inputs
+from raybench.training.tensorflow.model import (
+    Inputs,
+    Losses,
+    Mixed,
+    added_loss,
+    compiled_loss,
+    prepare_inputs,
+)
 from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer, forms, scale_weights
 from raybench.training.tensorflow.state import (
@@ -155,7 +162,6 @@ class Trainer(base.Trainer):
             f"{replicas} replicas for {spec.num_workers} workers: gradients are added up"
         )
         self._spec, self._workload, self._world = spec, workload, world
-        set_arithmetic(spec.precision)
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
         if may_differ(spec, workload):
             # Of their own: in the strategy's scope workers wait for each other's variables.
@@ -167,6 +173,7 @@ class Trainer(base.Trainer):
             small = forms(keras_model.build_model(base_workload(spec, dataset), spec.seed))
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
+            set_arithmetic(spec.precision)  # whatever the user's code has set
             start_from(self._model, workload, spec.weights)
             self.num_parameters = keras_model.num_parameters(self._model)
             self.batch_statistics = (
@@ -175,7 +182,8 @@ class Trainer(base.Trainer):
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronise(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
-            seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
+            seed = spec.seed * 1_000_003 + world.rank
+            self._streams = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
             if spec.mup_base:
@@ -187,6 +195,7 @@ class Trainer(base.Trainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._losses = Losses.of(spec, workload, dataset)
+        self._losses.take(compiled_loss(self._model))
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)
@@ -241,15 +250,17 @@ class Trainer(base.Trainer):
         mixed: Mixed,
         indices: Any,
         weights: Any,
+        shares: Any,
         rates: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
+        """Traced: the arguments are a `Batch`.
 
         Returns the loss and, where they are recorded, a row of each step.
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            arguments = (inputs, labels, mixed), indices[step], weights[step], rates[step]
+            of_step = [one[step] for one in (indices, weights, shares)]
+            arguments = (inputs, labels, mixed), *of_step, rates[step]
             strategy = self._world.strategy
             losses, squares = strategy.run(self._take_step, args=arguments)
             loss = tf.add_n(strategy.experimental_local_results(losses))
@@ -265,15 +276,15 @@ class Trainer(base.Trainer):
         return total, None
 
     def _take_step(
-        self, data: Data, indices: Any, weights: Any, rate: Any
+        self, data: Data, indices: Any, weights: Any, shares: Any, rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced, in replica context: forward and backward per pass, then one update."""
         self._optimizer.learning_rate.assign(rate)
-        indices, weights = self._own(indices), self._own(weights)
-        loss, gradients = self._one_pass(data, indices[0], weights[0])
+        of_passes = [self._own(one) for one in (indices, weights, shares)]
+        loss, gradients = self._one_pass(data, *(one[0] for one in of_passes))
         if self._spec.accumulate > 1:
-            for index in tf.range(1, tf.shape(indices)[0]):
-                more, added = self._one_pass(data, indices[index], weights[index])
+            for index in tf.range(1, tf.shape(of_passes[0])[0]):
+                more, added = self._one_pass(data, *(one[index] for one in of_passes))
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
@@ -298,10 +309,12 @@ class Trainer(base.Trainer):
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
         return columns[:, first : first + width]
 
-    def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _one_pass(
+        self, data: Data, rows: Any, weights: Any, shares: Any
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with self._world.where_data_are():
             inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
-        given = inputs, labels, mixed, weights
+        given = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
             return self._gradients(*given)
         # Another size would be compiled too, on the training clock.
@@ -309,14 +322,15 @@ class Trainer(base.Trainer):
         return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
 
     def _gradients(
-        self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor
+        self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: the loss of a pass, and the gradients of what it is scaled to."""
+        """Traced: the loss of a pass, and the gradients of what it is scaled to; `share` of what
+        the model adds to a loss."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
             losses = self._losses.training_losses(outputs, labels, mixed)
-            loss = tf.reduce_sum(losses * weights)
+            loss = tf.reduce_sum(losses * weights) + share * added_loss(self._model)
             scaled = self._loss_scale.scaled(loss)
         gradients = tape.gradient(
             scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
@@ -354,7 +368,7 @@ class Trainer(base.Trainer):
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
         super().close()
-        del self._model, self._optimizer, self._averaging, self._compiled
+        del self._model, self._optimizer, self._averaging, self._compiled, self._streams
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()
 
@@ -381,7 +395,8 @@ class Trainer(base.Trainer):
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
-        return copies_of(variables, self._world.strategy)
+        variables += self._streams  # Keras's global one is no variable of the model
+        return copies_of(list({id(one): one for one in variables}.values()), self._world.strategy)
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:
         """Traced: sums of loss, metric and the metric's squares over a batch."""

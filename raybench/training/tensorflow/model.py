@@ -1,6 +1,8 @@
 """Models in Keras: built from a workload, fed, judged, saved. Mirrors torch/model.py."""
 
+import copy
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -9,9 +11,10 @@ import tensorflow as tf
 
 from raybench.data.dataset import IGNORED
 from raybench.data.inputs import Array, Batch, each
-from raybench.models.base import LayerWorkload, Workload
+from raybench.models.base import Hook, LayerWorkload, Workload, users_code
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload
+from raybench.spec.errors import UserError
 from raybench.training import losses
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.layers import build_layers, input_type
@@ -91,6 +94,56 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
         file = Path(folder) / "model.weights.h5"
         file.write_bytes(weights)
         model.load_weights(file)
+
+
+def added_loss(model: keras.Model) -> tf.Tensor:
+    """Return what a model adds to the loss of the pass that it was last called for, float32:
+    weight penalties, activity penalties and `add_loss`, as `model.fit` sums them."""
+    found = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
+    return tf.add_n(found) if found else tf.zeros(())
+
+
+class Unreduced(keras.losses.Loss):
+    """A loss function as Keras calls it, without the mean over samples."""
+
+    def __init__(self, function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
+        super().__init__(reduction=None)
+        self._function = function
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each sample."""
+        return self._function(y_true, y_pred)
+
+
+def compiled_loss(model: keras.Model) -> Hook | None:
+    """Return the loss that a model was compiled with, per sample (N,); None without one.
+
+    Raises:
+        UserError: There are several, or Keras knows no loss of that name.
+    """
+    if not model.compiled or model.loss is None:
+        return None
+    losses = [one for one in keras.tree.flatten(model.loss) if one is not None]
+    if len(losses) != 1:
+        raise UserError(
+            f"The Keras model {model.name} is compiled with {len(losses)} losses, and its one "
+            "output needs one; write it as keras_loss."
+        )
+    with users_code(f"The Keras model {model.name}: its compiled loss is none of Keras's"):
+        found = keras.losses.get(losses[0])
+    if isinstance(found, keras.losses.Loss):
+        unreduced = copy.copy(found)
+        unreduced.reduction = None
+    else:
+        unreduced = Unreduced(found)
+
+    def loss(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        if outputs.shape.rank == labels.shape.rank + 1 and outputs.shape[-1] == 1:
+            labels = labels[..., None]  # as Keras aligns them
+        values = unreduced(labels, outputs)
+        return tf.reduce_mean(values, range(1, values.shape.rank)) if values.shape.rank else values
+
+    return loss
 
 
 Mixed = tuple[tf.Tensor, ...]

@@ -15,6 +15,14 @@ from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.model import Inputs, prepare_inputs
 
+NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
+"""Methods of a model by which Keras trains it, and this loop does not."""
+NOT_MEASURED = ("test_step", "compute_metrics")
+COMPILED = {"loss": "", "compile_metrics": "compiled metrics"}
+"""What `compile` adds to a model's metrics, by name; the mean of the loss is no metric."""
+LEAST_DIFFERENCE = 1e-3
+"""Part of a loss by which that of a batch may differ from the mean over its samples."""
+
 
 class Trial(probe.Trial):
     """A model tried in Keras."""
@@ -26,12 +34,51 @@ class Trial(probe.Trial):
     def _has_gpu(self) -> bool:
         return bool(tf.config.list_physical_devices("GPU"))
 
-    def _check_sizes(self, model: keras.Model) -> None:
+    def _check_model(self, model: keras.Model) -> None:
+        if self.losses.hook("loss") is None:
+            self._check_trained_alike(model)
+        self.losses.take(keras_model.compiled_loss(model))
         if not model.built:
             raise self._error(
                 "its Keras model is not built yet; begin it with "
                 f"keras.Input({shown(self.workload.input_shape)}), or call its build in "
                 "build_keras."
+            )
+
+    def _check_trained_alike(self, model: keras.Model) -> None:
+        """Raise UserError for a model that `fit` would train by another loss or step."""
+        own = [name for name in NOT_CALLED if _is_own(model, name)]
+        if own or (model.compiled and model.loss is None):
+            found = f"has a {own[0]} of its own" if own else "is compiled without a loss"
+            raise self._error(
+                f"its Keras model {found}, which raybench's training loop does not call; write the "
+                "loss of each sample as keras_loss, or give a training loop of your own with "
+                "raybench.integrations.Keras."
+            )
+
+    def _model_warnings(self, model: keras.Model) -> list[str]:
+        unused = [name for name in (*NOT_CALLED, *NOT_MEASURED) if _is_own(model, name)]
+        unused += ["optimizer"] if model.compiled and model.optimizer is not None else []
+        unused += [COMPILED.get(one.name, f"metric {one.name}") for one in model.metrics]
+        unused = [one for one in unused if one]
+        if not unused:
+            return []
+        return [
+            f"Workload {self.workload.name}: its Keras model's {', '.join(unused)} "
+            f"{'is' if len(unused) == 1 else 'are'} not used: the run's optimizer trains it, and "
+            "objective.metric or keras_metric measures it."
+        ]
+
+    def _check_mean(self, model: keras.Model, batch: Inputs, answers: tf.Tensor) -> None:
+        """Raise UserError where the compiled loss is not the mean over samples of their losses."""
+        outputs = model(batch, training=False)
+        mean = tf.reduce_mean(self.losses.losses(outputs, answers)) + keras_model.added_loss(model)
+        whole = tf.cast(model.compute_loss(x=batch, y=answers, y_pred=outputs), tf.float32)
+        if abs(float(whole - mean)) > LEAST_DIFFERENCE * max(abs(float(whole)), 1e-3):
+            raise self._error(
+                f"its compiled loss gives {float(whole):.4g} for a batch whose samples' losses "
+                f"have the mean {float(mean):.4g} (a reduction or weights of its own); write the "
+                "loss of each sample as keras_loss."
             )
 
     def _tensors(
@@ -55,11 +102,14 @@ class Trial(probe.Trial):
         Training traces so; code that needs values in Python, or a fixed batch size, fails here.
         """
         del losses
+        if self.losses.hook("loss") is not None and self.workload.keras_loss is None:
+            self._check_mean(model, batch, answers)
 
         def step(inputs: Inputs, labels: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
                 outputs = model(inputs, training=True)
                 total = tf.reduce_sum(self.losses.losses(outputs, labels))
+                total += keras_model.added_loss(model)
             gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
             used.extend(gradient is not None for gradient in gradients)
             return [tf.convert_to_tensor(one) for one in gradients if one is not None]
@@ -73,6 +123,12 @@ class Trial(probe.Trial):
 
     def _array(self, tensor: tf.Tensor) -> Array:
         return np.asarray(tf.cast(tensor, tf.float32))
+
+
+def _is_own(model: keras.Model, name: str) -> bool:
+    """Whether a model has its own method in the place of Keras's."""
+    method = getattr(model, name)
+    return getattr(method, "__func__", method) is not getattr(keras.Model, name)
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:

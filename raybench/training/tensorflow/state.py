@@ -22,7 +22,7 @@ from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
-from raybench.training.tensorflow.internals import all_layers
+from raybench.training.tensorflow.internals import all_layers, seed_states
 from raybench.training.tensorflow.named import NamedModel
 from raybench.training.tensorflow.optim import ScheduleFreeAdamW
 
@@ -99,14 +99,20 @@ def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
         variable.assign(tf.cast(value, variable.dtype))
 
 
-def seed_layers(model: keras.Model, strategy: tf.distribute.Strategy, seed: int) -> None:
-    """Give every dropout layer its own stream, a function of `seed`; of the replicas in this
-    process the second that of `seed` + 1, and so on."""
-    found = [getattr(layer, "seed_generator", None) for layer in all_layers(model)]
-    states = [generator.state for generator in found if generator is not None]
+def seed_layers(
+    model: keras.Model, strategy: tf.distribute.Strategy, seed: int
+) -> list[keras.Variable]:
+    """Give everything random in a model its own stream, a function of `seed`; of the replicas in
+    this process the second that of `seed` + 1, and so on. Python and numpy are seeded too.
+
+    To be called in the scope of the strategy. Returns the states of the streams.
+    """
+    keras.utils.set_random_seed(seed % 2**32)
+    states = seed_states(model)
     for replica, own in enumerate(copies_of(states, strategy)):
         for position, state in enumerate(own):
             state.assign(np.array([(seed + replica) % 2**32, position], dtype=np.uint32))
+    return states
 
 
 def _plain(array: Array) -> Array:

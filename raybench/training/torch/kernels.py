@@ -31,10 +31,12 @@ class Bucket:
     """Tensors of one parameter group that go through one path together, index by index.
 
     `excluded`: neither weight decay nor trust ratio. `states`: one list for each state name.
+    Complex tensors are here as pairs of real numbers (`as_real`), their parameters in `owners`.
     """
 
     path: Path
     excluded: bool
+    owners: list[Tensor] = field(default_factory=list)
     params: list[Tensor] = field(default_factory=list)
     grads: list[Tensor] = field(default_factory=list)
     states: tuple[list[Tensor], ...] = ()
@@ -57,7 +59,8 @@ def buckets(
     *,
     cuda_path: Path,
 ) -> list[Bucket]:
-    """The group's parameters that have a gradient, by device, dtype, path and exclusion.
+    """The group's parameters that have a gradient, by device, dtype, path and exclusion (of biases
+    and norms, complex ones too).
 
     Missing state is created as zeros.
     """
@@ -69,16 +72,24 @@ def buckets(
         if not state:
             for name in state_names:
                 state[name] = torch.zeros_like(param)
-        tensors = [param.grad, *[state[name] for name in state_names]]
-        path, excluded = best_path(param, tensors, cuda_path), param.ndim <= 1
-        key = (param.device, param.dtype, path, excluded)
+        real = as_real(param)
+        tensors = [as_real(one) for one in (param.grad, *[state[name] for name in state_names])]
+        path, excluded = best_path(real, tensors, cuda_path), param.ndim <= 1
+        key = (real.device, real.dtype, path, excluded)
         if key not in found:
             found[key] = Bucket(path, excluded, states=tuple([] for _ in state_names))
         bucket = found[key]
-        bucket.params.append(param)
+        bucket.owners.append(param)
+        bucket.params.append(real)
         for tensor_list, tensor in zip((bucket.grads, *bucket.states), tensors, strict=True):
             tensor_list.append(tensor)
     return list(found.values())
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as pairs of real numbers (..., 2), of the same memory; others as they
+    are. An update of the pairs is that of the complex number: g * g of it would not be |g|^2."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
@@ -208,7 +219,7 @@ class Optimizer(torch.optim.Optimizer):
             found = buckets(self, group, self._states_of(group), cuda_path=self.CUDA_PATH)
             self._buckets[index] = present, found
         for bucket in found:
-            bucket.grads = [param.grad for param in bucket.params if param.grad is not None]
+            bucket.grads = [as_real(one.grad) for one in bucket.owners if one.grad is not None]
         return found
 
     def _states_of(self, group: dict[str, Any]) -> tuple[str, ...]:

@@ -181,7 +181,8 @@ def average_statistics(model: nn.Module) -> None:
     buffers = dict(model.named_buffers())
     for name, other in buffers.items():
         if not name.endswith((*STATISTICS, "num_batches_tracked")):
-            sent = other.reshape(-1).view(torch.uint8)  # of any type: gloo does not know them all
+            # Of any type: gloo does not know them all.
+            sent = other.contiguous().reshape(-1).view(torch.uint8)
             dist.broadcast(sent, 0)
             other.copy_(sent.view(other.dtype).view_as(other))
     found = [one for name, one in buffers.items() if name.endswith(STATISTICS)]

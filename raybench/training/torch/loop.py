@@ -76,7 +76,7 @@ class StepRecorder:
         """Forget the steps before; the next one begins here."""
         self._moments, self._norms = [moment(self._devices[0])], []
 
-    def step_done(self, scale: float) -> None:
+    def step_done(self, scale: Tensor) -> None:
         """Mark the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._devices[0]))
         if self._squares:
@@ -124,9 +124,9 @@ class Trainer(base.Trainer):
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
-        set_arithmetic(spec.precision)
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
+        set_arithmetic(spec.precision)  # whatever the user's code has set
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
@@ -155,7 +155,8 @@ class Trainer(base.Trainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and repeats with both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
-        self._exchange = Exchange(spec, self._model, self._precision)
+        is_own = may_differ(spec, workload)
+        self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
         self._parallel = self._exchange.model
         self._compiled = compiled(self._losses_of, spec.compile)
         self._recorder = None
@@ -193,15 +194,17 @@ class Trainer(base.Trainer):
                 # Another size would be compiled too, on the training clock.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
-                with self._exchange.when(index == last), self._precision():
-                    losses = take(batch.inputs, batch.labels, batch.mixed)
+                with self._exchange.when(index == last):
+                    with self._precision():
+                        losses = take(batch.inputs, batch.labels, batch.mixed)
                     # DDP averages over workers; the weights are made for a sum.
                     weights = self._loss_scale.scaled(batch.weights * self._world.num_workers)
                     torch.autograd.backward(losses, weights)
+                    if index == last:
+                        self._exchange.complete()
                 total += torch.dot(losses.detach(), batch.weights)
-            scale = self._loss_scale.value
-            if self._loss_scale.step(self._optimizer, self._clip):
-                self._averaging.update()
+            scale = self._loss_scale.now()
+            self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))
             if self._recorder:
                 self._recorder.step_done(scale)
         return float(total)  # synchronises the device
@@ -266,9 +269,9 @@ class Trainer(base.Trainer):
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
         saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
-        devices = self._devices if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            yield
+        drawn = random_state(self._devices)
+        yield
+        set_random_state(drawn, self._devices)
         self._optimizer = self._build_optimizer()
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])

@@ -1,8 +1,10 @@
 """Models in torch: built from a workload, fed, judged, saved. Mirrors tensorflow/model.py."""
 
 import io
+import random
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,22 +22,53 @@ Inputs = torch.Tensor | dict[str, torch.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> nn.Module:
-    """Return a new model on the CPU; `seed` fixes its weights, and dropout from here on.
+    """Return a new model on the CPU; `seed` fixes its weights, and what is drawn from here on.
 
     Takes images (N, C, H, W), see `prepare_inputs`. A workload without `build_torch` is a
     UserError.
     """
-    torch.manual_seed(seed)
+    set_random_seed(seed)
     if isinstance(workload, NamedWorkload):
         return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
-        return workload.build_torch()
+        model = workload.build_torch()
+        if isinstance(model, nn.Module):  # what else it returns, the check says in a sentence
+            _own_memory(model)
+        return model
     model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
     weights = initial_weights(workload.layers, workload.input_shape, seed)
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(weight))
     return model
+
+
+def set_random_seed(seed: int) -> None:
+    """Seed Python, numpy and torch, as Keras's function of that name does."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (what a user's model may draw from)
+    torch.manual_seed(seed)
+
+
+def _own_memory(model: nn.Module) -> None:
+    """Give buffers that show a number several times (`expand`, `unfold`) memory for each of their
+    numbers: nothing else can be written to, as loading a state and averaging over workers do."""
+    copies: dict[Tensor, Tensor] = {}
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.layout == torch.strided and _overlaps(buffer):
+                copies.setdefault(buffer, buffer.contiguous())
+                setattr(module, name, copies[buffer])
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements of a strided tensor may share memory."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
 
 
 class Float32(nn.Module):

@@ -339,6 +339,11 @@ def build_optimizer(
     own = DEFAULTS[name] | settings
     if name == "muon":
         matrices = hidden_matrices(model)
+        if any(one.is_complex() for one in matrices):
+            raise UserError(
+                "optimizer muon: the model has complex weights between its inputs and its head, "
+                "which muon cannot orthogonalise; take adamw, or another."
+            )
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
     return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
 
@@ -399,7 +404,7 @@ def forms(model: nn.Module) -> list[Form]:
     """Return the forms of a model's trainable weights."""
     left_out, found = no_matrices(model), []
     for name, one, layer in _owned(model):
-        rms = float(one.detach().square().mean().sqrt())
+        rms = float(one.detach().abs().square().mean().sqrt())
         kinds = [kind for kind in type(layer).__mro__ if kind is not nn.Module]
         is_own = not any(kind.__module__.startswith("torch.") for kind in kinds)
         if one.ndim < 2 or one in left_out or (is_own and one.shape[:-1].numel() == 1):

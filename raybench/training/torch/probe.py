@@ -14,10 +14,13 @@ from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import probe
+from raybench.training.optimizers import settings_of
 from raybench.training.probe import Array
 from raybench.training.torch import model as torch_model
+from raybench.training.torch.kernels import as_real
 from raybench.training.torch.layers import synchronise
 from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
+from raybench.training.torch.optim import build_optimizer
 
 
 class Trial(probe.Trial):
@@ -26,12 +29,11 @@ class Trial(probe.Trial):
     framework = model_words = "torch"
     module, builder = torch_model, "build_torch"
     model_type, type_words = nn.Module, "torch.nn.Module"
-    all_gradients = True
 
     def _has_gpu(self) -> bool:
         return torch.cuda.is_available()
 
-    def _check_sizes(self, model: nn.Module) -> None:
+    def _check_model(self, model: nn.Module) -> None:
         if any(is_lazy(parameter) for parameter in model.parameters()):
             raise self._error("its torch model has lazy layers; give them their sizes.")
 
@@ -67,15 +69,18 @@ class Trial(probe.Trial):
         }
 
     def _array(self, tensor: Tensor) -> Array:
-        return tensor.detach().float().cpu().numpy()
+        return as_real(tensor.detach()).float().cpu().numpy()
 
 
 def check_built(model: nn.Module, workload: Workload, spec: RunSpec) -> list[str]:
-    """Raise UserError for images and batch normalisation that cannot be; there are no sentences."""
+    """Raise UserError for images, batch normalisation and weights of muon that cannot be; there are
+    no sentences."""
     if isinstance(workload, NamedWorkload):
         _check_size(model, workload)
     if spec.sync_batch_norm:
         synchronise(model)
+    if spec.optimizer == "muon":
+        build_optimizer(spec.optimizer, model, **settings_of(spec))
     return []
 
 

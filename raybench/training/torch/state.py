@@ -7,10 +7,13 @@ running anything that it holds.
 
 import contextlib
 import io
+import math
+import random
 from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +22,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
 from raybench.training.torch.internals import foreach
+from raybench.training.torch.model import set_random_seed
 from raybench.training.torch.optim import ScheduleFreeAdamW
 
 
@@ -104,16 +108,22 @@ class Averaging:
         self._means: list[Tensor] = []
         if self._decay is not None:
             self._means = [torch.zeros_like(one) for one in self._params]
-        self._num_steps = 0
+        self._num_steps: int | Tensor = 0
+        """On the device where it alone knows which steps were taken."""
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take in the weights after a step."""
+    def update(self, is_taken: Tensor | None) -> None:
+        """Take in the weights after a step, if it was taken (None: it was)."""
         if self._decay is None:
             return
-        self._num_steps += 1
-        share = (1 - self._decay) / (1 - self._decay**self._num_steps)
-        foreach.lerp_(self._means, self._params, share)
+        if is_taken is None:
+            self._num_steps += 1
+            share = (1 - self._decay) / (1 - self._decay**self._num_steps)
+            foreach.lerp_(self._means, self._params, share)
+            return
+        self._num_steps = self._num_steps + is_taken.double()
+        shares = is_taken * (1 - self._decay) / (1 - self._decay ** self._num_steps.clamp(min=1))
+        foreach.lerp_(self._means, self._params, [shares.to(one.dtype) for one in self._means])
 
     @contextlib.contextmanager
     def in_place(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
@@ -129,7 +139,7 @@ class Averaging:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes: numbers and tensors."""
-        return {"num_steps": self._num_steps, "means": self._means}
+        return {"num_steps": int(self._num_steps), "means": self._means}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
@@ -157,33 +167,57 @@ class LossScale:
     other precisions 1.
 
     It doubles after 2,000 steps, and halves where a gradient is not finite: such a step is not
-    taken.
+    taken. Scale and counts stay on the device, which a step that asks for them would wait for.
     """
 
     def __init__(self, device: torch.device, precision: str) -> None:
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self.value = self._scaler.get_scale()
-        self.num_skipped = 0
-        """Steps that were not taken."""
+        self._one = torch.ones((), device=device)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def value(self) -> float:
+        """What the loss is multiplied by; waits for the device."""
+        return self._scaler.get_scale()
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps that were not taken; waits for the device."""
+        return int(self._skipped)
+
+    def now(self) -> Tensor:
+        """Return what the loss is multiplied by, on the device."""
+        return self.scaled(self._one).clone()
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return a loss, or what multiplies it, as backward takes it."""
         found: Tensor = self._scaler.scale(loss)
         return found
 
-    def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> bool:
-        """Take a step by the gradients as `clip` leaves them, and return whether it was taken."""
-        if self._scaler.is_enabled():
-            # Else torch's fused SGD is left to skip by itself, and a first step that it skips
-            # leaves it a momentum of unwritten memory.
+    def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> Tensor | None:
+        """Take a step by the gradients as `clip` leaves them.
+
+        torch's fused Adam skips a step by itself; of other optimizers the scaler reads on the host
+        whether there is one to take.
+
+        Returns:
+            Whether it was taken, on the device; None without a scale: every step is.
+        """
+        if not self._scaler.is_enabled():
+            clip()
+            optimizer.step()
+            return None
+        if isinstance(optimizer, torch.optim.SGD):
+            # A first step that torch's fused one skips leaves it a momentum of unwritten memory.
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        before = self.now()
         self._scaler.unscale_(optimizer)
         clip()
         self._scaler.step(optimizer)
         self._scaler.update()
-        before, self.value = self.value, self._scaler.get_scale()
-        self.num_skipped += self.value < before
-        return self.value >= before
+        is_taken = self.now() >= before
+        self._skipped += ~is_taken
+        return is_taken
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes: numbers."""
@@ -192,7 +226,7 @@ class LossScale:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._scaler.load_state_dict(state["scaler"])
-        self.value, self.num_skipped = self._scaler.get_scale(), state["num_skipped"]
+        self._skipped.fill_(state["num_skipped"])
 
 
 Parts = dict[str, Any]
@@ -220,10 +254,15 @@ def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
     return content["ranks"].tolist(), content["is_frozen"]
 
 
+PYTHON, NUMPY = 625, 624
+"""Words of the state of Python's generator, and of numpy's: Mersenne Twisters, of which Python
+counts the place among the words."""
+
+
 def seed_replicas(devices: list[torch.device], seed: int) -> None:
-    """Give the CPU and the first replica's device the random numbers of `seed`, the second's those
-    of `seed` + 1, and so on."""
-    torch.manual_seed(seed)
+    """Give Python, numpy, the CPU and the first replica's device the random numbers of `seed`, the
+    second's those of `seed` + 1, and so on."""
+    set_random_seed(seed)
     for replica, device in enumerate(devices):
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -231,15 +270,30 @@ def seed_replicas(devices: list[torch.device], seed: int) -> None:
 
 
 def random_state(devices: list[torch.device]) -> list[float]:
-    """Return what this rank draws from next: the bytes of the CPU's generator, then its GPUs'."""
+    """Return what this rank draws from next: the numbers of Python's generator and of numpy's, the
+    bytes of the CPU's, then of its GPUs'."""
     gpus = [device for device in devices if device.type == "cuda"]
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
-    return [float(byte) for byte in torch.cat(states).tolist()]
+    _, words, spare = random.getstate()
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002 (what a user's model may draw from)
+    python = [*words, math.nan if spare is None else spare]
+    return [*map(float, (*python, *keys, *rest)), *torch.cat(states).double().tolist()]
 
 
 def set_random_state(numbers: list[float], devices: list[torch.device]) -> None:
     """Draw next what `random_state` was called before."""
     gpus = [device for device in devices if device.type == "cuda"]
+    words, spare, numbers = numbers[:PYTHON], numbers[PYTHON], numbers[PYTHON + 1 :]
+    python = (3, tuple(map(int, words)), None if math.isnan(spare) else spare)
+    random.setstate(python)
+    keys, (place, has_spare, spare), numbers = (
+        numbers[:NUMPY],
+        numbers[NUMPY:][:3],
+        numbers[NUMPY + 3 :],
+    )
+    np.random.set_state(  # noqa: NPY002
+        ("MT19937", np.array(keys, np.uint32), int(place), int(has_spare), spare)
+    )
     state = torch.tensor(numbers, dtype=torch.uint8)
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])

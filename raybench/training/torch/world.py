@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.machine import Seen, require_gpus, require_replicas
+from raybench.training.torch.kernels import as_real
 
 
 class World(base.World):
@@ -94,11 +95,22 @@ def join(
 
 
 def set_arithmetic(precision: str) -> None:
-    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; try
-    which of cuDNN's convolutions is fastest, in the warm-up."""
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = True
+    """Let this process multiply float32 as a run says, whatever the last one or the user's code
+    said; try which of cuDNN's convolutions is fastest, in the warm-up.
+
+    torch has two sets of switches, since 2.9, and raises where somebody reads one that the other
+    contradicts: all of both are set, the older first, since it writes to the newer.
+    """
+    is_tf32, backends = precision == "tf32", torch.backends
+    torch.set_float32_matmul_precision("highest")  # of CPUs too
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = is_tf32
+    if hasattr(backends, "fp32_precision"):
+        cpu, gpu = backends.mkldnn, backends.cudnn
+        for one in (backends, cpu, cpu.matmul, cpu.conv, cpu.rnn):
+            one.fp32_precision = "ieee"
+        for one in (backends.cuda.matmul, gpu, gpu.conv, gpu.rnn):
+            one.fp32_precision = "tf32" if is_tf32 else "ieee"
+    backends.cudnn.benchmark = True
 
 
 def gpus_seen() -> Seen:
@@ -139,7 +151,7 @@ class Squares:
         self._whole: list[Tensor] = []
 
     def gave(self, part: Tensor) -> None:
-        """Take in a bucket before its exchange."""
+        """Take in a bucket before its exchange, of real numbers."""
         self._part.append(part.dot(part))
 
     def got(self, whole: Tensor) -> None:
@@ -182,13 +194,22 @@ class Exchange:
     Replicas in one process need no exchange: DataParallel sums their gradients on the way back.
     """
 
-    def __init__(self, spec: RunSpec, model: nn.Module, precision: Precision) -> None:
+    def __init__(
+        self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_leave_out: bool
+    ) -> None:
+        """`may_leave_out`: whether a pass may do without some of the parameters."""
         self.model = model
         """To be called forward."""
         self.squares: Squares | None = None
         """Where gradients are exchanged and `record_steps` asks for their norms."""
         self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
+        self._awaited: list[nn.Parameter] = []
+        self._reached: set[nn.Parameter] = set()
+        if spec.num_workers > spec.replicas_per_process and may_leave_out:
+            self._awaited = list(model.parameters())
+            for one in self._awaited:
+                one.register_post_accumulate_grad_hook(self._reached.add)  # type: ignore[no-untyped-call]
         if spec.replicas_per_process > 1:
             devices = list(range(spec.replicas_per_process))
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
@@ -226,9 +247,21 @@ class Exchange:
 
     def when(self, wanted: bool) -> AbstractContextManager[object]:
         """Exchange gradients in this backward pass, or only accumulate them."""
+        self._reached.clear()
         if self._parallel is None or (wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
+
+    def complete(self) -> None:
+        """Give 0 for the parameters that the exchanged pass has left out (a layer dropped at
+        random, a branch by input), after its backward.
+
+        DDP waits on all ranks for the gradient of each parameter that any of them uses. Its own
+        `find_unused_parameters` searches the graph and exchanges a list at every step.
+        """
+        left_out = [one for one in self._awaited if one.requires_grad and one not in self._reached]
+        if left_out and self._is_on:
+            torch.autograd.backward(left_out, [torch.zeros_like(one) for one in left_out])
 
     def _register(self, share: float, wire: torch.dtype | None) -> None:
         """Let DDP exchange by a function of ours: without one it does the same, uncompressed."""
@@ -240,7 +273,8 @@ class Exchange:
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
             # Scaled first, so that what is compressed is the same in both frameworks.
-            part = bucket.buffer().mul_(share)
+            buffer: Tensor = bucket.buffer().mul_(share)
+            part = as_real(buffer).flatten()
             if squares:
                 squares.gave(part)
             sent = part if wire is None else part.to(wire)
@@ -249,10 +283,11 @@ class Exchange:
 
             def receive(done: Future[list[Tensor]]) -> Tensor:
                 (received,) = done.value()
-                whole = received if wire is None else part.copy_(received)
+                if wire:
+                    part.copy_(received)
                 if squares:
-                    squares.got(whole)
-                return whole
+                    squares.got(part)
+                return buffer
 
             return work.get_future().then(receive)
 

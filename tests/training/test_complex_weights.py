@@ -1,0 +1,110 @@
+"""Complex weights in torch are trained as pairs of real numbers are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from local import new_trainer, small_spec
+
+from raybench.data.dataset import Dataset, Split
+from raybench.models.base import Workload
+from raybench.spec.errors import UserError
+from raybench.spec.optimizer import DEFAULTS
+from raybench.spec.run import RunSpec
+from raybench.training.base import find_part
+from raybench.training.steps import take_until, training_steps
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+DRAWN = np.random.default_rng(0)
+SIGNAL = DRAWN.normal(size=(96, 16)).astype(np.float32)
+SMOOTH = np.fft.irfft(np.fft.rfft(SIGNAL) * np.exp(-np.arange(9) / 2), 16).astype(np.float32)
+PARTS = zip(np.split(SIGNAL, 3), np.split(SMOOTH, 3), strict=True)
+DATA = Dataset("smooth", None, *(Split(*both) for both in PARTS), task="regression")
+
+
+class Spectral(Workload):
+    """Filters in the spectrum, a vector of them and a matrix; complex, or pairs of real numbers."""
+
+    name, task, input_shape, num_classes = "spectral", "regression", (16,), 16
+
+    def __init__(self, is_complex: bool, shape: tuple[int, ...] = (1, 9)) -> None:
+        self._is_complex, self._shape = is_complex, shape
+
+    def build_torch(self) -> Any:
+        first = torch.view_as_real(0.1 * torch.randn(self._shape, dtype=torch.complex64))
+        is_complex = self._is_complex
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+                self.filter = nn.Parameter(
+                    torch.view_as_complex(first.clone()) if is_complex else first.clone()
+                )
+
+            def forward(self, inputs: Any) -> Any:
+                kept = self.filter if is_complex else torch.view_as_complex(self.filter)
+                hidden = self.first(inputs)
+                return self.last(torch.fft.irfft(torch.fft.rfft(hidden) * kept, 16))
+
+        return Model()
+
+
+def spec_of(optimizer: str, **changes: Any) -> RunSpec:
+    settings = {"optimizer": optimizer, "learning_rate": 0.01, "batch_size_per_worker": 16}
+    return small_spec("torch", **(settings | {"weight_decay": 0.1} | changes))
+
+
+def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
+    """Return the weights that are evaluated, as real numbers, after three epochs."""
+    trainer, _, world = new_trainer(spec, workload=Spectral(is_complex), dataset=DATA)
+    steps, _ = take_until(training_steps(spec, DATA, world), 96)
+    trainer.warm_up(steps[0])
+    trainer.train(steps[:3])
+    trainer.restore(trainer.state())
+    trainer.train(steps[3:])
+    assert np.isfinite(trainer.evaluate("validation", slice(0, 8)).loss)
+    model: Any = trainer._model  # type: ignore[attr-defined]
+    with trainer._averaging.in_place(trainer._optimizer):
+        found = [one.detach().clone() for one in model.parameters()]
+    trainer.close()
+    as_real = find_part("torch", "kernels").as_real
+    return [as_real(one).numpy() for one in found]
+
+
+def check_alike(spec: RunSpec) -> None:
+    for own, pairs in zip(trained(True, spec), trained(False, spec), strict=True):
+        np.testing.assert_allclose(own, pairs, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [name for name in DEFAULTS if name != "muon"])
+def test_complex_weights_are_trained_as_pairs_of_real_numbers(optimizer: str) -> None:
+    check_alike(spec_of(optimizer))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lamb"])
+def test_a_norm_of_complex_gradients_is_that_of_the_pairs(optimizer: str) -> None:
+    """Clipped, and averaged over steps."""
+    check_alike(spec_of(optimizer, clip_norm=0.05, ema_decay=0.9))
+
+
+def test_a_complex_bias_is_neither_decayed_nor_scaled() -> None:
+    """As other vectors: its pairs are no matrix."""
+    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    model = nn.Module()
+    model.bias = weight
+    build = find_part("torch", "optim").build_optimizer
+    optimizer = build("lars", model, learning_rate=0.1, weight_decay=0.5, momentum=0.0)
+    weight.grad = torch.full((3,), 1 + 2j)
+    optimizer.step()
+    np.testing.assert_allclose(weight.detach().numpy(), np.full(3, 0.9 - 0.2j), atol=1e-6)
+
+
+def test_muon_refuses_complex_matrices() -> None:
+    spec, workload = spec_of("muon"), Spectral(True, (4, 9))
+    with pytest.raises(UserError, match="complex"):
+        new_trainer(spec, workload=workload, dataset=DATA)
+    with pytest.raises(UserError, match="complex"):
+        find_part("torch", "probe").check_built(workload.build_torch(), workload, spec)
+    new_trainer(spec, workload=Spectral(True), dataset=DATA)[0].close()  # a vector, no matrix

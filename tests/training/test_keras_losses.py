@@ -1,0 +1,281 @@
+"""What a Keras model brings with it is trained as `model.fit` trains it, or refused: penalties,
+`add_loss`, a compiled loss, a step of its own, random layers of every kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from framework_models import backend
+from local import new_trainer, small_spec
+from regularised import Penalised
+
+from raybench.data.dataset import Dataset, Split, epoch_order
+from raybench.models.base import Workload
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY
+from raybench.spec.run import RunSpec
+from raybench.training.base import find_part
+from raybench.training.steps import take_until, training_steps
+
+pytest.importorskip("tensorflow")
+backend("tensorflow")
+SAMPLES, BATCH, RATE = 64, 16, 0.05
+DRAWN = np.random.default_rng(0)
+PIXELS = DRAWN.normal(size=(3 * SAMPLES, 8, 8, 1)).astype(np.float32)
+CLASSES = DRAWN.integers(0, 10, 3 * SAMPLES)
+SPLITS = zip(np.split(PIXELS, 3), np.split(CLASSES, 3), strict=True)
+DATA = Dataset("drawn", 10, *(Split(*both) for both in SPLITS))
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    settings = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": RATE}
+    return small_spec("tensorflow", **(settings | {"batch_size_per_worker": BATCH} | changes))
+
+
+def trained(workload: Workload, **changes: Any) -> tuple[list[np.ndarray], float]:
+    """Return weights and mean training loss after an epoch."""
+    spec = spec_of(**changes)
+    trainer, _, world = new_trainer(spec, workload=workload, dataset=DATA)
+    steps, _ = take_until(training_steps(spec, DATA, world), SAMPLES)
+    loss = trainer.train(steps) / len(steps)
+    weights = [one.numpy() for one in trainer._model.trainable_variables]  # type: ignore[attr-defined]
+    trainer.close()
+    return weights, loss
+
+
+def fitted(workload: Workload, loss: Any, seed: int = 0) -> tuple[list[np.ndarray], float]:
+    """The same by `model.fit`, on the same samples in the same order."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    keras.mixed_precision.set_dtype_policy("float32")  # that of a run before may stand
+    model = workload.build_keras()
+    model.compile(keras.optimizers.SGD(RATE, momentum=0.9), loss)
+    order = epoch_order(SAMPLES, seed=seed, epoch=0)
+    x, y = DATA.train.array[order], DATA.train.labels[order]
+    history = model.fit(x, y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0)
+    return [one.numpy() for one in model.trainable_variables], history.history["loss"][0]
+
+
+def check_equal(one: tuple[list[np.ndarray], float], other: tuple[list[np.ndarray], float]) -> None:
+    assert one[1] == pytest.approx(other[1], rel=1e-5)
+    for ours, theirs in zip(one[0], other[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def from_logits() -> Any:
+    import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 2, "batch_size_per_worker": BATCH // 2}])
+def test_penalties_are_trained_as_fit_trains_them(changes: dict[str, Any]) -> None:
+    check_equal(trained(Penalised(), **changes), fitted(Penalised(), from_logits()))
+
+
+@pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"compile": "xla"}])
+def test_penalties_are_trained_in_every_way(changes: dict[str, Any]) -> None:
+    weights, loss = trained(Penalised(), **changes)
+    other, whole = fitted(Penalised(), from_logits())
+    assert loss == pytest.approx(whole, rel=1e-2)
+    for ours, theirs in zip(weights, other, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-2)
+
+
+class Compiled(Workload):
+    """A softmax at its end, which the loss that it is compiled with takes."""
+
+    name, input_shape, num_classes = "compiled", (8, 8, 1), 10
+    loss: Any = "sparse_categorical_crossentropy"
+    end = "softmax"
+    metrics: Any = None
+    more: dict[str, Any] = {}
+
+    def build_keras(self) -> Any:
+        import keras
+
+        layers = keras.layers.Flatten(), keras.layers.Dense(10, activation=self.end)
+        model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+        model.compile("sgd", self.loss() if callable(self.loss) else self.loss, **self.more)
+        return model
+
+
+def probed(workload: Workload, **settings: Any) -> list[str]:
+    trial = find_part("tensorflow", "probe").Trial(workload, ACCURACY, gpu=False, **settings)
+    found: list[str] = trial.run(PIXELS[:8], CLASSES[:8]).warnings
+    return found
+
+
+def test_a_compiled_loss_is_trained() -> None:
+    workload = Compiled()
+    check_equal(trained(workload), fitted(workload, workload.loss))
+    (warning,) = probed(workload)
+    assert "optimizer" in warning
+
+
+def own_function() -> Callable[[Any, Any], Any]:
+    def errors(labels: Any, outputs: Any) -> Any:
+        import keras
+
+        hot = keras.ops.one_hot(keras.ops.cast(labels, "int32"), 10)
+        return keras.ops.mean((outputs - hot) ** 2, -1)
+
+    return errors
+
+
+@pytest.mark.parametrize("loss", [own_function, from_logits])
+def test_a_compiled_function_or_object_is_trained(loss: Callable[[], Any]) -> None:
+    class Own(Compiled):
+        end = None
+
+    Own.loss = staticmethod(loss)
+    check_equal(trained(Own()), fitted(Own(), loss()))
+    assert len(probed(Own())) == 1
+
+
+def summed() -> Any:
+    import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+
+
+def scalar() -> Callable[[Any, Any], Any]:
+    return lambda labels, outputs: own_function()(labels, outputs)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"loss": staticmethod(summed)}, "keras_loss"),
+        ({"loss": staticmethod(scalar)}, "one number for each"),
+        ({"loss": None}, "compiled without a loss"),
+        ({"loss": "no such loss"}, "compiled loss"),
+        ({"loss": ["mse", "mae"]}, "2 losses"),
+        ({"more": {"loss_weights": [3.0]}, "loss": ["sparse_categorical_crossentropy"]}, "weights"),
+    ],
+)
+def test_a_compiled_loss_that_is_no_mean_over_samples_is_refused(
+    changes: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(UserError, match=word):
+        probed(type("Own", (Compiled,), changes)())
+
+
+def test_a_loss_hook_stands_above_the_compiled_one() -> None:
+    class Hooked(Compiled):
+        loss = staticmethod(summed)
+
+        def keras_loss(self, outputs: Any, labels: Any) -> Any:
+            return own_function()(labels, outputs)
+
+    class Bare(Hooked):
+        loss = staticmethod(own_function)
+
+    check_equal(trained(Hooked()), trained(Bare()))
+    assert len(probed(Hooked())) == 1
+
+
+def test_no_label_smoothing_of_a_compiled_loss() -> None:
+    with pytest.raises(UserError, match="label_smoothing"):
+        probed(Compiled(), smoothing=0.1)
+    with pytest.raises(UserError, match="label_smoothing"):
+        trained(Compiled(), label_smoothing=0.1)
+
+
+def of_class(**methods: Any) -> Workload:
+    """A workload whose model has methods of its own."""
+
+    class Own(Workload):
+        name, input_shape, num_classes = "own", (8, 8, 1), 10
+
+        def build_keras(self) -> Any:
+            import keras
+
+            inputs = keras.Input((8, 8, 1))
+            outputs = keras.layers.Dense(10)(keras.layers.Flatten()(inputs))
+            return type("Own", (keras.Model,), methods)(inputs, outputs)
+
+    return Own()
+
+
+@pytest.mark.parametrize("name", ["train_step", "compute_loss", "make_train_function", "fit"])
+def test_a_training_step_of_its_own_is_refused(name: str) -> None:
+    workload = of_class(**{name: lambda self, *given, **more: {"loss": 0.0}})
+    with pytest.raises(UserError, match=f"{name} of its own") as caught:
+        probed(workload)
+    assert "keras_loss" in str(caught.value)
+    assert "raybench.integrations.Keras" in str(caught.value)
+    workload.keras_loss = lambda outputs, labels: own_function()(labels, outputs)
+    (warning,) = probed(workload)
+    assert name in warning
+
+
+def test_a_metric_of_its_own_is_a_warning() -> None:
+    class Measured(Compiled):
+        more = {"metrics": ["accuracy"]}
+
+    (warning,) = probed(Measured())
+    assert "compiled metrics" in warning
+    (warning,) = probed(of_class(test_step=lambda self, data: {}))
+    assert "test_step" in warning
+
+
+def flip() -> Any:
+    import keras
+
+    return keras.layers.RandomFlip()
+
+
+def own_noise(hold: Callable[[Any], Any], take: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A layer that keeps its generator where `hold` puts it."""
+
+    def make() -> Any:
+        import keras
+
+        class Noise(keras.layers.Layer):
+            def __init__(self) -> None:
+                super().__init__()
+                self.kept = hold(keras.random.SeedGenerator(7))
+
+            def call(self, inputs: Any, training: bool = False) -> Any:
+                seed = take(self.kept)
+                shape = keras.ops.shape(inputs)
+                return inputs + keras.random.normal(shape, seed=seed) if training else inputs
+
+        return Noise()
+
+    return make
+
+
+KEPT: list[Callable[[], Any]] = [
+    own_noise(lambda one: one, lambda kept: kept),
+    own_noise(lambda one: [one], lambda kept: kept[0]),
+    own_noise(lambda one: (one,), lambda kept: kept[0]),
+    own_noise(lambda one: {"a": [one]}, lambda kept: kept["a"][0]),
+    own_noise(lambda one: None, lambda kept: None),
+]
+
+
+@pytest.mark.parametrize("make", [flip, *KEPT])
+def test_workers_draw_numbers_of_their_own(make: Callable[[], Any]) -> None:
+    """And each the same ones again, once its state is back."""
+    import keras
+    import tensorflow as tf
+
+    state = find_part("tensorflow", "state")
+
+    def outputs(rank: int) -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((8, 8, 1)), keras.Sequential([make()])])
+        streams = state.seed_layers(model, tf.distribute.get_strategy(), rank)
+        saved = [one.numpy() for one in streams]
+        found = [np.asarray(model(PIXELS[:16], training=True))]
+        for one, value in zip(streams, saved, strict=True):
+            one.assign(value)
+        return [*found, np.asarray(model(PIXELS[:16], training=True))]
+
+    (first, again), (other, _) = outputs(0), outputs(1)
+    assert not np.allclose(first, other)
+    np.testing.assert_array_equal(first, again)
