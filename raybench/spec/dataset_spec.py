@@ -31,6 +31,9 @@ LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
 """Datasets that a library knows by the name in `set`, and has on this machine already."""
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
 
+DecimalMark = Literal[".", ","]
+DateOrder = Literal["day_first", "month_first", "year_first"]
+
 Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 """Samples, as a number of them or as a share of all."""
 
@@ -78,6 +81,11 @@ class DatasetSpec(Document):
     """Columns (keys, arrays) that are inputs; by default all that have no other use."""
     categories: list[str] | None = None
     """Columns of inputs that are names even where they look like numbers (such as a code)."""
+    decimal: DecimalMark | None = None
+    """Decimal mark of numbers whose mark may also stand between thousands (1,200 or 2.100) where
+    no other column tells; the other mark is the one between thousands."""
+    dates: DateOrder | None = None
+    """Order of dates that can be read in several (01/02/2017) where no other column tells."""
     image: str | None = None
     """Column of images: their bytes, or paths from where the file lies."""
     text: str | None = None

@@ -44,10 +44,6 @@ CASES = {
         {"label": LABELS, "leak": np.where(LABELS == "no", "x", "y")},
         "column 'leak' alone tells 100 % of the labels",
     ),
-    "money": (
-        {"price": [f"${number}.50" for number in RNG.integers(1, 60, ROWS)]},
-        r"column 'price' holds numbers written as texts \('\$\d+\.50'\)",
-    ),
     "alone": ({"label": ["maybe", *LABELS[1:]]}, "the class 'maybe' of the label has one sample"),
 }
 

@@ -33,6 +33,7 @@ from raybench.data.sources.tables import (
     require_image_column,
     with_default_columns,
 )
+from raybench.data.sources.written import read_written
 from raybench.data.store.build import file_at, list_files
 from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
@@ -46,13 +47,16 @@ MOST_NUMBERS = 2**27
 def see_table(path: Path, name: str, *, label: str | None, task: Task | None) -> Seen:
     """Look at a file or folder of tables, or at a Hugging Face set; UserError for broken ones."""
     content = _content(name, path, None, task)
+    said: list[str] = []
     if name == "huggingface":
         tables, _ = open_huggingface(DatasetSpec(name="huggingface", path=str(path)))
         asked = DatasetSpec(name="huggingface", path=str(path), label=label, task=task)
         filled, tables = with_default_columns(asked, tables)
         content |= filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
+        tables = read_written(filled, tables, said.append)
     else:
-        tables = open_tables(name, str(path))
+        asked = DatasetSpec.model_construct(name=name, path=str(path), label=label, task=task)
+        tables = read_written(asked, open_tables(name, str(path)), said.append)
         content |= _tell_columns(tables["train"], label, task)
     spec = DatasetSpec.model_validate(content)
     files = [file_at(path)] if path.is_file() else list_files(path)
@@ -64,7 +68,6 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     lines = [f"{path}: {rows}, {len(columns)} columns, {size}."]
     if spec.image is not None:
         return _see_images(spec, content, tables, lines)
-    said: list[str] = []
     labels, members, inputs = prepare(spec, tables, said.append)
     num_train = len(members[0].rows)
     lines += _label_lines(str(spec.label), labels, members)

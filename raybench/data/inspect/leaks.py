@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import parts
-from raybench.data.sources.encode import encoder_of, number_as_text
+from raybench.data.sources.encode import encoder_of
 
 ROWS = 20_000  # samples by which a column is judged
 MOST_HASHED = 1_000_000  # samples of a split that duplicates are sought among
@@ -104,11 +104,6 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
-        if not is_number and (written := number_as_text(document["known"])):
-            yield (
-                f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
-                "for names: write them as 1234.5."
-            )
         if is_number:  # a bin of each sample
             edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
             codes = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]

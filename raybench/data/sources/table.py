@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,22 @@ MAX_SHOWN = 20  # names of columns that a sentence lists
 Say = Callable[[str], None]  # takes a sentence on what was found, for the user
 
 
+@dataclass(frozen=True)
+class Unread:
+    """Why a column of texts cannot be read as the numbers or dates that it seems to hold."""
+
+    reason: str
+    """Ends a sentence that names the column."""
+    wrong: str | None = None
+    """A text to correct; None where all cells are alike and nobody can tell what they mean."""
+    place: str = ""
+    """Where the first such text is, or which table holds the column."""
+
+    def about(self, column: str) -> UserError:
+        """Return the error for a column that is needed; `column` is what it is called."""
+        return UserError(f"{self.place}: {column} {self.reason}.")
+
+
 class Table:
     """Rows of a file, of several, of a folder, or of a Hugging Face set."""
 
@@ -99,6 +116,10 @@ class Table:
     num_rows: int
     class_names: Mapping[str, Sequence[str]] = {}
     """Names of the classes of columns that hold them as numbers."""
+    forms: Mapping[str, Any] = {}
+    """How texts were written that were read as numbers or dates (`written.Form`), by column."""
+    unread: Mapping[str, Unread] = {}
+    """Columns of texts that could not be read so."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield `pyarrow.RecordBatch`es of these columns, from the first row to the last."""

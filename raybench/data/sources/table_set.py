@@ -15,14 +15,12 @@ from raybench.data.sources import encode, texts
 from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardised
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
+    MAX_SHOWN,
     Say,
     Table,
     Tables,
     as_numbers,
-    as_texts,
     find_roles,
-    first_place,
-    is_no_number,
     is_number_type,
 )
 from raybench.spec.dataset_spec import DatasetSpec
@@ -59,6 +57,7 @@ class Features:
     def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, say: Say) -> None:
         """Learn the columns; `say` takes sentences on those that are left out."""
         self.encoders: list[encode.Encoder] = []
+        reasons = []
         together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
         for start in range(0, len(inputs), together):
             seen = _read_columns(spec, inputs[start : start + together], train)
@@ -66,27 +65,24 @@ class Features:
                 try:
                     self.encoders.append(_learn(spec, name, train, seen.pop(name)))
                 except encode.NotUsed as reason:
-                    say(f"column '{name}' is left out: it {reason}.")
+                    reasons.append(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
+            more = f" ({len(reasons) - MAX_SHOWN} more)" if len(reasons) > MAX_SHOWN else ""
             raise UserError(
-                f"{train.table.source}: the columns {', '.join(inputs)} are all constant, "
-                "empty or numbers of rows; name others in dataset.columns."
+                f"{train.table.source}: no column is left to learn from: "
+                f"{' '.join(reasons[:MAX_SHOWN])}{more}"
             )
+        for sentence in reasons:
+            say(sentence)
         self.columns = [one.name for one in self.encoders]
         self.encoding = {"columns": [asdict(one) for one in self.encoders]}
         """As `Dataset.encoding` has it."""
         self.shape: tuple[int, ...] = (sum(len(one.features) for one in self.encoders),)
         """Of one sample."""
 
-    def write(self, batch: Any, table: Table) -> Array:
+    def write(self, batch: Any) -> Array:
         """Return the inputs of any rows of a table."""
-        found = []
-        for encoder in self.encoders:
-            name, values = encoder.name, batch.column(encoder.name)
-            if isinstance(encoder, encode.NumberEncoder) and not is_number_type(values.type):
-                values = _numbers_of_texts(table, name, values)
-            found.append(encoder.encode(values))
-        return np.hstack(found)
+        return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
 
 
 Seen = list[npt.NDArray[np.float64]] | Counter[str | None]
@@ -116,26 +112,16 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.En
         # Only of whole numbers: dates that go up are worth learning from.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
-        return encode.learn_numbers(name, numbers, is_flag=is_flag, counted_rows=counted_rows)
-    if number := encode.num_not_numbers(seen):
-        place, value = first_place(table, name, is_no_number)
-        raise UserError(
-            f"{place}: column '{name}' holds numbers, and '{value}' there ({number:,} such rows); "
-            "leave such cells empty where nothing is known, or list the column in "
-            "dataset.categories if its values are names."
+        form = table.forms.get(name)
+        return encode.learn_numbers(
+            name, numbers, is_flag=is_flag, counted_rows=counted_rows, form=form
         )
+    if unread := table.unread.get(name):
+        if unread.wrong is not None or is_asked:
+            raise unread.about(f"column '{name}'")
+        raise encode.NotUsed(unread.reason)
     is_asked = is_asked or name in (spec.categories or [])
     return encode.learn_names(name, seen, len(train.rows), is_asked=is_asked)
-
-
-def _numbers_of_texts(table: Table, column: str, values: Any) -> Any:
-    if is_no_number(values).any():
-        place, value = first_place(table, column, is_no_number)
-        raise UserError(
-            f"{place}: column '{column}' holds numbers in the training rows, and '{value}' there; "
-            "correct it, or list the column in dataset.categories."
-        )
-    return as_texts(values).cast(pa.float64())
 
 
 MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
@@ -232,7 +218,7 @@ def _write_inputs(
             place[member.rows] = np.arange(len(member.rows))
         start = 0
         for batch in table.batches(maker.columns):
-            inputs = maker.write(batch, table)
+            inputs = maker.write(batch)
             for place, member in zip(places[:, start : start + batch.num_rows], own, strict=True):
                 chosen = np.flatnonzero(place >= 0)
                 arrays[member.split][place[chosen]] = inputs[chosen]

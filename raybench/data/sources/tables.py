@@ -29,6 +29,7 @@ from raybench.data.sources.table import (
     require_columns,
 )
 from raybench.data.sources.table_set import split_members, table_dataset
+from raybench.data.sources.written import read_written
 from raybench.data.store.build import File, Source, Writer, file_at, list_files, stored_dataset
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
@@ -110,7 +111,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = open_them()  # only where it is not stored yet
+        tables = read_written(spec, open_them(), _say(spec))  # only where it is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
@@ -190,6 +191,7 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels of each table in a mixed order; return what describes them."""
+    tables = read_written(spec, tables, _say(spec))
     columns, _ = find_roles(spec, tables, _say(spec))
     image = spec.image
     assert image is not None
