@@ -29,6 +29,7 @@ FILES: tuple[str, ...] = ("image_folder", "csv", "parquet", "text", "npz", "hugg
 """Datasets that are read from `path`."""
 LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
 """Datasets that a library knows by the name in `set`, and has on this machine already."""
+TABLES: tuple[str, ...] = ("csv", "parquet", "huggingface")
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
 
 DecimalMark = Literal[".", ","]
@@ -117,6 +118,10 @@ class DatasetSpec(Document):
     """Samples held out for the test of winners where the data have no test split of their own, a
     number or a share; left out it is as many as for validation. `none` holds out no row, and
     nothing is tested."""
+    split_by: str | dict[Literal["time", "group"], str] | None = None
+    """Column that splits are cut by, in place of chance: of a column of dates (or of numbers, as
+    `{time: year}`) the latest rows are held out; `{group: patient}` keeps rows of a group in one
+    split."""
     split_seed: Seed = 0
     """Seed of the splits: the same for every run of a study."""
     shape: list[PositiveInt] = [28, 28, 1]
@@ -147,6 +152,11 @@ class DatasetSpec(Document):
             raise ValueError(f"{self.name} needs the name of the set: set: cifar10")
         if self.name in NEEDS_LABEL and not self.label and self.task != "language_modelling":
             raise ValueError(f"{self.name} needs the column of the labels: label: price")
+        for key in ("decimal", "dates", "split_by"):
+            if getattr(self, key) is not None and self.name not in TABLES:
+                raise ValueError(f"{key} is for tables ({', '.join(TABLES)}); leave it out")
+        if isinstance(self.split_by, dict) and len(self.split_by) != 1:
+            raise ValueError("split_by takes one column: {time: when}, or {group: patient}")
         return self
 
 

@@ -33,7 +33,7 @@ def said(path):
     """What init and tune say."""
     dataset = build_dataset(DatasetSpec(name="csv", path=str(path), label="label"))
     lines = leak_lines(dataset)
-    seen = see(path, label="label").lines
+    seen = see(path, labels=["label"]).lines
     assert all(f"{line[0].upper()}{line[1:]}" in seen for line in lines)
     return lines
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources import encode, texts
-from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardised
+from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardised
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     MAX_SHOWN,
@@ -20,8 +20,11 @@ from raybench.data.sources.table import (
     Table,
     Tables,
     as_numbers,
+    as_texts,
+    column_of,
     find_roles,
     is_number_type,
+    split_column,
 )
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
@@ -179,6 +182,8 @@ def prepare(
     members = split_members(spec, tables, labels)
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         say(line)
+    if line := time_line(spec, tables):
+        say(line)
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], say)
     texts.require_text(members[0].table, spec.text)
@@ -192,13 +197,76 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
     classes = labels.values["train"] if labels is not None and is_class else None
     train = tables["train"]
     rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
-    rows["train"] = mixed_order(classes, train.num_rows, seed=spec.split_seed)
+    rows["train"], keys = row_order(spec, train, classes)
     numbers = {split: Split(one, one) for split, one in rows.items()}  # samples are their numbers
-    parts = cut(numbers, spec, source=train.source)
+    parts = cut(numbers, spec, source=train.source, keys=keys)
     return [
         Member(split, tables.get(split, train), part.array)
         for split, part in zip(SPLITS, parts, strict=True)
     ]
+
+
+def row_order(
+    spec: DatasetSpec, table: Table, classes: Array | None
+) -> tuple[Rows, npt.NDArray[np.int64] | None]:
+    """Return the rows in the order that splits are cut from (see `cut`), and keys of neighbors that
+    stay together: of `dataset.split_by` the latest rows first, or whole groups."""
+    if spec.split_by is None:
+        return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
+    column = split_column(spec)
+    kind = table.schema.field(column).type
+    if isinstance(spec.split_by, str) and not pa.types.is_temporal(kind):
+        unread = table.unread.get(column)
+        why = unread.reason if unread else f"holds {kind}, no dates"
+        raise UserError(
+            f"dataset.split_by: column '{column}' of {table.source} {why}; to split by it, write "
+            f"{{time: {column}}} for rows in order of numbers, or {{group: {column}}}."
+        )
+    is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
+    values = column_of(table, column)
+    if is_time and not is_number_type(kind):
+        raise UserError(
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, and times are "
+            "dates or numbers; name another one."
+        )
+    numbers = -as_numbers(values) if is_time else None  # the latest first
+    texts = as_texts(values)
+    missing = np.flatnonzero(texts.is_null() if numbers is None else np.isnan(numbers))
+    if len(missing):
+        raise UserError(
+            f"{table.place(int(missing[0]))}: column '{column}' of dataset.split_by is empty there "
+            f"({len(missing):,} such rows); fill them in, or leave these rows out."
+        )
+    known = np.array(texts.to_pylist()) if numbers is None else numbers
+    codes = np.unique(known, return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    if not is_time:
+        order = group_order(codes, seed=spec.split_seed)
+    return order, codes[order]
+
+
+ORDERED = 0.95
+"""Share of the steps from row to row, up or down, from which on rows are in order of a column."""
+FEWEST_STEPS = 10
+
+
+def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
+    """Say that rows in order of time are split at random."""
+    train = tables["train"]
+    is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
+    for column in train.schema if is_cut and spec.split_by is None else ():
+        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+            continue
+        days = as_numbers(column_of(train, column.name))
+        steps = np.diff(days[~np.isnan(days)])
+        steps = steps[steps != 0]
+        if len(steps) >= FEWEST_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
+            return (
+                f"rows are in order of column '{column.name}' and split at random, so training rows "
+                "lie between the rows that judge; to predict later rows from earlier ones, set "
+                f"dataset.split_by: {column.name} (the latest are held out)."
+            )
+    return None
 
 
 def _write_inputs(

@@ -529,8 +529,7 @@ def _date_form(facts: _Facts, known: _Known) -> Form | Unread:
 
 def _as(facts: _Facts, form: Form) -> str:
     """Return a text of a column and what it is read as, for a sentence."""
-    kinds = ("unit", "parted", "either ,", "either .", "decimal ,")
-    kinds += (f"only {form.order}", form.order)
+    kinds = ["unit", "parted", "either ,", "either .", f"only {form.order}", form.order]
     text = next(facts.shown[kind] for kind in kinds if kind in facts.shown)
     value = form.read(pa.array([text]))[0].as_py()
     return f"'{text}' is {value:.10g}" if form.kind == "number" else f"'{text}' is {value:%Y-%m-%d}"
