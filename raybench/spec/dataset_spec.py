@@ -103,6 +103,9 @@ class DatasetSpec(Document):
     """What becomes of images that are not square: stretched to it, or their middle cut out."""
     channels: Literal[1, 3] | None = None
     """Channels of images from files: 1 (grey) or 3 (RGB); by default what the first ones have."""
+    white: PositiveFloat | None = None
+    """Value of white in images of more than 8 bits a channel; by default the least of 1, 255, 1023,
+    4095, 16383 and 65535 that the first images do not exceed."""
     weight: str | None = None
     """Column (array) with the weight of each training sample in the loss; scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None

@@ -262,9 +262,9 @@ def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
         steps = steps[steps != 0]
         if len(steps) >= FEWEST_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
             return (
-                f"rows are in order of column '{column.name}' and split at random, so training rows "
-                "lie between the rows that judge; to predict later rows from earlier ones, set "
-                f"dataset.split_by: {column.name} (the latest are held out)."
+                f"rows are in order of column '{column.name}' and split at random: validation rows "
+                "lie between training rows; to judge by the latest rows, set dataset.split_by: "
+                f"{column.name}."
             )
     return None
 

@@ -39,18 +39,8 @@ HIDDEN = -1  # label of a split whose labels are kept secret, as of a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of the dataset that no stored array depends on."""
 IMAGE_OPTIONS = (
-    *(
-        "image",
-        "label",
-        "task",
-        "weight",
-        "image_size",
-        "resize",
-        "channels",
-        "split_seed",
-        "split_by",
-    ),
-    *("decimal", "dates"),
+    *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
+    *("split_seed", "split_by", "decimal", "dates"),
 )
 """Keys that stored images depend on: splits are cut from these."""
 
@@ -229,7 +219,14 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
             writer.save("train-weights", read_weights(table, spec.weight)[order])
         pictures, name = _pictures(table, image, order), f"{split}-inputs"
         images.decode_images(writer, name, pictures, table.num_rows, form)
-    return {"task": labels.task, "class_names": list(labels.class_names)}
+    if form.white is not None:
+        _say(spec)(images.white_line(form.white))
+    encoding = {"white": form.white} if form.white is not None else None
+    return {
+        "task": labels.task,
+        "class_names": list(labels.class_names),
+        "encoding": encoding,
+    }
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:

@@ -331,8 +331,9 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
         for name, one in facts.items()
     }
     forms = {name: one for name, one in found.items() if isinstance(one, Form)}
-    for name in numbers:  # these are read already, with decimal points
-        if name in forms and forms[name].decimal == ".":
+    for name in numbers:
+        is_read = not any(is_text(one, name) for one in tables.values() if name in one.schema.names)
+        if is_read and name in forms and forms[name].decimal == ".":
             if facts[name].marks["."] and (facts[name].looks_parted or not known.is_english):
                 say(
                     f"column '{name}' is read with decimal points ({_as(facts[name], forms[name])})"
