@@ -27,7 +27,12 @@ def parser() -> cli.Parser:
         help="folder of images or texts, .csv, .parquet, .npz or .txt file, folder of Hugging "
         "Face's save_to_disk, or module:Class of a workload with load_dataset",
     )
-    result.add_argument("--label", metavar="COLUMN", help="column to learn, of a table")
+    result.add_argument(
+        "--label",
+        metavar="COLUMN",
+        action="append",
+        help="column to learn, of a table; several (--label a --label b, or a,b) are a vector",
+    )
     result.add_argument("--task", choices=TASKS, help="what to learn (default: told by the labels)")
     result.add_argument(
         "--framework", choices=FRAMEWORKS, help="search one alone (default: all installed)"
@@ -78,4 +83,4 @@ def _see(options: argparse.Namespace) -> tuple[Seen, str | None]:
         return see_dataset(dataset, {"name": "workload"}), options.data
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path}: is no file and no folder; name your data.")
-    return see(path.resolve(), label=options.label, task=options.task), None
+    return see(path.resolve(), labels=options.label or (), task=options.task), None

@@ -1,9 +1,12 @@
 """What can be wrong with a dataset, found once and before anything trains."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, Split
 from raybench.data.inputs import One
+from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 
 TRIED = 8
@@ -37,7 +40,8 @@ def check_dataset(dataset: Dataset, source: str) -> None:
         for of_input, one in _named(split).items():
             if isinstance(one, np.ndarray):
                 _check_values(one, _num_tokens(dataset), f"{where}{of_input}")
-    _check_something_to_learn(dataset, source)
+    labels, names = dataset.train.labels, dataset.class_names
+    check_something_to_learn(dataset.task, labels, names, source)
 
 
 def _named(split: Split) -> dict[str, One]:
@@ -166,20 +170,20 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
         )
 
 
-def _check_something_to_learn(dataset: Dataset, source: str) -> None:
-    """Raise UserError where all training samples have one label."""
-    labels = dataset.train.labels
-    counted = labels[labels != IGNORED] if dataset.task == "language_modelling" else labels
+def check_something_to_learn(
+    task: Task, labels: Array, class_names: Sequence[str], source: str
+) -> None:
+    """Raise UserError where all training samples have one label; `source` begins the sentence."""
+    counted = labels[labels != IGNORED] if task == "language_modelling" else labels
     first = counted[0]
-    if not (counted == first).all() or dataset.num_classes == 1:
+    if not (counted == first).all():
         return
-    if dataset.task == "regression":
+    if task == "regression":
         raise UserError(
             f"{source}: all {len(labels):,} training labels are {first}; there is nothing to learn."
         )
-    names = dataset.class_names
-    shown = f"{names[first]} ({first})" if names else f"{first}"
-    what = "tokens" if dataset.task == "language_modelling" else "samples"
+    shown = f"'{class_names[first]}'" if class_names else f"{first}"
+    what = "tokens" if task == "language_modelling" else "samples"
     raise UserError(
         f"{source}: all training {what} are of one class, {shown}; there is nothing to tell apart."
     )

@@ -136,7 +136,8 @@ class Dataset:
     """The tokens of a text set by number; empty where there are none."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """How inputs are made of what the user has, as JSON: `columns` of a table (`sources.encode`),
-    `tokens` that texts are cut into; None where they are used as they are."""
+    `tokens` that texts are cut into, `white` of images of more than 8 bits; None where they are
+    used as they are."""
 
     @property
     def num_train_samples(self) -> int:

@@ -97,7 +97,9 @@ class ModelData(Document):
             assert isinstance(self.input_shape, tuple)
             from raybench.data.sources.images import files_as_inputs
 
-            pixels: Batch = files_as_inputs(samples, self.input_shape, self.resize)
+            pixels: Batch = files_as_inputs(
+                samples, self.input_shape, self.resize, encoding.get("white")
+            )
             return pixels
         found = self._of_shape(samples)
         return each(found, self._of_kind)

@@ -29,7 +29,11 @@ FILES: tuple[str, ...] = ("image_folder", "csv", "parquet", "text", "npz", "hugg
 """Datasets that are read from `path`."""
 LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
 """Datasets that a library knows by the name in `set`, and has on this machine already."""
+TABLES: tuple[str, ...] = ("csv", "parquet", "huggingface")
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
+
+DecimalMark = Literal[".", ","]
+DateOrder = Literal["day_first", "month_first", "year_first"]
 
 Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 """Samples, as a number of them or as a share of all."""
@@ -78,6 +82,11 @@ class DatasetSpec(Document):
     """Columns (keys, arrays) that are inputs; by default all that have no other use."""
     categories: list[str] | None = None
     """Columns of inputs that are names even where they look like numbers (such as a code)."""
+    decimal: DecimalMark | None = None
+    """Decimal mark of numbers whose mark may also stand between thousands (1,200 or 2.100) where
+    no other column tells; the other mark is the one between thousands."""
+    dates: DateOrder | None = None
+    """Order of dates that can be read in several (01/02/2017) where no other column tells."""
     image: str | None = None
     """Column of images: their bytes, or paths from where the file lies."""
     text: str | None = None
@@ -94,6 +103,9 @@ class DatasetSpec(Document):
     """What becomes of images that are not square: stretched to it, or their middle cut out."""
     channels: Literal[1, 3] | None = None
     """Channels of images from files: 1 (grey) or 3 (RGB); by default what the first ones have."""
+    white: PositiveFloat | None = None
+    """Value of white in images of more than 8 bits a channel; by default the least of 1, 255, 1023,
+    4095, 16383 and 65535 that the first images do not exceed."""
     weight: str | None = None
     """Column (array) with the weight of each training sample in the loss; scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
@@ -109,6 +121,10 @@ class DatasetSpec(Document):
     """Samples held out for the test of winners where the data have no test split of their own, a
     number or a share; left out it is as many as for validation. `none` holds out no row, and
     nothing is tested."""
+    split_by: str | dict[Literal["time", "group"], str] | None = None
+    """Column that splits are cut by, in place of chance: of a column of dates (or of numbers, as
+    `{time: year}`) the latest rows are held out; `{group: patient}` keeps rows of a group in one
+    split."""
     split_seed: Seed = 0
     """Seed of the splits: the same for every run of a study."""
     shape: list[PositiveInt] = [28, 28, 1]
@@ -139,6 +155,11 @@ class DatasetSpec(Document):
             raise ValueError(f"{self.name} needs the name of the set: set: cifar10")
         if self.name in NEEDS_LABEL and not self.label and self.task != "language_modelling":
             raise ValueError(f"{self.name} needs the column of the labels: label: price")
+        for key in ("decimal", "dates", "split_by"):
+            if getattr(self, key) is not None and self.name not in TABLES:
+                raise ValueError(f"{key} is for tables ({', '.join(TABLES)}); leave it out")
+        if isinstance(self.split_by, dict) and len(self.split_by) != 1:
+            raise ValueError("split_by takes one column: {time: when}, or {group: patient}")
         return self
 
 

@@ -59,8 +59,8 @@ BROKEN = {
         r"line 11 of .*t\.csv: label column 'kind' is empty there .one row",
     ),
     "text among numbers": (
-        lambda folder: table(folder, with_row(9, "unknown,red,a")),
-        r"line 11 of .*: column 'size' holds numbers, and 'unknown' there",
+        lambda folder: table(folder, with_row(9, "large,red,a")),
+        r"line 11 of .*: column 'size' holds numbers, and 'large' there",
     ),
     "empty split": (
         lambda folder: with_split(folder, "val", []),

@@ -213,7 +213,7 @@ def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
         DatasetSpec(name="csv", path=str(csv), label="price"),
     )
     in_parts = prepare(spec, tables, print)[2]
-    assert [len(one) for one in passes if one != ["price"]] == [3, 3, 1]
+    assert [len(one) for one in passes if one not in (["price"], ["sold"])] == [3, 3, 1]
     assert in_parts.encoding == together.encoding
 
 
@@ -259,9 +259,7 @@ def test_numbers_written_as_texts_can_be_learnt(tmp_path):
     values = np.linspace(0, 1, 60)
     table = pa.table({"x": np.arange(60) % 7, "y": [str(value) for value in values]})
     pa.parquet.write_table(table, tmp_path / "texts.parquet")
-    with pytest.raises(UserError, match=r"60 different values .* set dataset.task: regression"):
-        load(tmp_path / "texts.parquet", "parquet", label="y")
-    found = load(tmp_path / "texts.parquet", "parquet", label="y", task="regression")
+    found = load(tmp_path / "texts.parquet", "parquet", label="y")
     assert found.train.labels.std() == pytest.approx(1, rel=1e-3)
 
 

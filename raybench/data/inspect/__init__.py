@@ -1,5 +1,6 @@
 """What `raybench init` sees of data before anything trains: kind, classes, sizes, oddities."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -100,7 +101,16 @@ def see_sizes(
         )
     form = images.probe(pictures, DatasetSpec.model_validate(content))
     pixels = total * int(np.prod(form.shape))
-    return form.shape, [
+    lines = [
         line,
         f"Decoded once to {form.height} x {form.width} x {form.channels}: {size_in_words(pixels)}.",
     ]
+    if form.white is not None:
+        lines.append(images.white_line(form.white).capitalize())
+    decoded = set()
+    for picture in pictures:
+        with contextlib.suppress(images.ImageError), images.huge_images_refused():
+            decoded.add(images.decode(picture.content, form).tobytes())
+    if len(decoded) == 1 < len(pictures):
+        lines.append(f"All {len(pictures):,} that were looked at are the same image once decoded.")
+    return form.shape, lines

@@ -1,13 +1,14 @@
 """From a path to what is seen there: which kind of data, and of a table which column is what."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from raybench.data.check import check_something_to_learn
 from raybench.data.dataset import Dataset
 from raybench.data.inspect import Seen, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
@@ -21,9 +22,12 @@ from raybench.data.sources.table import (
     Tables,
     as_texts,
     column_of,
+    find_roles,
+    is_long_text,
     is_number_type,
     is_text,
     require_columns,
+    some_of,
 )
 from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset
 from raybench.data.sources.tables import (
@@ -33,6 +37,7 @@ from raybench.data.sources.tables import (
     require_image_column,
     with_default_columns,
 )
+from raybench.data.sources.written import read_written
 from raybench.data.store.build import file_at, list_files
 from raybench.data.store.entries import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
@@ -43,17 +48,26 @@ MOST_NUMBERS = 2**27
 """Numbers of a table that `init` reads whole; of larger ones `tune` says what leaks."""
 
 
-def see_table(path: Path, name: str, *, label: str | None, task: Task | None) -> Seen:
+def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None) -> Seen:
     """Look at a file or folder of tables, or at a Hugging Face set; UserError for broken ones."""
     content = _content(name, path, None, task)
+    said: list[str] = []
     if name == "huggingface":
-        tables, _ = open_huggingface(DatasetSpec(name="huggingface", path=str(path)))
-        asked = DatasetSpec(name="huggingface", path=str(path), label=label, task=task)
+        tables, _ = open_huggingface(DatasetSpec.model_validate(content))
+        labels = _columns_of(tables["train"], labels)
+        asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels)})
         filled, tables = with_default_columns(asked, tables)
         content |= filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
+        tables = read_written(filled, tables, said.append)
+        if filled.label is not None and not {"image", "text"} & set(content):
+            content |= _tell_columns(tables["train"], labels or [str(filled.label)], task)
     else:
         tables = open_tables(name, str(path))
-        content |= _tell_columns(tables["train"], label, task)
+        # Read first: which column may be the label is told by what they hold.
+        labels = _columns_of(tables["train"], labels)
+        asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels) or "?"})
+        tables = read_written(asked, tables, said.append)
+        content |= _tell_columns(tables["train"], labels, task)
     spec = DatasetSpec.model_validate(content)
     files = [file_at(path)] if path.is_file() else list_files(path)
     size, columns = size_in_words(sum(file.size for file in files)), tables["train"].schema.names
@@ -64,10 +78,9 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     lines = [f"{path}: {rows}, {len(columns)} columns, {size}."]
     if spec.image is not None:
         return _see_images(spec, content, tables, lines)
-    said: list[str] = []
-    labels, members, inputs = prepare(spec, tables, said.append)
+    found, members, inputs = prepare(spec, tables, said.append)
     num_train = len(members[0].rows)
-    lines += _label_lines(str(spec.label), labels, members)
+    lines += _label_lines(spec, found, members)
     notes = {}
     if isinstance(inputs, texts.Tokens):
         lengths = inputs.lengths
@@ -94,7 +107,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
                 f"Missing in training rows: {', '.join(gaps)}; filled with the mean (or as a name "
                 "of its own), and a feature says so."
             )
-        for one in [one for one in _texts_of(tables["train"]) if one != spec.label][:1]:
+        for one in [one for one in _texts_of(tables["train"]) if one not in labels][:1]:
             notes["label"] = f"text: {one} in place of the columns learns from these texts"
         if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
             said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
@@ -102,7 +115,7 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     return Seen(
         kind="texts" if isinstance(inputs, texts.Tokens) else "table",
         dataset=content,
-        task=labels.task,
+        task=found.task,
         num_train=num_train,
         lines=lines,
         input_shape=inputs.shape,
@@ -110,18 +123,41 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     )
 
 
-def _content(name: str, path: Path, label: str | None, task: Task | None) -> dict[str, Any]:
+def _content(
+    name: str, path: Path, label: str | list[str] | None, task: Task | None
+) -> dict[str, Any]:
     """Return the `dataset` of a space file, with what was asked for."""
     content = {"name": name, "path": str(path), "label": label, "task": task}
     return {key: value for key, value in content.items() if value is not None}
 
 
-def _label_lines(label: str, labels: Labels, members: list[Member]) -> list[str]:
-    """Return what the labels of the training rows are, and how many rows the splits have."""
+def _columns_of(table: Table, given: Sequence[str]) -> list[str]:
+    """Return the columns of labels that are named; `a,b` are two where none is called so."""
+    names = set(table.schema.names)
+    return [
+        name
+        for one in given
+        for name in ([one] if one in names or not {*one.split(",")} <= names else one.split(","))
+    ]
+
+
+def _one_or_all(labels: list[str]) -> str | list[str] | None:
+    return labels[0] if len(labels) == 1 else labels or None
+
+
+def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> list[str]:
+    """Return what the labels of the training rows are, and how many rows the splits have;
+    UserError where all are the same."""
     train, names = members[0], labels.class_names
-    values = labels.values["train"][train.rows]
-    begin = f"label {label}: {len(names)} classes (of the training rows):"
-    lines = class_lines(begin, names, values) if names else [number_line(label, values)]
+    values, columns = labels.values["train"][train.rows], spec.label
+    check_something_to_learn(labels.task, values, names, f"{spec.path}: label {columns}")
+    if names:
+        begin = f"label {columns}: {len(names)} classes (of the training rows):"
+        lines = class_lines(begin, names, values)
+    elif isinstance(columns, list):
+        lines = [number_line(*one) for one in zip(columns, values.T, strict=True)]
+    else:
+        lines = [number_line(str(columns), values)]
     uses = ("to train on", "for validation", "for the test")
     parts = [
         f"{len(one.rows):,} {use}{'' if one.table is train.table else ' (a file of its own)'}"
@@ -150,9 +186,9 @@ def _see_folder(path: Path, task: Task | None) -> Seen:
 def _see_images(
     spec: DatasetSpec, content: dict[str, Any], tables: Tables, lines: list[str]
 ) -> Seen:
-    assert isinstance(spec.label, str)
     assert spec.image is not None
-    labels = read_labels(tables, [spec.label], spec.task, are_pictures=True)
+    columns, _ = find_roles(spec, tables, lines.append)
+    labels = read_labels(tables, columns, spec.task, are_pictures=True)
     total = sum(table.num_rows for table in tables.values())
     shape, sizes = see_sizes(content, first_pictures(tables["train"], spec.image), total)
     members = split_members(spec, tables, labels)
@@ -161,38 +197,35 @@ def _see_images(
         dataset=content,
         task=labels.task,
         num_train=len(members[0].rows),
-        lines=[*lines, *_label_lines(spec.label, labels, members), *sizes],
+        lines=[*lines, *_label_lines(spec, labels, members), *sizes],
         input_shape=shape,
     )
 
 
 TYPICAL_LABELS = ("label", "labels", "class", "target", "y")
 TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
-LONG = 40  # characters of a text, on average, that is more than a name
 FEW = 50  # different texts of a column that may be classes
-SEEN_ROWS = 2000  # first rows that say what a column may be
 
 
-def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
+def _tell_columns(table: Table, labels: list[str], task: Task | None) -> dict[str, Any]:
     """Return the columns of label, text and image, found where they are not given."""
     names = table.schema.names
     pictures, written = [name for name in names if _is_image(table, name)], _texts_of(table)
-    if label is None and task != "language_modelling":
+    if not labels and task != "language_modelling":
         left = [name for name in names if name not in (*pictures, *written)]
         typical = [name for name in names if name.lower() in TYPICAL_LABELS] or left
         if len(typical) != 1:
             raise UserError(
                 f"{table.source}: name the column to learn by --label: {_candidates(table, left)}."
             )
-        label = typical[0]
-    if label is not None:
-        require_columns(table, [label], "label")
-    found: dict[str, Any] = {} if label is None else {"label": label}
-    written = [name for name in written if name != label]
+        labels = typical
+    require_columns(table, labels, "label")
+    found: dict[str, Any] = {"label": _one_or_all(labels)} if labels else {}
+    written = [name for name in written if name not in labels]
     typical = [name for name in written if name.lower() in TYPICAL_TEXTS]
-    if pictures and pictures[0] != label:
+    if pictures and pictures[0] not in labels:
         found["image"] = pictures[0]
-    elif typical or (written and not set(names) - {label, *written}):
+    elif typical or (written and not set(names) - {*labels, *written}):
         found["text"] = (typical or written)[0]
     return found
 
@@ -214,13 +247,11 @@ def _candidates(table: Table, names: list[str]) -> str:
 
 def _texts_of(table: Table) -> list[str]:
     """Return the columns of texts that are more than names."""
-    found = []
-    for name in table.schema.names:
-        if is_text(table, name) and not _is_image(table, name):
-            length = pc.mean(pc.utf8_length(_some(table, name).cast(pa.string()))).as_py()
-            if length is not None and length >= LONG:
-                found.append(name)
-    return found
+    return [
+        name
+        for name in table.schema.names
+        if is_long_text(table, name) and not _is_image(table, name)
+    ]
 
 
 def _is_image(table: Table, name: str) -> bool:
@@ -228,7 +259,7 @@ def _is_image(table: Table, name: str) -> bool:
         return False
     try:
         require_image_column(table, name)  # first: rows of lists are long to read
-        values = [value for value in _some(table, name).to_pylist() if value]
+        values = [value for value in some_of(table, name).to_pylist() if value]
         if is_text(table, name):
             return bool(values) and all(map(images.is_image, values))
         if values and isinstance(values[0], bytes):  # or a hash, or an array
@@ -238,19 +269,15 @@ def _is_image(table: Table, name: str) -> bool:
     return True
 
 
-def _some(table: Table, name: str) -> Any:
-    return next(iter(table.batches([name]))).column(0).slice(0, SEEN_ROWS)
-
-
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files of a folder that `save_to_disk` has written."""
 LENGTH = 128  # tokens of a window of running text
 
 
-def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Seen:
+def see(path: Path, *, labels: Sequence[str] = (), task: Task | None = None) -> Seen:
     """Look at a file or folder; UserError for what is no data, or broken."""
     kind = kind_of(path)
-    if label is not None and kind in ("image_folder", "text"):
+    if labels and kind in ("image_folder", "text"):
         raise UserError(
             f"--label is for tables, and {path} is none: classes are its folders, and of running "
             "text the labels are the next characters; leave it out."
@@ -258,11 +285,11 @@ def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Se
     if kind == "image_folder":
         return _see_folder(path, task)
     if kind == "npz":
-        content = _content("npz", path, label, task)
+        content = _content("npz", path, _one_or_all([*labels]), task)
         return see_dataset(build_dataset(DatasetSpec.model_validate(content)), content)
     if kind == "text":
         return _see_text(path, task)
-    return see_table(path, kind, label=label, task=task)
+    return see_table(path, kind, labels=labels, task=task)
 
 
 def kind_of(path: Path) -> str:
@@ -292,6 +319,8 @@ def kind_of(path: Path) -> str:
 def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
     """Return what is seen of a dataset that is there already, of whatever source."""
     train = dataset.train
+    path = content.get("path", dataset.name)
+    check_something_to_learn(dataset.task, train.labels, dataset.class_names, str(path))
     lines = [
         f"{len(train):,} samples to train on, {len(dataset.validation):,} for validation, "
         f"{len(dataset.test):,} for the test; inputs of shape {dataset.input_shape}."

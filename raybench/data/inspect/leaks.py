@@ -5,7 +5,7 @@ at a part of large ones, so it takes seconds of large data.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import parts
-from raybench.data.sources.encode import encoder_of, number_as_text
+from raybench.data.sources.encode import encoder_of
 
 ROWS = 20_000  # samples by which a column is judged
 MOST_HASHED = 1_000_000  # samples of a split that duplicates are sought among
@@ -30,12 +30,23 @@ Codes = npt.NDArray[np.int64]
 
 def leak_lines(dataset: Dataset) -> list[str]:
     """Return sentences on duplicates between splits, and on columns and classes that mislead."""
-    lines = [*_duplicates(dataset), *_lone_classes(dataset)]
+    lines = [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
     shape = dataset.input_shape
     is_table = isinstance(shape, tuple) and len(shape) == 1 and not dataset.train.is_on_demand
     if is_table and dataset.task != "language_modelling" and dataset.train.dtype == np.float32:
         lines += _of_columns(dataset)
     return lines
+
+
+def _all_equal(train: Split) -> Iterator[str]:
+    if train.is_on_demand or len(train) < 2:
+        return
+    number = min(len(train), ROWS)
+    if len(np.unique(_keys(train.take(slice(number))))) == 1:
+        yield (
+            f"{number:,} of {len(train):,} training samples have the same inputs: nothing can be "
+            "learnt from them; look at how they are read."
+        )
 
 
 def _duplicates(dataset: Dataset) -> Iterator[str]:
@@ -81,17 +92,32 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
     labels = [getattr(dataset, name).labels for name in SPLITS]
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return
-    counts = sum(np.bincount(one, minlength=dataset.num_classes) for one in labels)
-    alone = np.flatnonzero(np.asarray(counts) == 1)
-    if len(alone):
-        names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
-        shown = ", ".join(f"'{names[number]}'" for number in alone[:5])
-        more = f" and {len(alone) - 5:,} more" if len(alone) > 5 else ""
+    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+    counts = np.array([np.bincount(one, minlength=dataset.num_classes) for one in labels])
+    for split, own in zip(SPLITS[1:], counts[1:], strict=True):
+        if own.sum() > 1 and own.max() == own.sum():
+            yield (
+                f"all {own.sum():,} {split} samples are of one class, '{names[own.argmax()]}': "
+                "they do not show whether classes are told apart."
+            )
+    total = counts.sum(axis=0)
+    if len(unknown := np.flatnonzero((counts[0] == 0) & (total > 1))):
         yield (
-            f"the class{'es' if len(alone) > 1 else ''} {shown}{more} of the label "
+            f"no training sample is of the class{'es' if len(unknown) > 1 else ''} "
+            f"{_some(names, unknown)}, and {counts[1:, unknown].sum():,} samples to judge by are."
+        )
+    if len(alone := np.flatnonzero(total == 1)):
+        yield (
+            f"the class{'es' if len(alone) > 1 else ''} {_some(names, alone)} of the label "
             f"ha{'ve' if len(alone) > 1 else 's'} one sample: it can be learnt or judged, not "
             "both; add samples, or leave it out."
         )
+
+
+def _some(names: Sequence[str], chosen: Codes) -> str:
+    """Return the names of some classes, for a sentence."""
+    shown = ", ".join(f"'{names[number]}'" for number in chosen[:5])
+    return shown + (f" and {len(chosen) - 5:,} more" if len(chosen) > 5 else "")
 
 
 def _of_columns(dataset: Dataset) -> Iterator[str]:
@@ -104,11 +130,6 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
-        if not is_number and (written := number_as_text(document["known"])):
-            yield (
-                f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
-                "for names: write them as 1234.5."
-            )
         if is_number:  # a bin of each sample
             edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
             codes = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]

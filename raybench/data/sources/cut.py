@@ -42,7 +42,8 @@ def stored_and_cut(
         for split in SPLITS
         if f"{split}-labels" in found.arrays
     }
-    parts, known = cut(splits, spec, source=path), dict(found.about)
+    keys = found.arrays.get(KEYS)
+    parts, known = cut(splits, spec, source=path, keys=keys), dict(found.about)
     known["class_names"] = tuple(known["class_names"])
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
@@ -53,6 +54,8 @@ def stored_and_cut(
     return Dataset(spec.name, num_classes, train, validation, test, **known)
 
 
+KEYS = "train-keys"
+"""Array of the store: (N,) int64, equal for neighbors of the training table that no cut parts."""
 TYPICAL_SHARE = 0.1  # of all samples, for validation where nothing is said; for the test as many
 
 
@@ -79,6 +82,42 @@ def mixed_order(
     return order[np.argsort(place, kind="stable")]
 
 
+def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
+    """Return an order of samples in which those of a group (equal codes) are neighbors.
+
+    Groups come by chance; large ones last, where they are trained on: a small split can do without.
+    """
+    counts = np.bincount(codes)
+    large = np.where(counts > TYPICAL_SHARE / 2 * len(codes), counts, 0)
+    chance = np.random.default_rng(seed).permutation(len(counts))
+    rank = np.empty(len(counts), np.int64)
+    rank[np.lexsort((chance, large))] = np.arange(len(counts))
+    return np.argsort(rank[codes], kind="stable")
+
+
+def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
+    """Return the nearest sizes of test and validation that part no equal keys."""
+    ends = np.flatnonzero(np.diff(keys)) + 1
+    wanted = [part for part in ("test", "validation") if sizes[part]]
+    if not wanted:
+        raise UserError(
+            f"dataset.split_by: {source} has splits of its own, and nothing is cut; leave the key "
+            "out."
+        )
+    if len(ends) < len(wanted):
+        raise UserError(
+            f"dataset.split_by: {len(wanted) + 1} splits need as many different values of the "
+            f"column, and {source} has {len(ends) + 1}; name another column."
+        )
+    found, begin = dict.fromkeys(sizes, 0), 0
+    for left, part in zip(range(len(wanted) - 1, -1, -1), wanted, strict=True):
+        free = ends[ends > begin]
+        free = free[: len(free) - left]  # an end for each of those that follow
+        end = int(free[np.abs(free - (begin + sizes[part])).argmin()])
+        found[part], begin = end - begin, end
+    return found
+
+
 def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> str | None:
     """Say that the test takes training rows of a user who brought a validation split alone."""
     if "validation" not in parts or "test" in parts or spec.test_size is not None:
@@ -91,11 +130,14 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
     )
 
 
-def cut(found: Mapping[str, Split], spec: DatasetSpec, *, source: str) -> list[Split]:
+def cut(
+    found: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
+) -> list[Split]:
     """Return train, validation and test; what is not `found` is cut from the begin of `train`.
 
-    Shares are of the samples that are cut. A size that leaves nothing to train on, and a size of
-    a split that the data bring themselves, are UserErrors naming `source`.
+    Shares are of the samples that are cut. `keys`: (N,) of `train`, equal for neighbors that no cut
+    parts; the sizes are then the nearest ones. A size that leaves nothing to train on, and a size
+    of a split that the data bring themselves, are UserErrors naming `source`.
     """
     asked = {"validation": spec.validation_size, "test": spec.test_size}
     for part, size in asked.items():
@@ -117,6 +159,9 @@ def cut(found: Mapping[str, Split], spec: DatasetSpec, *, source: str) -> list[S
             f"the test leave nothing of the {total:,} samples of {source} to train on; choose a "
             "smaller validation_size or test_size."
         )
+    if keys is not None:
+        sizes = _whole_groups(sizes, keys, source)
+        held_out = sum(sizes.values())
     parts = {
         "train": train.take(slice(held_out, None)),
         "validation": train.take(slice(sizes["test"], held_out)),

@@ -4,7 +4,6 @@ What is learnt of a column is an encoder, plain data: a saved model makes new ro
 features by it.
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.data.dataset import Array
-from raybench.data.sources.table import as_numbers, as_texts, is_number, is_number_type
+from raybench.data.sources.table import as_numbers, as_texts, is_text_type
+from raybench.data.sources.written import Form
 from raybench.spec.errors import UserError
 
 MAX_LEVELS = 128  # names of a column that get a feature each, the most frequent ones
 MAX_COUNTED = 1_000_000
 """Different names of a column that are counted; beyond, others are as names that are unseen."""
 ID_SHARE = 0.5  # different names to rows beyond which a column says who, not what
-NUMBER_SHARE = 0.9
-"""Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
-NUMBER_AS_TEXT = re.compile(r"[-+(]?\s*[$€£¥]?\s*\d[\d,. ]*\s*[%$€£¥)]*$")
-MAX_SHAPES = 20_000  # names of a column that are looked at for numbers
 SHOWN = 40  # characters of a text that a sentence shows
 
 
@@ -42,6 +38,8 @@ class NumberEncoder:
     scale: float
     missing: float
     """Share of the training rows that lack a value; above 0 a second feature says which do."""
+    form: Form | None = None
+    """How texts are written that are these numbers."""
     kind: str = "number"
 
     @property
@@ -113,19 +111,25 @@ Encoder = NumberEncoder | NameEncoder
 
 def encoder_of(document: Mapping[str, Any]) -> Encoder:
     """Return the encoder whose fields (`asdict`) these are."""
-    return NumberEncoder(**document) if document["kind"] == "number" else NameEncoder(**document)
+    if document["kind"] == "name":
+        return NameEncoder(**document)
+    form = document.get("form")
+    return NumberEncoder(**{**document, "form": Form(**form) if form else None})
 
 
 class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
     """A column that nothing can be learnt from; the message ends a sentence that names it."""
 
 
-def learn_numbers(name: str, numbers: Array, *, is_flag: bool, counted_rows: int) -> NumberEncoder:
+def learn_numbers(
+    name: str, numbers: Array, *, is_flag: bool, counted_rows: int, form: Form | None = None
+) -> NumberEncoder:
     """Return the encoder of a column by its training rows, in order: less the mean, by the
     standard deviation; NotUsed for a column that says nothing.
 
     `numbers`: as `as_numbers` returns them. `is_flag`: yes and no, which stay 1 and 0.
-    `counted_rows`: of the table, where whole numbers may only count them; else 0.
+    `counted_rows`: of the table, where whole numbers may only count them; else 0. `form`: how texts
+    are written that these were read from.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):
@@ -142,6 +146,7 @@ def learn_numbers(name: str, numbers: Array, *, is_flag: bool, counted_rows: int
         offset=0.0 if is_flag else mean,
         scale=1.0 if is_flag or not deviation > 0 else deviation,
         missing=1 - len(known) / len(numbers),
+        form=form,
     )
 
 
@@ -170,9 +175,6 @@ def learn_names(
     if len(counts) == 1:
         raise NotUsed(f"is '{known[0]}' in every training row")
     if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not is_asked:
-        written = number_as_text(known)
-        if written is not None:
-            raise NotUsed(f"holds numbers written as texts ('{written}'); write them as 1234.5")
         raise NotUsed(
             f"has a text of its own in most rows ({len(known):,} in {num_rows:,}, such as "
             f"'{max(known)[:SHOWN]}'); if these are texts to learn from, name it in "
@@ -190,21 +192,6 @@ def learn_names(
         frequency=frequency.tolist() if len(frequent) > MAX_LEVELS else [],
         missing=counts[None] / num_rows,
     )
-
-
-def num_not_numbers(counts: Counter[str | None]) -> int:
-    """Return how many rows hold no number where nearly all do; else 0."""
-    names = {name: count for name, count in counts.items() if name is not None}
-    wrong = sum(count for name, count in names.items() if not is_number(name))
-    return wrong if 0 < wrong < (1 - NUMBER_SHARE) * sum(names.values()) else 0
-
-
-def number_as_text(names: Sequence[str]) -> str | None:
-    """Return the first of texts that are numbers as people write them: `$1,234.50`, `12.3%`."""
-    names = names[:MAX_SHAPES]
-    written = [name for name in names if NUMBER_AS_TEXT.match(name)]
-    found = next((name for name in written if not is_number(name)), None)
-    return found if len(written) >= NUMBER_SHARE * len(names) else None
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
@@ -237,12 +224,12 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
                 f"give one each of {', '.join(one['name'] for one in columns)}."
             )
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
-        if isinstance(encoder, NumberEncoder) and not is_number_type(values.type):
-            try:
-                values = as_texts(values).cast(pa.float64())
-            except pa.ArrowInvalid as error:
-                raise UserError(
-                    f"Column '{encoder.name}' of the rows holds no numbers ({error}); mend it."
-                ) from error
-        found.append(encoder.encode(values))
+        try:
+            if isinstance(encoder, NumberEncoder) and is_text_type(values.type):
+                values = (encoder.form or Form(kind="number")).read(values)
+            found.append(encoder.encode(values))
+        except (ValueError, pa.ArrowNotImplementedError) as error:
+            raise UserError(
+                f"Column '{encoder.name}' of the rows holds no numbers ({error}); mend it."
+            ) from error
     return np.hstack(found)

@@ -1,5 +1,7 @@
 """Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
+import codecs
+import copy
 import csv
 import io
 import re
@@ -96,6 +98,7 @@ def require_once(names: Sequence[str], source: str) -> None:
 
 
 DELIMITERS = (",", ";", "\t", "|")
+SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # the line that tells Excel the delimiter
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # what bytes are decoded to that are not UTF-8
 SHOWN = 20  # bytes before and after one that is not UTF-8 that a sentence shows
 HEAD_BYTES = 2**20  # what is read of a file to tell how it is written
@@ -104,14 +107,19 @@ MEMORY_FACTOR = 3
 BLANKS = tuple(" " * number for number in range(9))
 MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
 """What a cell of a column of numbers says that has none."""
-DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
-DECIMAL_POINT = re.compile(DECIMAL_COMMA.pattern.replace(",\\d", r"\.\d"))
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 class CsvTable(MemoryTable):
     """A CSV file, whole in memory: its first line names the columns.
 
-    Columns may be parted by comma, semicolon, tab or `|`; UTF-8; `.gz` is read too.
+    Columns may be parted by comma, semicolon, tab or `|`, or as a line `sep=` above the names says.
+    UTF-8, or UTF-16 and UTF-32 with a byte order mark; `.gz` is read too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,20 +127,30 @@ class CsvTable(MemoryTable):
         self.folder, self._path = str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         try:
+            self._encoding = encoding_of(path)
             with pa.input_stream(str(path)) as stream:
-                head = stream.read(HEAD_BYTES).decode("utf-8-sig", errors="replace")
+                head = stream.read(HEAD_BYTES).decode(self._encoding, errors="replace")
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"{path} cannot be read ({error}).") from error
-        line = next((line for line in head.splitlines() if line.strip()), None)
-        if line is None:
+        lines = [line for line in head.splitlines() if line.strip()]
+        separator = SEPARATOR.fullmatch(lines[0].strip(" ")) if lines else None
+        self._skipped = 0
+        if separator:
+            self._skipped = 1 + head.splitlines().index(lines[0])
+            lines = lines[1:]
+        if not lines:
             raise UserError(f"{path} is empty; give it a line of names, and rows.")
-        if UNREADABLE in line:
+        if UNREADABLE in lines[0]:
             raise not_utf8(path)
-        self._delimiter = max(
-            DELIMITERS, key=lambda one: len(next(csv.reader([line], delimiter=one)))
+        self.delimiter = (
+            separator[1]
+            if separator
+            else max(DELIMITERS, key=lambda one: len(next(csv.reader([lines[0]], delimiter=one))))
         )
-        names = _names(path, head, self._delimiter)
-        super().__init__(self._read(head).rename_columns(names), str(path))
+        names = self._names()
+        table = self._read()
+        self._given = table.column_names
+        super().__init__(table.rename_columns(names), str(path))
         if not self.num_rows:
             raise UserError(f"{path} has a line of names and no rows; give it rows.")
         if any(map(pa.types.is_binary, self.schema.types)):
@@ -140,37 +158,112 @@ class CsvTable(MemoryTable):
 
     def place(self, row: int) -> str:
         """Return the line in which a row ends; reads the file up to there."""
-        for number, (line, _) in enumerate(_records(self._path, self._delimiter)):
+        for number, (line, _) in enumerate(self._records()):
             if number == row + 1:  # after the names
                 return f"line {line} of {self._path}"
         return f"row {row + 1} of {self._path}"
 
-    def _read(self, head: str) -> Any:
-        is_comma = self._delimiter != "," and DECIMAL_COMMA.search(head)
-        point = "," if is_comma and not DECIMAL_POINT.search(head) else "."
-        parse = pa.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
-        convert = pa.csv.ConvertOptions(null_values=list(MISSING), decimal_point=point)
+    def with_texts(self, columns: Sequence[str]) -> "CsvTable":
+        """Return the table with these columns as the texts that the file has."""
+        given = dict(zip(self.schema.names, self._given, strict=True))
+        texts = self._read([given[column] for column in columns])
+        found = copy.copy(self)
+        for column in columns:
+            place = self.schema.names.index(column)
+            found._table = found._table.set_column(place, column, texts.column(given[column]))
+        found.schema = found._table.schema
+        return found
+
+    def _read(self, as_texts: Sequence[str] = ()) -> Any:
+        """Read the columns by their types, or some of them as texts."""
+        read = pa.csv.ReadOptions(
+            skip_rows=self._skipped, encoding=self._encoding.replace("utf-8-sig", "utf8")
+        )
+        parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        convert = pa.csv.ConvertOptions(
+            null_values=list(MISSING),
+            include_columns=list(as_texts),
+            column_types=dict.fromkeys(as_texts, pa.string()),
+        )
         try:
-            return pa.csv.read_csv(str(self._path), parse_options=parse, convert_options=convert)
+            return pa.csv.read_csv(
+                str(self._path), read_options=read, parse_options=parse, convert_options=convert
+            )
         except pa.ArrowInvalid as error:
             raise self._not_a_table(str(error)) from error
+        except UnicodeDecodeError as error:
+            raise not_utf8(self._path) from error
 
     def _not_a_table(self, problem: str) -> UserError:
         """Return the error for what pyarrow cannot read: the first line that is not as the rest."""
         expected = 0
-        for line, cells in _records(self._path, self._delimiter):
+        for line, cells in self._records():
             expected = expected or len(cells)
             if len(cells) != expected:
                 return UserError(
                     f"{self._path}: line {line} has {len(cells)} values, the line of names has "
                     f"{expected}; give them as many, and put values that hold "
-                    f"{self._delimiter!r} in double quotes."
+                    f"{self.delimiter!r} in double quotes."
                 )
         return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
 
+    def _names(self) -> list[str]:
+        """Return the names of the columns; UserError where one stands twice, or there are none."""
+        line, cells = next(self._records())
+        given = [name.strip() for name in cells]
+        if all(is_number(name) for name in given if name):
+            raise UserError(
+                f"{self._path}: line {line} must name the columns, and holds "
+                f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of "
+                "names above it."
+            )
+        # pandas writes its row numbers under an empty name, and calls it so itself.
+        names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
+        require_once(names, str(self._path))
+        return names
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number of the line that each record ends in, and its cells; empty ones not."""
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            with pa.input_stream(str(self._path)) as stream:
+                text = io.TextIOWrapper(
+                    stream, encoding=self._encoding, errors="replace", newline=""
+                )
+                for _ in range(self._skipped):
+                    text.readline()
+                reader = csv.reader(text, delimiter=self.delimiter)
+                for cells in reader:
+                    if cells:
+                        yield self._skipped + reader.line_num, cells
+        finally:
+            csv.field_size_limit(limit)
+
+
+def encoding_of(path: Path) -> str:
+    """Return the encoding of a file of text by its byte order mark, UTF-8 without one; UserError
+    for UTF-16 without a mark."""
+    with pa.input_stream(str(path)) as stream:
+        head = stream.read(HEAD_BYTES)
+    for mark, encoding in BYTE_ORDER_MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    zeros = [head[start::2].count(0) for start in (0, 1)]
+    if max(zeros) > len(head) / 4:  # half of the bytes of plain letters
+        name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
+        raise UserError(
+            f"{path} is UTF-16 without a byte order mark; save it as UTF-8: iconv -f {name} -t "
+            "utf-8."
+        )
+    return "utf-8-sig"
+
 
 def not_utf8(path: Path) -> UserError:
-    """Return the error for a file of text that is not UTF-8, with its first such line."""
+    """Return the error for a file of text that its encoding cannot read, with the first such line
+    of UTF-8."""
+    encoding = encoding_of(path)
+    if encoding != "utf-8-sig":
+        return UserError(f"{path} begins as {encoding}, and is damaged; save it again as UTF-8.")
     number, shown = 0, ""
     with pa.input_stream(str(path)) as stream:
         for line in io.BufferedReader(stream):
@@ -184,36 +277,6 @@ def not_utf8(path: Path) -> UserError:
         f"{path}: line {number} is not UTF-8 ('{shown.strip()}' if it is Latin-1); save the file "
         "as UTF-8: iconv -f latin1 -t utf-8."
     )
-
-
-def _names(path: Path, head: str, delimiter: str) -> list[str]:
-    """Return the names of the columns; UserError where one stands twice, or there are none."""
-    reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
-    given = [name.strip() for name in next(cells for cells in reader if cells)]
-    if all(is_number(name) for name in given if name):
-        raise UserError(
-            f"{path}: line {reader.line_num} must name the columns, and holds "
-            f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of names "
-            "above it."
-        )
-    # pandas writes its row numbers under an empty name, and calls it so itself.
-    names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
-    require_once(names, str(path))
-    return names
-
-
-def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the line that each record ends in, and its cells; empty ones not."""
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        with pa.input_stream(str(path)) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-            reader = csv.reader(text, delimiter=delimiter)
-            for cells in reader:
-                if cells:
-                    yield reader.line_num, cells
-    finally:
-        csv.field_size_limit(limit)
 
 
 ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz")}

@@ -31,7 +31,7 @@ class FolderTable(Table):
     ) -> None:
         """`files`: paths, each of a class. With `read` the column `text` is what it returns of a
         file, else `file_name` is its path."""
-        self.source = self.folder = source
+        self.source, self.folder = source, ""  # paths of files are whole, or from here
         self._files, self._classes, self._read = files, classes, read
         names = (FILE_NAME if read is None else "text", LABEL)
         self.schema = pa.schema([(name, pa.string()) for name in names])

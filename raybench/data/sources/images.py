@@ -8,16 +8,17 @@ import contextlib
 import io
 import itertools
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from raybench.data.store.build import Writer
 from raybench.spec.errors import UserError
@@ -27,7 +28,10 @@ Pixels = npt.NDArray[np.uint8]
 SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
-GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I")
+WHITES = (1, 255, 1023, 4095, 16383, 65535)
+"""What may be white in images of more than 8 bits: what cameras and scanners of 8 to 16 bits write,
+and 1 of fractions and masks."""
+GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Modes of PIL with one channel of brightness; all others have colours."""
 ORIENTATION = 0x0112  # tag of EXIF
 PROBES = 16  # images that the form is judged by
@@ -61,6 +65,8 @@ class ImageForm:
     resize: Literal["stretch", "crop"] = "stretch"
     size_of: str = ""
     """Name of the image whose size it is, where no size was asked for."""
+    white: float | None = None
+    """Value that is white in images of more than 8 bits; None where there are none."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -76,6 +82,8 @@ class ImageHead:
     width: int
     height: int
     is_grey: bool
+    brightest: float | None = None
+    """Largest value of an image of more than 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +104,69 @@ def is_image(name: str) -> bool:
 
 
 def read_head(content: str | bytes, name: str) -> ImageHead:
-    """Return what an image is, without decoding it; ImageError if it is none."""
+    """Return what an image is; only one of more than 8 bits is decoded. ImageError if it is
+    none."""
     with _problems(), _open(content) as image:
+        values = _deep_values(content, image)  # before PIL loads it, for its tags
+        brightest = None if values is None else float(values[..., :3].max())
         width, height = image.size
         if image.getexif().get(ORIENTATION, 1) >= 5:  # turned by a quarter
             width, height = height, width
-        return ImageHead(name=name, width=width, height=height, is_grey=image.mode in GREY_MODES)
+        return ImageHead(
+            name=name,
+            width=width,
+            height=height,
+            is_grey=image.mode in GREY_MODES,
+            brightest=brightest,
+        )
+
+
+DEEP_COLORS = re.compile(r"(RGBA?;16)([LBN])")
+"""What PIL calls 16 bits a color; it keeps the upper 8 of them, which are the lower ones in the
+other order of bytes."""
+OTHER_BYTES = {"L": "B", "B": "L", "N": "B"}
+
+
+def _deep_values(content: str | bytes, image: "Image.Image") -> npt.NDArray[np.float64] | None:
+    """Return the values of an image of more than 8 bits, (H, W, 1) or colors; None of others."""
+    if image.mode.startswith(("I", "F")):
+        return np.asarray(image, np.float64)[..., None]
+    tiles = getattr(image, "tile", [])
+    if not tiles or not DEEP_COLORS.search(str(tiles[0].args)):
+        return None
+    with _open(content) as other:
+        assert isinstance(other, ImageFile.ImageFile)
+        other.tile = [one._replace(args=_other_bytes(one.args)) for one in other.tile]
+        return 256 * np.asarray(image, np.float64) + np.asarray(other, np.float64)
+
+
+def _other_bytes(given: Any) -> Any:
+    """Return the arguments of PIL's decoder for the other order of bytes."""
+    if isinstance(given, tuple):
+        return (_other_bytes(given[0]), *given[1:])
+    return DEEP_COLORS.sub(lambda found: found[1] + OTHER_BYTES[found[2]], given)
+
+
+def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) -> "Image.Image":
+    """Return an image of more than 8 bits with 8 of them, others as they are."""
+    values = _deep_values(content, image)
+    if values is None:
+        return image
+    white = form.white or WHITES[-1]
+    colors = values[..., :3]
+    least, most = float(colors.min()), float(colors.max())
+    if not 0 <= least <= most <= white:  # nor NaN
+        raise ImageError(
+            f"holds numbers from {least:g} to {most:g}, and they go from 0 to {white:g}, which is "
+            "white",
+            "set dataset.white to the most that images hold, or scale them",
+        )
+    colors *= 255 / white
+    values[..., 3:] /= 257  # how much it covers is of all bits
+    pixels = np.rint(values).astype(np.uint8)
+    found = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
+    return found
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
@@ -114,30 +179,50 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
         is_greyed=spec.channels is not None,
         resize=spec.resize,
         size_of=heads[0].name,
+        white=_white_of(spec, [one.brightest for one in heads if one.brightest is not None]),
     )
+
+
+def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
+    """Return what is white by the largest values of some images: `dataset.white`, or the least of
+    WHITES that none exceeds."""
+    if not brightest:
+        return spec.white
+    most = max(brightest)
+    default = next((white for white in WHITES if 0 < most <= white), WHITES[-1])
+    return spec.white or float(default)
 
 
 def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Return an image of a file, or of its bytes, in `form.shape`.
 
-    Turned upright as its camera noted, its first frame, without transparency (as PIL's
-    `convert("RGB")`), 16 bits as 8. ImageError for what is damaged, has other colours or another
+    Turned upright as its camera noted, its first frame, what is transparent over white, and more
+    than 8 bits as 8 by `form.white`. ImageError for what is damaged, has other colours or another
     size than the form, or so many pixels that it may be made to fill the memory.
     """
-    with _problems(), _open(content) as image:
+    with _problems(), _open(content) as opened:
+        image = _of_eight_bits(content, opened, form)
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(
                 "has colours, and the first images are grey",
                 "set dataset.channels: 3, or 1 to make all of them grey",
             )
-        return _scale(_in_channels(ImageOps.exif_transpose(image), form.channels), form)
+        return _scale(_in_channels(ImageOps.exif_transpose(image), form), form)
+
+
+def white_line(white: float) -> str:
+    """Return a sentence on images of more than 8 bits."""
+    return (
+        f"images of more than 8 bits become 8: {white:g} is white, by the first of them or "
+        "dataset.white."
+    )
 
 
 def fit(pixels: Pixels, form: ImageForm) -> Pixels:
     """Return an image that is in memory, (H, W, 1) or (H, W, 3), in `form.shape`."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    return _scale(_in_channels(image, form.channels), form)
+    return _scale(_in_channels(image, form), form)
 
 
 @contextlib.contextmanager
@@ -170,18 +255,11 @@ def _problems() -> Iterator[None]:
         raise ImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
 
 
-def _in_channels(image: "Image.Image", channels: int) -> "Image.Image":
-    if image.mode.startswith("I"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 0xFFFF:
-            raise ImageError("holds numbers of 32 bits, not 8 or 16 a channel")
-        # 65535 is 255: 257 to one, rounded.
-        image = Image.fromarray(((values.astype(np.int32) + 128) // 257).astype(np.uint8))
-    elif image.mode == "F":
-        raise ImageError("holds floating-point numbers, not 8 or 16 bits a channel")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # PIL warns of what it cannot keep otherwise
-    mode = "L" if channels == 1 else "RGB"
+def _in_channels(image: "Image.Image", form: ImageForm) -> "Image.Image":
+    if image.has_transparency_data:
+        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    mode = "L" if form.channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -270,6 +348,7 @@ def files_as_inputs(
     samples: Sequence[str | Path | bytes],
     shape: tuple[int, ...],
     resize: Literal["stretch", "crop"],
+    white: float | None,
 ) -> Pixels:
     """Return (N, H, W, C) uint8 of images: paths of files, or what is in them.
 
@@ -283,6 +362,7 @@ def files_as_inputs(
         is_scaled=True,
         is_greyed=True,
         resize=resize,
+        white=white,
     )
     out = np.empty((len(samples), *form.shape), np.uint8)
     for row, one in enumerate(samples):

@@ -56,6 +56,10 @@ def read_labels(
     if task is None:
         limit = MAX_NUMBERED_PICTURES if are_pictures else MAX_NUMBERED_CLASSES
         task = task_of(train, columns, limit)
+    if task == "regression":
+        for column in columns:
+            if unread := train.unread.get(column):
+                raise unread.about(f"label column '{column}'")
     for table, column in pairs:
         _require_all(table, column, is_class=task == "classification")
     if task == "classification":
@@ -76,7 +80,9 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     """Return what labels look like: `classification` or `regression`."""
     if len(columns) > 1:
         return "regression"
-    kind = table.schema.field(columns[0]).type
+    form, kind = table.forms.get(columns[0]), table.schema.field(columns[0]).type
+    if columns[0] in table.unread or (form is not None and form.is_amount):
+        return "regression"
     if columns[0] in table.class_names or is_text(table, columns[0]) or pa.types.is_boolean(kind):
         return "classification"
     if pa.types.is_temporal(kind):
@@ -134,8 +140,6 @@ def _classes(
         key=lambda name: (False, float(name), name) if is_number(name) else (True, 0.0, name),
     )
     if len(names) > max(2, MAX_CLASS_SHARE * train.num_rows):
-        if is_text(train, column) and 2 * sum(map(is_number, names)) > len(names):
-            _numbers(train, column)  # a UserError where one is none
         raise UserError(
             f"{train.source}: label column '{column}' has {len(names):,} different values in "
             f"{train.num_rows:,} rows (such as '{names[0]}'), too many for classes; name another "

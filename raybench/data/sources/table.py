@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,22 @@ MAX_SHOWN = 20  # names of columns that a sentence lists
 Say = Callable[[str], None]  # takes a sentence on what was found, for the user
 
 
+@dataclass(frozen=True)
+class Unread:
+    """Why a column of texts cannot be read as the numbers or dates that it seems to hold."""
+
+    reason: str
+    """Ends a sentence that names the column."""
+    wrong: str | None = None
+    """A text to correct; None where all cells are alike and nobody can tell what they mean."""
+    place: str = ""
+    """Where the first such text is, or which table holds the column."""
+
+    def about(self, column: str) -> UserError:
+        """Return the error for a column that is needed; `column` is what it is called."""
+        return UserError(f"{self.place}: {column} {self.reason}.")
+
+
 class Table:
     """Rows of a file, of several, of a folder, or of a Hugging Face set."""
 
@@ -99,6 +116,10 @@ class Table:
     num_rows: int
     class_names: Mapping[str, Sequence[str]] = {}
     """Names of the classes of columns that hold them as numbers."""
+    forms: Mapping[str, Any] = {}
+    """How texts were written that were read as numbers or dates (`written.Form`), by column."""
+    unread: Mapping[str, Unread] = {}
+    """Columns of texts that could not be read so."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield `pyarrow.RecordBatch`es of these columns, from the first row to the last."""
@@ -131,12 +152,15 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
     names = table.schema.names
     for column in columns:
         if column not in names:
-            shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
             hint = did_you_mean(column, names, "name one of them.")
             raise UserError(
-                f"dataset.{key}: {table.source} has no column '{column}', its columns are {shown}; "
-                f"{hint}"
+                f"dataset.{key}: {table.source} has no column '{column}', its columns are "
+                f"{_listed(names)}; {hint}"
             )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
 
 
 def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
@@ -183,6 +207,23 @@ def is_text(table: Table, column: str) -> bool:
     return is_text_type(table.schema.field(column).type)
 
 
+LONG = 40  # characters of a text, on average, that is more than a name
+SEEN_ROWS = 2000  # first rows that say what a column may be
+
+
+def some_of(table: Table, column: str) -> Any:
+    """Return the first values of a column, a `pyarrow.Array`."""
+    return next(iter(table.batches([column]))).column(0).slice(0, SEEN_ROWS)
+
+
+def is_long_text(table: Table, column: str) -> bool:
+    """Whether a column holds texts that are more than names."""
+    if not is_text(table, column):
+        return False
+    length = pc.mean(pc.utf8_length(some_of(table, column).cast(pa.string()))).as_py()
+    return length is not None and length >= LONG
+
+
 def is_text_type(kind: Any) -> bool:
     """Whether a type of pyarrow is text, written once each (`dictionary`) or not."""
     types = pa.types
@@ -216,16 +257,46 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
                     "already; name another one."
                 )
             uses.setdefault(column, f"dataset.{key}")
+    if spec.split_by is not None:
+        column = split_column(spec)
+        require_columns(train, [column], "split_by")
+        if column in named["label"]:
+            raise UserError(
+                f"dataset.split_by: column '{column}' of {train.source} is the label; name another."
+            )
+        if column not in uses:
+            uses[column] = "dataset.split_by"
+            say(
+                f"column '{column}' is left out: splits are cut by it; to learn from it too, name "
+                "it in dataset.columns."
+            )
     if [spec.text, spec.image, spec.columns].count(None) < 2:
         raise UserError(
             "dataset: text, image and columns are three kinds of inputs; keep one of them."
         )
     is_table = spec.text is None and spec.image is None
     inputs = _inputs(spec, train, set(uses), say) if is_table else []
+    if rest := [] if is_table else [name for name in train.schema.names if name not in uses]:
+        kind, advice = "text" if spec.image is None else "image", []
+        if columns := [name for name in rest if not is_long_text(train, name)]:
+            advice.append(f"columns: [{_listed(columns)}] in place of {kind} learns from them")
+        if len(columns) < len(rest):
+            advice.append("to learn from several texts, write them into one column")
+        say(
+            f"column{'s' * (len(rest) > 1)} {_listed(rest)} {'are' if len(rest) > 1 else 'is'} not "
+            f"used beside {kind} {getattr(spec, kind)}; {'; '.join(advice)}."
+        )
     for table in tables.values():
         require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
     return named["label"], inputs
+
+
+def split_column(spec: DatasetSpec) -> str:
+    """Return the column that splits are cut by."""
+    given = spec.split_by
+    assert given is not None
+    return given if isinstance(given, str) else next(iter(given.values()))
 
 
 def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[str]:

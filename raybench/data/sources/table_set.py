@@ -12,18 +12,19 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources import encode, texts
-from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardised
+from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardised
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
+    MAX_SHOWN,
     Say,
     Table,
     Tables,
     as_numbers,
     as_texts,
+    column_of,
     find_roles,
-    first_place,
-    is_no_number,
     is_number_type,
+    split_column,
 )
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
@@ -59,6 +60,7 @@ class Features:
     def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, say: Say) -> None:
         """Learn the columns; `say` takes sentences on those that are left out."""
         self.encoders: list[encode.Encoder] = []
+        reasons = []
         together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
         for start in range(0, len(inputs), together):
             seen = _read_columns(spec, inputs[start : start + together], train)
@@ -66,27 +68,24 @@ class Features:
                 try:
                     self.encoders.append(_learn(spec, name, train, seen.pop(name)))
                 except encode.NotUsed as reason:
-                    say(f"column '{name}' is left out: it {reason}.")
+                    reasons.append(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
+            more = f" ({len(reasons) - MAX_SHOWN} more)" if len(reasons) > MAX_SHOWN else ""
             raise UserError(
-                f"{train.table.source}: the columns {', '.join(inputs)} are all constant, "
-                "empty or numbers of rows; name others in dataset.columns."
+                f"{train.table.source}: no column is left to learn from: "
+                f"{' '.join(reasons[:MAX_SHOWN])}{more}"
             )
+        for sentence in reasons:
+            say(sentence)
         self.columns = [one.name for one in self.encoders]
         self.encoding = {"columns": [asdict(one) for one in self.encoders]}
         """As `Dataset.encoding` has it."""
         self.shape: tuple[int, ...] = (sum(len(one.features) for one in self.encoders),)
         """Of one sample."""
 
-    def write(self, batch: Any, table: Table) -> Array:
+    def write(self, batch: Any) -> Array:
         """Return the inputs of any rows of a table."""
-        found = []
-        for encoder in self.encoders:
-            name, values = encoder.name, batch.column(encoder.name)
-            if isinstance(encoder, encode.NumberEncoder) and not is_number_type(values.type):
-                values = _numbers_of_texts(table, name, values)
-            found.append(encoder.encode(values))
-        return np.hstack(found)
+        return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
 
 
 Seen = list[npt.NDArray[np.float64]] | Counter[str | None]
@@ -116,26 +115,16 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.En
         # Only of whole numbers: dates that go up are worth learning from.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
-        return encode.learn_numbers(name, numbers, is_flag=is_flag, counted_rows=counted_rows)
-    if number := encode.num_not_numbers(seen):
-        place, value = first_place(table, name, is_no_number)
-        raise UserError(
-            f"{place}: column '{name}' holds numbers, and '{value}' there ({number:,} such rows); "
-            "leave such cells empty where nothing is known, or list the column in "
-            "dataset.categories if its values are names."
+        form = table.forms.get(name)
+        return encode.learn_numbers(
+            name, numbers, is_flag=is_flag, counted_rows=counted_rows, form=form
         )
+    if unread := table.unread.get(name):
+        if unread.wrong is not None or is_asked:
+            raise unread.about(f"column '{name}'")
+        raise encode.NotUsed(unread.reason)
     is_asked = is_asked or name in (spec.categories or [])
     return encode.learn_names(name, seen, len(train.rows), is_asked=is_asked)
-
-
-def _numbers_of_texts(table: Table, column: str, values: Any) -> Any:
-    if is_no_number(values).any():
-        place, value = first_place(table, column, is_no_number)
-        raise UserError(
-            f"{place}: column '{column}' holds numbers in the training rows, and '{value}' there; "
-            "correct it, or list the column in dataset.categories."
-        )
-    return as_texts(values).cast(pa.float64())
 
 
 MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
@@ -193,6 +182,8 @@ def prepare(
     members = split_members(spec, tables, labels)
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         say(line)
+    if line := time_line(spec, tables):
+        say(line)
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], say)
     texts.require_text(members[0].table, spec.text)
@@ -206,13 +197,76 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
     classes = labels.values["train"] if labels is not None and is_class else None
     train = tables["train"]
     rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
-    rows["train"] = mixed_order(classes, train.num_rows, seed=spec.split_seed)
+    rows["train"], keys = row_order(spec, train, classes)
     numbers = {split: Split(one, one) for split, one in rows.items()}  # samples are their numbers
-    parts = cut(numbers, spec, source=train.source)
+    parts = cut(numbers, spec, source=train.source, keys=keys)
     return [
         Member(split, tables.get(split, train), part.array)
         for split, part in zip(SPLITS, parts, strict=True)
     ]
+
+
+def row_order(
+    spec: DatasetSpec, table: Table, classes: Array | None
+) -> tuple[Rows, npt.NDArray[np.int64] | None]:
+    """Return the rows in the order that splits are cut from (see `cut`), and keys of neighbors that
+    stay together: of `dataset.split_by` the latest rows first, or whole groups."""
+    if spec.split_by is None:
+        return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
+    column = split_column(spec)
+    kind = table.schema.field(column).type
+    if isinstance(spec.split_by, str) and not pa.types.is_temporal(kind):
+        unread = table.unread.get(column)
+        why = unread.reason if unread else f"holds {kind}, no dates"
+        raise UserError(
+            f"dataset.split_by: column '{column}' of {table.source} {why}; to split by it, write "
+            f"{{time: {column}}} for rows in order of numbers, or {{group: {column}}}."
+        )
+    is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
+    values = column_of(table, column)
+    if is_time and not is_number_type(kind):
+        raise UserError(
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, and times are "
+            "dates or numbers; name another one."
+        )
+    numbers = -as_numbers(values) if is_time else None  # the latest first
+    texts = as_texts(values)
+    missing = np.flatnonzero(texts.is_null() if numbers is None else np.isnan(numbers))
+    if len(missing):
+        raise UserError(
+            f"{table.place(int(missing[0]))}: column '{column}' of dataset.split_by is empty there "
+            f"({len(missing):,} such rows); fill them in, or leave these rows out."
+        )
+    known = np.array(texts.to_pylist()) if numbers is None else numbers
+    codes = np.unique(known, return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    if not is_time:
+        order = group_order(codes, seed=spec.split_seed)
+    return order, codes[order]
+
+
+ORDERED = 0.95
+"""Share of the steps from row to row, up or down, from which on rows are in order of a column."""
+FEWEST_STEPS = 10
+
+
+def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
+    """Say that rows in order of time are split at random."""
+    train = tables["train"]
+    is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
+    for column in train.schema if is_cut and spec.split_by is None else ():
+        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+            continue
+        days = as_numbers(column_of(train, column.name))
+        steps = np.diff(days[~np.isnan(days)])
+        steps = steps[steps != 0]
+        if len(steps) >= FEWEST_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
+            return (
+                f"rows are in order of column '{column.name}' and split at random: validation rows "
+                "lie between training rows; to judge by the latest rows, set dataset.split_by: "
+                f"{column.name}."
+            )
+    return None
 
 
 def _write_inputs(
@@ -232,7 +286,7 @@ def _write_inputs(
             place[member.rows] = np.arange(len(member.rows))
         start = 0
         for batch in table.batches(maker.columns):
-            inputs = maker.write(batch, table)
+            inputs = maker.write(batch)
             for place, member in zip(places[:, start : start + batch.num_rows], own, strict=True):
                 chosen = np.flatnonzero(place >= 0)
                 arrays[member.split][place[chosen]] = inputs[chosen]

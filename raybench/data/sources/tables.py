@@ -14,7 +14,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
 from raybench.data.sources import folders, images, texts
-from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
+from raybench.data.sources.cut import KEYS, held_out_line, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
@@ -28,7 +28,8 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import split_members, table_dataset
+from raybench.data.sources.table_set import row_order, split_members, table_dataset, time_line
+from raybench.data.sources.written import read_written
 from raybench.data.store.build import File, Source, Writer, file_at, list_files, stored_dataset
 from raybench.data.store.entries import tell
 from raybench.spec.dataset_spec import DatasetSpec
@@ -38,7 +39,8 @@ HIDDEN = -1  # label of a split whose labels are kept secret, as of a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of the dataset that no stored array depends on."""
 IMAGE_OPTIONS = (
-    *("image", "label", "task", "weight", "image_size", "resize", "channels", "split_seed"),
+    *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
+    *("split_seed", "split_by", "decimal", "dates"),
 )
 """Keys that stored images depend on: splits are cut from these."""
 
@@ -110,7 +112,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = open_them()  # only where it is not stored yet
+        tables = read_written(spec, open_them(), _say(spec))  # only where it is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
@@ -190,6 +192,7 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels of each table in a mixed order; return what describes them."""
+    tables = read_written(spec, tables, _say(spec))
     columns, _ = find_roles(spec, tables, _say(spec))
     image = spec.image
     assert image is not None
@@ -198,17 +201,32 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     labels = read_labels(tables, columns, spec.task, are_pictures=True)
     if line := held_out_line(tables["train"].num_rows, spec, tables):
         _say(spec)(line)
+    if line := time_line(spec, tables):
+        _say(spec)(line)
     is_class = labels.task == "classification"
     form = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
         values = labels.values[split]
-        order = mixed_order(values if is_class else None, table.num_rows, seed=spec.split_seed)
+        classes, keys = values if is_class else None, None
+        if split == "train":
+            order, keys = row_order(spec, table, classes)
+        else:
+            order = mixed_order(classes, table.num_rows, seed=spec.split_seed)
+        if keys is not None:
+            writer.save(KEYS, keys)
         writer.save(f"{split}-labels", values[order].astype(np.int64 if is_class else np.float32))
         if split == "train" and spec.weight is not None:
             writer.save("train-weights", read_weights(table, spec.weight)[order])
         pictures, name = _pictures(table, image, order), f"{split}-inputs"
         images.decode_images(writer, name, pictures, table.num_rows, form)
-    return {"task": labels.task, "class_names": list(labels.class_names)}
+    if form.white is not None:
+        _say(spec)(images.white_line(form.white))
+    encoding = {"white": form.white} if form.white is not None else None
+    return {
+        "task": labels.task,
+        "class_names": list(labels.class_names),
+        "encoding": encoding,
+    }
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:

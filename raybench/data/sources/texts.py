@@ -13,7 +13,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import TYPICAL_SHARE
-from raybench.data.sources.files import SPLIT_NAMES, find_files, not_utf8, split_of
+from raybench.data.sources.files import SPLIT_NAMES, encoding_of, find_files, not_utf8, split_of
 from raybench.data.sources.folders import TEXT_ENDINGS
 from raybench.data.sources.table import Say, Table, is_text
 from raybench.spec.dataset_spec import DatasetSpec
@@ -127,9 +127,8 @@ class Tokens:
                 f"(half have up to {np.median(lengths):.0f}); dataset.sequence_length says so."
             )
 
-    def write(self, batch: Any, table: Table) -> Array:
+    def write(self, batch: Any) -> Array:
         """Return the inputs of any rows."""
-        del table
         return padded_ids(self._tokenizer, list(texts_of(batch)), self.shape[0])
 
 
@@ -189,9 +188,9 @@ def running_texts(path: Path) -> dict[str, str]:
 
 
 def read_text(file: Path) -> str:
-    """Return a file's text; UserError, with the line, if it is not UTF-8."""
+    """Return a file's text; UserError, with the line, if it is not UTF-8 (or UTF-16, marked)."""
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return file.read_text(encoding=encoding_of(file))
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
 
