@@ -106,13 +106,15 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
         limit_s: float | None = None,
     ) -> None:
         """Take a trial's configuration; nothing starts yet."""
-        self._pool, self._options = pool, {"keep": keep, "limit_s": limit_s}
+        self._pool, self._keep, self._limit_s = pool, keep, limit_s
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take the next trial's configuration in the same actor."""
         self._spec = new_config["spec"]
-        self._client = RunClient(self._pool, new_config["trial"], self._spec, **self._options)
+        self._client = RunClient(
+            self._pool, new_config["trial"], self._spec, keep=self._keep, limit_s=self._limit_s
+        )
         return True
 
     def step(self) -> dict[str, Any]:
