@@ -121,7 +121,8 @@ class Trial:
 
     def _is_large(self, model: Any) -> bool:
         """Whether weights, gradients and activations may be more than there is memory for."""
-        return TRIAL_BYTES * self.module.num_parameters(model) > available_bytes()
+        num_parameters: int = self.module.num_parameters(model)
+        return TRIAL_BYTES * num_parameters > available_bytes()
 
     def _users_code(self, what: str) -> AbstractContextManager[None]:
         return users_code(f"Workload {self.workload.name}: {what}")
