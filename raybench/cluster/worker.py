@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,9 +60,9 @@ process that ends, however it ends."""
 def own_scratch() -> Iterator[Path]:
     """Have the driver's own folder; what killed sessions have left on this host goes first."""
     sweep()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder, alive = _hold(lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     try:
-        with _hold(folder):
+        with alive:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -80,8 +80,12 @@ def on_this_host(scratch: str) -> Path:
     folder = Path(tempfile.gettempdir()) / own.name
     if folder not in _held:
         sweep()
-        folder.mkdir(exist_ok=True)
-        _held[folder] = _hold(folder)
+
+        def make() -> Path:
+            folder.mkdir(exist_ok=True)
+            return folder
+
+        _, _held[folder] = _hold(make)
     return folder
 
 
@@ -96,10 +100,19 @@ def sweep() -> None:
             continue  # in use, or another user's
 
 
-def _hold(folder: Path) -> TextIO:
-    file = (folder / ALIVE).open("w")
-    fcntl.flock(file, fcntl.LOCK_SH)
-    return file
+def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
+    """Return a new folder and its file, locked. Made anew where the sweep of another session, which
+    begins between the two, has taken it for one that nobody uses."""
+    while True:
+        folder = make()
+        try:
+            file = (folder / ALIVE).open("w")
+        except FileNotFoundError:
+            continue
+        fcntl.flock(file, fcntl.LOCK_SH)
+        if os.fstat(file.fileno()).st_nlink:
+            return folder, file
+        file.close()
 
 
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0

@@ -26,6 +26,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import find_metric
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
+from raybench.training.machine import nvml_sees
 from raybench.training.mup import base_workload
 from raybench.training.own import pack_arrays, unpack_arrays
 from raybench.training.probe import Probed, check_start, needs_check, start_warnings
@@ -106,15 +107,20 @@ def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict
     """Send the request and wait for the answer."""
     workload, framework = request["spec"]["workload"], request["framework"]
     what = f"Workload {workload}: the trial of its model in {framework}"
+    details = ""
     try:
         answer, errors = process.communicate(pack_arrays(request), timeout=TIMEOUT_S)
+        if process.returncode == 0 and answer:
+            return json.loads(answer)  # type: ignore[no-any-return]
+        code, details = process.returncode, errors.decode(errors="replace")
+        end = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
     except subprocess.TimeoutExpired:
-        return {"error": f"{what} took longer than {TIMEOUT_S:g} s; make it smaller or faster."}
-    if process.returncode == 0 and answer:
-        return json.loads(answer)  # type: ignore[no-any-return]
-    code = process.returncode
-    end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return {"error": f"{what} ended with {end}.", "details": errors.decode(errors="replace")}
+        end = f"took longer than {TIMEOUT_S:g} s; make it smaller or faster"
+    if (
+        request["spec"]["gpus_per_worker"] and not nvml_sees().names
+    ):  # it may be too large for cores
+        return {"warnings": [f"{what}, without a GPU, {end}."], "batch_statistics": False}
+    return {"error": f"{what} {end}.", "details": details}
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +146,12 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
             metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
             given = {"gpu": bool(spec.gpus_per_worker), "smoothing": spec.label_smoothing}
             trial = probe.Trial(workload, metric, **given)
-            probed: Probed = trial.run(*sample)
+            try:
+                probed: Probed = trial.run(*sample)
+            except UserError as error:
+                if not trial.is_for_gpus_alone(error):
+                    raise
+                probed = trial.untried("has no GPU")
             warnings += probed.warnings
             has_statistics |= probed.batch_statistics
         return {

@@ -2,6 +2,7 @@
 that several workers build the same one."""
 
 import json
+import re
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.data.inputs import Batch, each, shown
+from raybench.data.memory import available_bytes
 from raybench.models.base import LayerWorkload, Workload, users_code
 from raybench.models.named import NamedWorkload, size_warnings
 from raybench.spec.errors import UserError
@@ -22,6 +24,11 @@ from raybench.training.base import World, find_part
 Array = npt.NDArray[Any]
 ALONE = 1e-2
 """Of the largest output: what rounding may change between a large and a small batch."""
+
+NEEDS_GPU = re.compile(r"(?i)cuda|nvidia|cudnn|nccl|triton|active drivers|\b[cg]pus?\b")
+"""What errors name that a model raises since this machine has no GPU."""
+TRIAL_BYTES = 16
+"""Memory that a trial on cores takes for each parameter: weights, gradients, and as much again."""
 
 
 class Probed(NamedTuple):
@@ -60,19 +67,22 @@ class Trial:
     def __init__(
         self, workload: Workload, metric: Metric, *, gpu: bool, smoothing: float = 0.0
     ) -> None:
-        """`gpu`: tried there; where this machine has none, not at all. `smoothing` of labels."""
+        """`gpu`: tried there, on cores where this machine has none. `smoothing` of labels."""
         self.workload, self._metric, self._gpu = workload, metric, gpu
         self.losses = self.module.Losses(workload, metric, smoothing=smoothing)
+        self._lacks_gpu, self._model = False, None
 
     def run(self, inputs: Batch, labels: Array) -> Probed:
         """Build the model, take a batch through it, loss and metric, and back.
 
         UserError for what cannot train.
         """
-        if self._gpu and not self._has_gpu():
-            return Probed([])
+        self._lacks_gpu = self._gpu and not self._has_gpu()
+        self._gpu = self._gpu and not self._lacks_gpu
         judge, array, framework = self.losses, self._array, self.framework
-        model = self._build()
+        self._model = model = self._build()
+        if self._lacks_gpu and self._is_large(model):
+            return self.untried("has no GPU and little memory")
         model, batch, answers = self._tensors(model, inputs, labels)
         self._num_samples = len(labels)
         half = each(batch, lambda one: one[: len(one) // 2])
@@ -95,6 +105,26 @@ class Trial:
         if judge.hook("loss") is None:
             warnings += self._softmax_warning(array(outputs))
         return Probed(warnings, self.module.batch_statistics(model))
+
+    def is_for_gpus_alone(self, error: UserError) -> bool:
+        """Whether a model that is meant for GPUs has failed since this machine has none."""
+        cause = error.__cause__
+        named = cause is not None and NEEDS_GPU.search(f"{type(cause).__name__}: {cause}")
+        return self._lacks_gpu and bool(named)
+
+    def untried(self, why: str) -> Probed:
+        """Return what is known of a model that this machine cannot try, as it `has no GPU`."""
+        sentence = (
+            f"Workload {self.workload.name}: its {self.model_words} model was not tried, as this "
+            f"machine {why}; the first runs say whether it trains."
+        )
+        is_built = self._model is not None
+        return Probed([sentence], is_built and self.module.batch_statistics(self._model))
+
+    def _is_large(self, model: Any) -> bool:
+        """Whether weights, gradients and activations may be more than there is memory for."""
+        num_parameters: int = self.module.num_parameters(model)
+        return TRIAL_BYTES * num_parameters > available_bytes()
 
     def _users_code(self, what: str) -> AbstractContextManager[None]:
         return users_code(f"Workload {self.workload.name}: {what}")

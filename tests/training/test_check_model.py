@@ -5,12 +5,16 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
+from raybench.models.find import find_workload
 from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.training import check_model
 from raybench.training.check_model import check_models
+from raybench.training.machine import Seen
 from raybench.training.probe import Probed
 
 MODULE = """
@@ -64,6 +68,34 @@ MODULE = """
         def build_torch(self):
             time.sleep(60)
 
+    class Normalised(Good):
+        def build_torch(self):
+            import torch
+            return torch.nn.Sequential(
+                torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Linear(64, self.units)
+            )
+
+    class Narrow(Normalised):
+        units = 7
+
+    class NeedsGpu(Normalised):
+        def build_torch(self):
+            import torch
+
+            class OnGpu(torch.nn.Module):
+                def __init__(self, inner):
+                    super().__init__()
+                    self.inner = inner
+
+                def forward(self, images):
+                    return self.inner(images.cuda())
+
+            return OnGpu(super().build_torch())
+
+    class BuildsOnGpu(Good):
+        def build_torch(self):
+            return super().build_torch().cuda()
+
     class Layers(LayerWorkload):
         name, input_shape, num_classes = "layers", (8, 8, 1), 10
         layers = (Flatten(), Dense(10))
@@ -83,14 +115,14 @@ def beside_the_user(tmp_path, monkeypatch):
     sys.modules.pop("own_models", None)
 
 
-def check(name, frameworks=("torch",)):
-    spec = RunSpec(workload=name, dataset=DatasetSpec(name="digits"))
+def check(name, frameworks=("torch",), **more):
+    spec = RunSpec(workload=name, dataset=DatasetSpec(name="digits"), **more)
     return check_models(spec, list(frameworks)).warnings
 
 
-def refused(name, frameworks=("torch",)):
+def refused(name, frameworks=("torch",), **more):
     with pytest.raises(UserError) as caught:
-        check(name, frameworks)
+        check(name, frameworks, **more)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -134,6 +166,56 @@ def test_a_model_that_ends_the_process(name, words):
 def test_a_model_that_never_answers(monkeypatch):
     monkeypatch.setattr(check_model, "TIMEOUT_S", 1.0)
     assert "took longer than 1 s" in str(refused("own_models:Hangs"))
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """As on a cluster's head, whose workers have GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(check_model, "nvml_sees", lambda: Seen(()))
+
+
+def test_a_machine_without_a_gpu_tries_a_model_for_gpus_on_its_cores(no_gpu):
+    spec = RunSpec(
+        workload="own_models:Normalised", dataset=DatasetSpec(name="digits"), gpus_per_worker=1
+    )
+    assert check_models(spec, ["torch"]) == Probed([], batch_statistics=True)
+    error = refused("own_models:Narrow", gpus_per_worker=1)
+    assert "returns outputs of shape (8, 7)" in str(error)
+    assert "AttributeError" in str(refused("own_models:Raises", gpus_per_worker=1))
+
+
+@pytest.mark.parametrize(("name", "is_seen"), [("NeedsGpu", True), ("BuildsOnGpu", False)])
+def test_what_only_a_gpu_can_try_is_said_and_let_through(name, is_seen, no_gpu):
+    spec = RunSpec(workload=f"own_models:{name}", dataset=DatasetSpec(name="digits"))
+    found = check_models(spec.model_copy(update={"gpus_per_worker": 1}), ["torch"])
+    (sentence,) = found.warnings
+    assert "was not tried, as this machine has no GPU" in sentence
+    assert found.batch_statistics is is_seen
+    with pytest.raises(UserError, match=r"failed .*(CUDA|NVIDIA)"):
+        check_models(spec, ["torch"])  # whose workers are to have no GPU either
+
+
+def test_a_model_for_gpus_that_is_too_much_for_cores_is_let_through(no_gpu, monkeypatch):
+    (sentence,) = check("own_models:Killed", gpus_per_worker=1)
+    assert "without a GPU, ended with SIGSEGV" in sentence
+    monkeypatch.setattr(check_model, "TIMEOUT_S", 1.0)
+    (sentence,) = check("own_models:Hangs", gpus_per_worker=1)
+    assert "took longer than 1 s" in sentence
+
+
+def test_a_model_beyond_the_memory_is_built_and_not_tried(monkeypatch):
+    from raybench.training import probe
+    from raybench.training.torch import probe as torch_probe
+
+    monkeypatch.setattr(probe, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(torch_probe.torch.cuda, "is_available", lambda: False)
+    workload = find_workload("own_models:Normalised", None, {})
+    trial = torch_probe.Trial(workload, ACCURACY, gpu=True)
+    images, labels = np.zeros((8, 8, 8, 1), np.uint8), np.zeros(8, np.int64)
+    (sentence,), has_statistics = trial.run(images, labels, several=False)
+    assert "little memory" in sentence
+    assert has_statistics
 
 
 @pytest.mark.parametrize("name", ["mnist_small", "own_models:Layers"])
