@@ -96,6 +96,77 @@ def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
     assert study_of()[0].dataset.label == "price"
 
 
+@pytest.mark.parametrize("kind", ["csv", "npz", "numbers", "images", "text"])
+def test_one_class_alone_is_refused(tmp_path, capsys, kind):
+    path = tmp_path / "d"
+    if kind in ("csv", "numbers"):
+        label = 5 if kind == "csv" else 0.5
+        pd.DataFrame({"x": np.arange(60) ** 2, "y": [label] * 60}).to_csv("d.csv", index=False)
+        path = tmp_path / "d.csv"
+    elif kind == "npz":
+        np.savez("d.npz", x=np.arange(60.0).reshape(30, 2), y=np.full(30, 5))
+        path = tmp_path / "d.npz"
+    else:
+        (path / "only").mkdir(parents=True)
+        for number in range(20):
+            if kind == "images":
+                Image.new("L", (4, 4), number).save(path / "only" / f"{number}.png")
+            else:
+                (path / "only" / f"{number}.txt").write_text(f"text {number}")
+    assert init.main([str(path), *(["--label", "y"] if path.suffix == ".csv" else [])]) == 2
+    error = capsys.readouterr().err
+    assert "nothing to learn" in error if kind == "numbers" else "nothing to tell apart" in error
+    assert not (tmp_path / "space.yaml").exists()
+
+
+@pytest.mark.parametrize("given", [["--label", "size", "--label", "price"], ["--label=size,price"]])
+def test_several_labels_are_a_vector(table, given):
+    pd.read_csv(table).fillna({"size": 0}).to_csv(table, index=False)
+    assert init.main([str(table), *given]) == 0
+    study, _ = study_of()
+    assert (study.dataset.label, study.objective.metric) == (["size", "price"], "rmse")
+
+
+def test_a_column_called_like_two_is_one(tmp_path):
+    frame = pd.DataFrame({"a,b": ["u", "v"] * 30, "a": np.arange(60) % 7, "b": np.arange(60) % 5})
+    frame.to_csv("t.csv", index=False)
+    assert init.main(["t.csv", "--label", "a,b"]) == 0
+    assert study_of()[0].dataset.label == "a,b"
+
+
+def test_what_stands_beside_a_text_or_images_is_said(tmp_path, capsys):
+    frame = pd.DataFrame(
+        {
+            "review": [
+                f"this is a rather long review number {row} of a thing" for row in range(60)
+            ],
+            "price": np.arange(60) / 7,
+            "reply": [f"somebody answered at some length, for time {row}" for row in range(60)],
+            "label": ["bad", "good"] * 30,
+        }
+    )
+    frame.to_csv("t.csv", index=False)
+    assert init.main(["t.csv"]) == 0
+    out = capsys.readouterr().out
+    assert "price, reply are not used beside text review" in out
+    assert "columns: [price] in place of text" in out
+    for row in range(60):
+        Image.new("L", (4, 4), row).save(f"{row}.png")
+    frame[["price", "label"]].assign(file=[f"{row}.png" for row in range(60)]).to_csv("i.csv")
+    assert init.main(["i.csv", "--label", "label", "--force"]) == 0
+    assert "Column price is not used beside image file" in capsys.readouterr().out
+
+
+def test_images_that_are_all_the_same_are_said(tmp_path, capsys):
+    for number in range(20):
+        (tmp_path / "p" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image = Image.new("RGBA", (6, 6), (255, 255, 255, 0))  # white ink, over white
+        image.putpixel((number % 6, 2), (255, 255, 255, 255))
+        image.save(tmp_path / "p" / "ab"[number % 2] / f"{number}.png")
+    assert init.main(["p"]) == 0
+    assert "are the same image once decoded" in capsys.readouterr().out
+
+
 def test_running_text(tmp_path, capsys):
     (tmp_path / "book.txt").write_text("Call me Ishmael. " * 500)
     assert init.main(["book.txt"]) == 0

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from raybench.data.inspect.find import see
 from raybench.data.load import build_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
@@ -50,6 +51,20 @@ def test_texts_and_a_test_split_whose_labels_are_secret(tmp_path):
     assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
     words = [found.vocabulary[number] for number in found.train.inputs[:, 0]]
     assert [word == "good" for word in words] == found.train.labels.astype(bool).tolist()
+
+
+def test_two_texts_are_not_called_constant(tmp_path):
+    columns = {
+        "premise": [f"a man number {row} walks through the old town" for row in range(300)],
+        "hypothesis": [f"somebody is outside with a dog on day {row}" for row in range(300)],
+        "label": ["e", "n", "c"] * 100,
+    }
+    features = {name: datasets.Value("string") for name in columns}
+    save(tmp_path / "s", {"train": columns}, features)
+    with pytest.raises(UserError, match=r"'premise' is left out: it has a text of its own .* 'hyp"):
+        load(tmp_path / "s", label="label")
+    found = see(tmp_path / "s", labels=["label"])
+    assert found.dataset["text"] == "premise"
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):

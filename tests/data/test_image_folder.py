@@ -10,6 +10,7 @@ from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
 from raybench.data.store.entries import store_folder
 from raybench.models.find import load_workload_dataset
+from raybench.models.model_data import ModelData
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -91,6 +92,25 @@ def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tm
     assert is_mapped(found.train.array)
     kept = list((tmp_path / "session").iterdir())
     assert [file.suffix for file in kept] == [".pin"], "the name of what is mapped, no more"
+
+
+def test_a_path_from_here_is_read(folder, monkeypatch):
+    classes(folder, {"a": 10, "b": 10})
+    monkeypatch.chdir(folder.parent)
+    assert len(load(folder.name).train) == 16
+
+
+def test_a_study_of_images_of_16_bits_keeps_what_is_white(folder):
+    for number in range(20):
+        (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(np.full((4, 6), 4000 - number, np.uint16))
+        image.save(folder / "ab"[number % 2] / f"{number}.png")
+    spec = DatasetSpec(name="image_folder", path=str(folder))
+    found = build_dataset(spec)
+    assert (found.encoding, found.train.array.min()) == ({"white": 4095}, 248)
+    data = ModelData.of(found, spec)
+    assert data.inputs([str(folder / "a" / "0.png")]).max() == 249
+    assert build_dataset(spec.model_copy(update={"white": 65535})).train.array.max() == 16
 
 
 def test_nested_folders_and_other_files(folder, capsys):

@@ -1,6 +1,8 @@
 """Images of every kind become the same bytes; many are decoded by several threads."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -50,7 +52,7 @@ def test_colours_of_every_mode_are_rgb(image, kind):
     [
         (Image.new("L", (6, 4), 90), 90),
         (Image.new("1", (6, 4), 1), 255),
-        (Image.new("LA", (6, 4), (90, 10)), 90),
+        (Image.new("LA", (6, 4), (90, 255)), 90),
         (Image.fromarray(np.full((4, 6), 257 * 90 + 100, np.uint16)), 90),
     ],
 )
@@ -58,6 +60,95 @@ def test_grey_of_every_mode_is_eight_bits(image, value):
     found = decode(content(image), form(channels=1))
     np.testing.assert_array_equal(found, np.full((4, 6, 1), value))
     np.testing.assert_array_equal(decode(content(image), form()), np.full((4, 6, 3), value))
+
+
+def drawing(mode, color):
+    """A square of ink in the middle, all else transparent."""
+    image = Image.new(mode, (6, 4), (*color[:-1], 0))
+    image.paste(color, (2, 1, 4, 3))
+    return image
+
+
+INK = Image.new("L", (6, 4), 0)  # of which 0 is transparent, where a file says so
+INK.paste(9, (2, 1, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "options"),
+    [
+        (drawing("RGBA", (0, 0, 0, 255)), "PNG", {}),
+        (drawing("LA", (0, 255)), "PNG", {}),
+        (drawing("RGBA", (0, 0, 0, 255)), "TIFF", {}),
+        (drawing("RGBA", (0, 0, 0, 255)), "WEBP", {"lossless": True}),
+        (INK, "PNG", {"transparency": 0}),
+        (INK.convert("RGB"), "PNG", {"transparency": (0, 0, 0)}),
+        (INK.convert("P"), "PNG", {"transparency": 0}),
+        (INK.convert("P"), "GIF", {"transparency": 0}),
+    ],
+)
+def test_what_is_transparent_lies_over_white(image, kind, options):
+    found = decode(content(image, kind, **options), form(channels=1))[..., 0]
+    wanted = np.full((4, 6), 255)
+    wanted[1:3, 2:4] = found[1, 2]
+    assert found[1, 2] < 20
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_ink_that_covers_half_is_half_as_dark():
+    half = decode(content(Image.new("RGBA", (6, 4), (255, 0, 0, 128))), form())
+    np.testing.assert_array_equal(half[0, 0], (255, 127, 127))
+
+
+def png_of_16_bits(values):
+    """A PNG of 16 bits a color, which PIL does not write; (height, width, channels)."""
+    height, width, channels = values.shape
+    kind = {1: 0, 3: 2, 4: 6}[channels]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    parts = {b"IHDR": struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)}
+    parts |= {b"IDAT": zlib.compress(rows), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(part)) + name + part + struct.pack(">I", zlib.crc32(name + part))
+        for name, part in parts.items()
+    )
+
+
+def grey(values, kind):
+    return content(Image.fromarray(values), kind)
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "white"),
+    [
+        (lambda v: grey(v.astype(np.uint16), "PNG"), 16383),
+        (lambda v: grey(v.astype(np.uint16), "TIFF"), 4095),
+        (lambda v: grey(v.astype(np.uint16), "PNG"), 1),
+        (lambda v: grey(v.astype(np.int32), "TIFF"), 65535),
+        (lambda v: grey(v.astype(np.float32), "TIFF"), 1),
+        (lambda v: grey(v.astype(np.float32), "TIFF"), 255),
+        (lambda v: png_of_16_bits(v[..., None].repeat(3, axis=2)), 4095),
+        (lambda v: png_of_16_bits(np.dstack([v, v, v, np.full_like(v, 65535)])), 1023),
+    ],
+)
+def test_more_than_8_bits_are_scaled_by_the_white_of_the_first_images(bytes_of, white):
+    values = np.zeros((4, 6))
+    values[0], values[1] = white, white // 2
+    files = [bytes_of(values), bytes_of(values // 2)]
+    made = images.probe([Picture(0, "x", one) for one in files], DatasetSpec(channels=1))
+    assert made.white == white
+    found = [decode(one, made)[..., 0] for one in files]
+    for one, wanted in zip(found, (values, values // 2), strict=True):
+        np.testing.assert_array_equal(one, np.rint(255 * wanted / white))
+    with pytest.raises(ImageError, match=f"to {white:g}, which is white"):
+        decode(bytes_of(values + 1), made)
+    asked = images.probe([Picture(0, "x", files[0])], DatasetSpec(channels=1, white=5 * white))
+    np.testing.assert_array_equal(decode(files[0], asked)[0, :, 0], 51)
+
+
+def test_an_image_of_more_than_8_bits_stands_as_its_camera_noted():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = content(Image.fromarray(np.full((4, 6), 65535, np.uint16)), exif=exif)
+    assert decode(turned, form(height=6, width=4)).min() == 255
 
 
 def test_cmyk_and_grey_from_colours():
@@ -106,7 +197,9 @@ def test_the_form_is_told_by_the_first_images():
     [
         (lambda: b"no image at all", "is no image"),
         (lambda: content(Image.effect_noise((64, 64), 50))[:900], "cannot be decoded"),
-        (lambda: content(Image.new("F", (6, 4), 0.5), "TIFF"), "floating-point"),
+        (lambda: content(Image.new("F", (6, 4), -0.5), "TIFF"), "numbers from -0.5 to -0.5"),
+        (lambda: content(Image.new("F", (6, 4), np.nan), "TIFF"), "numbers from nan"),
+        (lambda: content(Image.new("I", (6, 4), 70_000), "TIFF"), "to 70000, and .* to 65535"),
         (lambda: content(Image.new("RGB", (5, 5))), "is 5 x 5 pixels"),
         (lambda: b"P5 12000 12000 255\n", "is huge, above PIL's limit of 89,"),
     ],

@@ -61,6 +61,32 @@ def test_nothing_is_said_of_what_is_sound(tmp_path, own_store):
     assert leak_lines(load_digits(DatasetSpec(name="digits"))) == []
 
 
+def of_classes(train, validation, test):
+    splits = [np.array(one) for one in (train, validation, test)]
+    made = [Split(RNG.normal(size=(len(one), 4)).astype(np.float32), one) for one in splits]
+    return Dataset("made up", 3, *made, class_names=("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        (([0, 1, 2] * 9, [1] * 5, [0, 1, 2]), "all 5 validation samples are of one class, 'b'"),
+        (([0, 1, 2] * 9, [0, 1, 2], [2] * 4), "all 4 test samples are of one class, 'c'"),
+        (([0, 1] * 9, [0, 2, 1], [2, 1]), "no training sample is of the class 'c', and 2 samples"),
+    ],
+)
+def test_classes_that_a_split_lacks_are_said(splits, words):
+    (line,) = leak_lines(of_classes(*splits))
+    assert words in line
+
+
+def test_training_samples_that_are_all_the_same_are_said():
+    inputs, labels = np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2
+    one = Split(inputs, labels)
+    found = leak_lines(Dataset("made up", 2, one, one, one))
+    assert "40 of 40 training samples have the same inputs" in found[0]
+
+
 @pytest.mark.parametrize("kind", ["numbers", "pictures"])
 def test_rows_that_stand_in_two_splits_are_counted_for_each_pair(kind):
     shape = (3,) if kind == "numbers" else (40, 40, 3)

@@ -29,7 +29,7 @@ from raybench.data.sources.table import (
     require_columns,
     some_of,
 )
-from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset
+from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset, time_line
 from raybench.data.sources.tables import (
     first_pictures,
     is_of_classes,
@@ -77,7 +77,7 @@ def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None
     )
     lines = [f"{path}: {rows}, {len(columns)} columns, {size}."]
     if spec.image is not None:
-        return _see_images(spec, content, tables, lines)
+        return _see_images(spec, content, tables, lines, said)
     found, members, inputs = prepare(spec, tables, said.append)
     num_train = len(members[0].rows)
     lines += _label_lines(spec, found, members)
@@ -111,7 +111,7 @@ def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None
             notes["label"] = f"text: {one} in place of the columns learns from these texts"
         if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
             said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
-    lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
+    lines += map(_capital, said)
     return Seen(
         kind="texts" if isinstance(inputs, texts.Tokens) else "table",
         dataset=content,
@@ -121,6 +121,10 @@ def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None
         input_shape=inputs.shape,
         notes=notes,
     )
+
+
+def _capital(sentence: str) -> str:
+    return f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _content(
@@ -178,26 +182,29 @@ def _see_folder(path: Path, task: Task | None) -> Seen:
         lines.append(f"{num_others:,} files are no images by their names, and left out.")
     content = _content("image_folder", path, None, task)
     named = {"label": folders.LABEL, "image": folders.FILE_NAME}
-    seen = _see_images(DatasetSpec.model_validate(content | named), content, tables, lines)
+    seen = _see_images(DatasetSpec.model_validate(content | named), content, tables, lines, [])
     seen.notes["image_size"] = "all are scaled to it; smaller trains faster"
     return seen
 
 
 def _see_images(
-    spec: DatasetSpec, content: dict[str, Any], tables: Tables, lines: list[str]
+    spec: DatasetSpec, content: dict[str, Any], tables: Tables, lines: list[str], said: list[str]
 ) -> Seen:
+    """Return what is seen of images; `said`: sentences on their table."""
     assert spec.image is not None
-    columns, _ = find_roles(spec, tables, lines.append)
+    columns, _ = find_roles(spec, tables, said.append)
     labels = read_labels(tables, columns, spec.task, are_pictures=True)
     total = sum(table.num_rows for table in tables.values())
     shape, sizes = see_sizes(content, first_pictures(tables["train"], spec.image), total)
     members = split_members(spec, tables, labels)
+    if line := time_line(spec, tables):
+        said.append(line)
     return Seen(
         kind="pictures",
         dataset=content,
         task=labels.task,
         num_train=len(members[0].rows),
-        lines=[*lines, *_label_lines(spec, labels, members), *sizes],
+        lines=[*lines, *_label_lines(spec, labels, members), *sizes, *map(_capital, said)],
         input_shape=shape,
     )
 

@@ -1,7 +1,6 @@
 """Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
 import codecs
-import copy
 import csv
 import io
 import re
@@ -167,12 +166,7 @@ class CsvTable(MemoryTable):
         """Return the table with these columns as the texts that the file has."""
         given = dict(zip(self.schema.names, self._given, strict=True))
         texts = self._read([given[column] for column in columns])
-        found = copy.copy(self)
-        for column in columns:
-            place = self.schema.names.index(column)
-            found._table = found._table.set_column(place, column, texts.column(given[column]))
-        found.schema = found._table.schema
-        return found
+        return self.replaced({column: texts.column(given[column]) for column in columns})
 
     def _read(self, as_texts: Sequence[str] = ()) -> Any:
         """Read the columns by their types, or some of them as texts."""

@@ -1,10 +1,11 @@
 """A table that a user has: columns by name and type, read in batches of rows, and their uses."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -142,6 +143,15 @@ class MemoryTable(Table):
         """See `Table`."""
         yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
 
+    def replaced(self, columns: Mapping[str, Any]) -> Self:
+        """Return the table with other values (`pyarrow.ChunkedArray`) of some columns."""
+        found = copy.copy(self)
+        for name, values in columns.items():
+            place = self.schema.names.index(name)
+            found._table = found._table.set_column(place, name, values)
+        found.schema = found._table.schema
+        return found
+
 
 Tables = Mapping[str, Table]
 """The tables of a dataset by its splits, `train` first; what is not there is cut from that."""
@@ -276,7 +286,8 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
         )
     is_table = spec.text is None and spec.image is None
     inputs = _inputs(spec, train, set(uses), say) if is_table else []
-    if rest := [] if is_table else [name for name in train.schema.names if name not in uses]:
+    rest = [] if is_table else [one for one in train.schema.names if one not in uses]
+    if rest := [name for name in rest if not ROW_NUMBERS.fullmatch(name)]:
         kind, advice = "text" if spec.image is None else "image", []
         if columns := [name for name in rest if not is_long_text(train, name)]:
             advice.append(f"columns: [{_listed(columns)}] in place of {kind} learns from them")

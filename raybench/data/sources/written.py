@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from raybench.data.sources.files import CsvTable
 from raybench.data.sources.table import (
     MAX_SHOWN,
+    MemoryTable,
     Say,
     Table,
     Tables,
     Unread,
     as_numbers,
     as_texts,
-    column_of,
     is_text,
     is_text_type,
 )
@@ -52,6 +52,7 @@ NUMBER = (
     rf"(?P<rest>[.,]\d*)?(?P<exponent>[eE][-+]?\d{{1,3}})?{SPACE}*(?P<after>{UNIT})?"
     rf"(?P<end>[{MINUS}])?(?P<close>\))?$"
 )
+PLAIN = r"^-?[\d.,]*\d$"
 READABLE: dict[DecimalMark, str] = {
     ".": r"^(?:\d+|[1-9]\d{0,2}(?:,\d{2,3})*,\d{3})?(?:\.\d*)?$",
     ",": r"^(?:\d+|[1-9]\d{0,2}(?:\.\d{2,3})*\.\d{3})?(?:,\d*)?$",
@@ -94,10 +95,12 @@ class Form:
         """Read a `pyarrow.Array` of texts; ValueError with the first text of another form."""
         encoded = as_texts(values).dictionary_encode()
         texts = encoded.dictionary
+        is_missing = _is_missing(texts)
+        texts = pc.if_else(pa.array(is_missing), None, texts)
         found, is_read = (
             _numbers(texts, self.decimal) if self.kind == "number" else _dates(texts, self.order)
         )
-        wrong = np.flatnonzero(~is_read & ~_is_missing(texts))
+        wrong = np.flatnonzero(~is_read & ~is_missing)
         if len(wrong):
             raise ValueError(f"'{texts[int(wrong[0])]}' is no {self.kind}")
         return pa.array(found, self.type, mask=~is_read).take(encoded.indices)
@@ -123,6 +126,12 @@ class _Cells:
 
 
 def _cells(texts: Any) -> _Cells:
+    is_plain = pc.fill_null(pc.match_substring_regex(texts, PLAIN), True)
+    if pc.all(is_plain).as_py() is not False:  # many times faster than taken apart
+        none = pa.array(np.zeros(len(texts), np.int8)).cast(pa.string())
+        none = pc.utf8_slice_codeunits(none, 0, 0)
+        is_negative = _mask(pc.starts_with(texts, "-"))
+        return _Cells(pc.utf8_ltrim(texts, "-"), none, is_negative, none)
     found = pc.extract_regex(texts, pattern=NUMBER)
     part = {one.name: pc.struct_field(found, one.name) for one in found.type}
     is_whole = pc.equal(pc.equal(part["open"], ""), pc.equal(part["close"], ""))
@@ -219,7 +228,9 @@ class _Facts:
         is_known = ~is_missing
         texts, counts = texts.filter(pa.array(is_known)), counts[is_known]
         self.known += int(counts.sum())
-        is_number, is_date = self._add_numbers(texts, counts), self._add_dates(texts, counts)
+        is_number, is_date = self._add_numbers(texts, counts), np.zeros(len(texts), bool)
+        if not is_number.all():
+            is_date = self._add_dates(texts, counts)
         self.show("no number", texts, ~is_number)
         self.show("no date", texts, ~is_date)
 
@@ -282,6 +293,11 @@ class WrittenTable(Table):
     def __init__(
         self, table: Table, forms: Mapping[str, Form], unread: Mapping[str, Unread]
     ) -> None:
+        if isinstance(table, MemoryTable):  # once, in place of in every pass over it
+            written = [
+                one.name for one in table.schema if one.name in forms and is_text_type(one.type)
+            ]
+            table = table.replaced({name: _read_all(table, name, forms[name]) for name in written})
         self._table, self.forms, self.unread = table, forms, unread
         self.source, self.folder, self.num_rows = table.source, table.folder, table.num_rows
         self.class_names = table.class_names
@@ -307,6 +323,11 @@ class WrittenTable(Table):
     def place(self, row: int) -> str:
         """See `Table`."""
         return self._table.place(row)
+
+
+def _read_all(table: Table, name: str, form: Form) -> Any:
+    parts = [form.read(batch.column(0)) for batch in table.batches([name])]
+    return pa.chunked_array(parts, form.type)
 
 
 def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
@@ -394,12 +415,14 @@ def _is_parted(table: Table, name: str) -> bool:
     """Whether numbers may be 900 and 2.100: no fractions of one, nor with other digits."""
     if not pa.types.is_floating(table.schema.field(name).type):
         return False
-    numbers = np.abs(as_numbers(column_of(table, name)))
-    numbers = numbers[~np.isnan(numbers)]
-    thousandths = 1000 * numbers
-    is_sound = (numbers >= 1) | (numbers == 0)
-    is_sound &= (numbers < 1000) & (np.abs(thousandths - np.round(thousandths)) < 1e-6)
-    return bool(len(numbers)) and bool(is_sound.all())
+    for batch in table.batches([name]):  # mostly the first one says no
+        numbers = np.abs(as_numbers(batch.column(0)))
+        numbers = numbers[~np.isnan(numbers)]
+        thousandths = 1000 * numbers
+        is_sound = (numbers < 1000) & ((numbers >= 1) | (numbers == 0))
+        if not (is_sound & (np.abs(thousandths - np.round(thousandths)) < 1e-6)).all():
+            return False
+    return True
 
 
 def _has_points(table: Table, names: set[str]) -> bool:
