@@ -35,6 +35,7 @@ from raybench.spec.run import Placement
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger, cpu_use
 from raybench.stats.record import Evaluation
+from raybench.training import loop_signals
 from raybench.training.base import Trainer, World, find_backend
 from raybench.training.command import run_command
 from raybench.training.machine import Joules, cores_near
@@ -112,6 +113,11 @@ OUT_OF_MEMORY = re.compile(
 
 def serve(config: dict[str, Any]) -> None:
     """Ask the pool for commands and carry them out; runs on every rank of the group."""
+    with loop_signals.left_out():
+        _serve(config)
+
+
+def _serve(config: dict[str, Any]) -> None:
     pool, group = config["pool"], config["group"]
     # TensorFlow writes a file per traced function and removes it when its process exits,
     # which this one does not: it is ended with the session, and so is this folder.

@@ -40,6 +40,7 @@ from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
+from raybench.training import loop_signals
 from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
 from raybench.training.ranks import Call, Position, mismatch
@@ -409,7 +410,7 @@ class OwnTrainer:
 
     def note(self) -> str | None:
         """Return what there is to say of how it ran, in a sentence; None: nothing."""
-        return self.run.note
+        return self.run.note or loop_signals.note()
 
     def state(self) -> bytes | None:
         """Return what `Run.save` was given last; None without, b"" on all ranks but the first."""

@@ -3,6 +3,7 @@ it, on one worker and on two, without Ray and (but for a few) without a framewor
 
 import math
 import random
+import signal
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
-from raybench.training import own
+from raybench.training import loop_signals, own
 from raybench.training.own import OwnTrainer, PlainWorld, Run, pack_arrays, state_of, unpack_arrays
 from raybench.training.saved import Checkpoints, RefusedStateError
 
@@ -390,3 +391,25 @@ def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
             weights.append(state[0])
         worker.trainer.close()
     np.testing.assert_array_equal(*weights)  # the seed is set before each
+
+
+def test_a_signal_handler_of_a_loop_is_left_out_and_said() -> None:
+    """As Trainers set some, and loops for preemptible machines; also by an imported name."""
+    before = signal.getsignal(signal.SIGTERM), signal.signal
+    with loop_signals.left_out():
+        by_name = signal.signal
+
+        def loop(run: Run) -> None:
+            earlier = by_name(signal.SIGTERM, lambda *_: None)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            reporting(0.95)(run)
+            signal.signal(signal.SIGTERM, earlier)
+
+        worker = Worker(loop)
+        assert worker.to_the_end()[-1].stop == "target"
+        note = worker.trainer.note() or ""
+        assert "SIGTERM, SIGUSR1" in note
+        assert "run.save" in note
+        assert worker.trainer.note() is None, "said once a run"
+        signal.signal(signal.SIGTERM, before[0])  # in the main thread as ever
+    assert (signal.getsignal(signal.SIGTERM), signal.signal) == before

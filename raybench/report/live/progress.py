@@ -36,7 +36,6 @@ from raybench.stats.record import Evaluation, RunRecord
 
 STATUS_S = 60.0
 """Seconds between two lines of how it stands."""
-NO_REPORT = "did not answer: no report"
 Outcome = Callable[[RunRecord], str]
 """Says how a run ended that did not fail, where none is the best of them."""
 
@@ -97,7 +96,7 @@ class EventLines:
                 metric.name if self._lines is None else "value": record.best_value,
                 "stop": record.stop,
                 "best": "yes" if best is not None and best.trial == record.trial else None,
-                "outcome": NO_REPORT if not record.samples else outcome and outcome(record),
+                "outcome": "no report" if not record.samples else outcome and outcome(record),
             }
         values |= {"left_s": self._left(at), "config": self._state.label(record.spec)}
         self.write(at, "finished" if cause is None else "failed", values)
