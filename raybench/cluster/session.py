@@ -236,6 +236,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         search_path=str(Path.cwd()),
         is_local=is_local,
         scales=capacity.grows,
+        setup_s=0.0 if is_local else local_ray.environment_setup_s(),
         driver=capacity.driver,
         interface=os.environ.get(VARIABLE) or None,
     )

@@ -10,11 +10,13 @@ import io
 import itertools
 import math
 import os
+import queue
 import re
 import shutil
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from typing import Any, TextIO
 import ray
 
 from raybench.cluster import protocol, states
+from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.output import Capture, path_of
 from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start, sender_of
 from raybench.models.base import OwnLoop
@@ -99,6 +102,8 @@ def _hold(folder: Path) -> TextIO:
     return file
 
 
+EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
+"""Numbers of 8 bytes that a new group exchanges to see whether it can; seconds that it may take."""
 COMPARE_TIMEOUT_S = 5.0
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
@@ -125,6 +130,7 @@ def _serve(config: dict[str, Any]) -> None:
     tempfile.tempdir = str(scratch)
     try:
         world = join_group(config["placement"], config["search_path"])
+        try_exchange(world)
     except UserError as error:  # new workers would not do better
         rank = ray.train.get_context().get_world_rank()
         next_command(pool, group, rank, 1, _report(error))
@@ -303,6 +309,37 @@ def join_group(placement: Placement, search_path: str) -> World:
         num_replicas=placement.replicas_per_process,
         num_gpus=math.ceil(gpus),
     )
+
+
+def try_exchange(world: World) -> None:
+    """Exchange 4 KB with the other workers; UserError if that does not end.
+
+    The first exchange builds the connections (NCCL, gloo): where it hangs, so would every run, and
+    its framework would say so after half an hour at the soonest.
+    """
+    if world.num_workers == 1:
+        return
+    done: queue.Queue[Exception | None] = queue.Queue()
+
+    def exchange() -> None:
+        try:
+            world.gather([0.0] * EXCHANGE_VALUES)
+            done.put(None)
+        except Exception as error:  # noqa: BLE001 (raised below, whatever it is)
+            done.put(error)
+
+    threading.Thread(target=exchange, name="first-exchange", daemon=True).start()
+    try:
+        error = done.get(timeout=EXCHANGE_TIMEOUT_S)
+    except queue.Empty:
+        raise UserError(
+            f"{UNREACHED}the first exchange of {world.num_workers} workers, 4 KB through "
+            f"{world.through}, has not ended after {EXCHANGE_TIMEOUT_S:.0f} s on rank {world.rank} "
+            f"({socket.gethostname()}, {world.device}); run raybench doctor, look at the "
+            "network, the GPUs' links and /dev/shm of the hosts (NCCL_DEBUG=INFO says more)."
+        ) from None
+    if error is not None:
+        raise error
 
 
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()

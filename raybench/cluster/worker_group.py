@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ class PoolOptions:
     """Whether it is a Ray of our own, which has one node and does not grow."""
     scales: bool = False
     """Whether the cluster has an autoscaler."""
+    setup_s: float = 0.0
+    """Seconds for which a node may install the job's runtime environment before a worker starts."""
     driver: Reservation | None = None
     """What the driver holds of a node."""
     interface: str | None = None
@@ -169,7 +172,8 @@ class WorkerGroup:
         Where they do not, those that have are known all the same: `close` ends them.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
-        replies = await self._wait(START_TIMEOUT_S, "did not start", failure="worker_lost")
+        timeout_s = START_TIMEOUT_S + self._options.setup_s
+        replies = await self._wait(timeout_s, "did not start", failure="worker_lost")
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
@@ -297,7 +301,8 @@ class WorkerGroup:
     ) -> list[Reply]:
         ended: asyncio.Future[Any] = asyncio.ensure_future(self.ended.wait())
         both = {self._answered, ended}
-        done, _ = await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        limit_s = timeout_s if math.isfinite(timeout_s) else None
+        done, _ = await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         if self._answered in done:
             try:

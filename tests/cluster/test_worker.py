@@ -1,12 +1,14 @@
 """A worker: its folders, cores, GPUs and errors, and how it talks to the pool."""
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,7 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
+from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.worker import on_this_host, own_scratch, sweep
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import UserError
@@ -200,6 +203,45 @@ async def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
     await group.close(force=True)
     assert group.ended.is_set()
     assert killed == ["rank 0"]
+
+
+def gathering(work: Callable[[list[float]], Any]) -> Any:
+    """The place of a worker whose exchange does this."""
+    return SimpleNamespace(num_workers=2, rank=1, device="cuda:0", through="nccl", gather=work)
+
+
+def test_workers_whose_first_exchange_hangs_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXCHANGE_TIMEOUT_S", 0.05)
+    with pytest.raises(UserError, match=r"2 workers, 4 KB through nccl.* on rank 1"):
+        module.try_exchange(gathering(lambda values: threading.Event().wait(60)))
+    monkeypatch.setattr(module, "EXCHANGE_TIMEOUT_S", 60.0)
+    sizes: list[int] = []
+    module.try_exchange(gathering(lambda values: sizes.append(8 * len(values))))
+    assert sizes == [4096]
+
+    def broken(values: list[float]) -> None:
+        raise RuntimeError("NCCL error: unhandled system error")
+
+    with pytest.raises(RuntimeError, match="unhandled system error"):
+        module.try_exchange(gathering(broken))
+    module.try_exchange(SimpleNamespace(num_workers=1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({}, 0.0),
+        ({"env_vars": {"A": "1"}, "working_dir": "gcs://a.zip"}, 0.0),
+        ({"pip": ["torch"]}, 600.0),
+        ({"uv": ["torch"], "config": {"setup_timeout_seconds": 1800}}, 1800.0),
+        ({"conda": "env.yaml", "config": {"setup_timeout_seconds": -1}}, math.inf),
+    ],
+)
+def test_what_a_node_has_to_install_is_no_part_of_the_start_limit(
+    environment: dict[str, Any], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_ray, "_config", lambda: {"runtime_env": environment})
+    assert local_ray.environment_setup_s() == seconds
 
 
 class Pool:

@@ -6,6 +6,7 @@ Also what `ray job submit` has given this process: its environment for workers, 
 
 import contextlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,22 @@ def job_environment() -> dict[str, str]:
     """
     found = (_config().get("runtime_env") or {}).get("env_vars") or {}
     return {str(name): str(value) for name, value in found.items()}
+
+
+INSTALLED = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
+"""Parts of a runtime environment that a node that lacks them has to install."""
+SETUP_S = 600.0
+"""Seconds that Ray gives a node to install them, where the job does not say."""
+
+
+def environment_setup_s() -> float:
+    """Return the seconds for which the job's runtime environment may be installed on a node before
+    a worker starts there; 0 where it installs nothing."""
+    environment = _config().get("runtime_env") or {}
+    if not any(environment.get(part) for part in INSTALLED):
+        return 0.0
+    seconds = float((environment.get("config") or {}).get("setup_timeout_seconds", SETUP_S))
+    return seconds if seconds > 0 else math.inf  # -1: Ray waits without end
 
 
 def is_submitted_job() -> bool:
