@@ -9,7 +9,14 @@ import numpy as np
 from race_policies import Outcome
 from race_worlds import Study, World
 
-from raybench.stats.replicates import Replicate, expected_running_time, interval, tied
+from raybench.stats.replicates import (
+    Replicate,
+    expected_running_time,
+    interval,
+    intervals_of_chosen,
+    pooled,
+)
+from raybench.stats.standing import Group, ties_of
 
 TIES_BAR, BIAS_BAR, INTERVAL_BAR = 90, 0.03, 85
 
@@ -106,16 +113,16 @@ def _look(world: World, study: Study, outcome: Outcome) -> tuple[float, ...]:
     race, winner = outcome.race, outcome.winner
     if race is None or winner is None:
         raise TypeError("only what a race has named can be looked at")
-    noise = race.noise()
     ranking = study.ranking()
-    entered = race.order()
-    groups = {name: race.runs_of(name) for name in entered}
-    groups |= {str(one): [study.own(one)] for one in ranking if str(one) not in groups}
-    ties = tied(groups, noise)
-    again = [int(name) for name in entered if len(groups[name]) > 1]
+    groups = {name: race.group(name) for name in race.order()}
+    once = {str(one): Group(study.own(one)) for one in ranking if str(one) not in groups}
+    ties = ties_of(groups, once)
+    again = [int(name) for name, group in groups.items() if len(group.runs()) > 1]
     best_again = min(again, key=lambda one: world.truth[one])
     best = min(ranking, key=lambda one: world.truth[one])
-    fresh, chosen = study.printed(winner), groups[str(winner)]
+    fresh, chosen = study.printed(winner), groups[str(winner)].runs()
+    new = {name: list(group.rounds.values()) for name, group in groups.items()}
+    noise = pooled([*new.values(), fresh])
     # What is printed is the median, or with a miss among the fresh runs the ERT.
     is_whole = all(run.is_hit for run in fresh)
     say = _median if is_whole else expected_running_time
@@ -123,7 +130,7 @@ def _look(world: World, study: Study, outcome: Outcome) -> tuple[float, ...]:
     later, held = say(study.later(winner)), [math.nan] * 5
     if all(map(math.isfinite, (say(fresh), later, true))):
         low, high = interval(fresh, noise)
-        ends = interval(chosen, noise)
+        ends = intervals_of_chosen(new, noise)[str(winner)]
         held = [
             math.log(say(fresh) / true),
             math.log(say(chosen) / true) if math.isfinite(say(chosen)) else math.nan,

@@ -9,7 +9,7 @@ from race_worlds import Study
 
 from raybench.search.race import Race
 from raybench.stats.replicates import Replicate, expected_running_time
-from raybench.stats.standing import Candidate, Stages, group_of, more, undecided
+from raybench.stats.standing import Candidate, Stages, group_of, more, ties_of
 
 TODAY = (3, 3)
 """Best single runs, new runs of each."""
@@ -99,7 +99,7 @@ def spend_more(
         )
         for one in candidates
     }
-    outcome.winner = int(undecided(groups)[0])
+    outcome.winner = int(ties_of(groups).repeated[0])
 
 
 def oracle(count: int) -> Policy:

@@ -179,9 +179,11 @@ def named(results: Study, trial: str) -> str:
 def tried_words(results: Study) -> str:
     """Return `95 configurations tried (80 were stopped early and not compared)`."""
     searched = results.trials[results.trials["phase"] == "search"]
-    configs = searched.drop_duplicates("config")
-    again = configs["trial"].isin(list(repeated(results)))
-    stopped = int(((configs["state"] == "stopped") & ~again).sum())
+    again = searched["trial"].isin(list(repeated(results)))
+    # A second look may have come to its end, or raced, where the first was stopped.
+    is_stopped = (searched["state"] == "stopped") & ~again
+    configs = is_stopped.groupby(searched["config"]).all()
+    stopped = int(configs.sum())
     were = "was" if stopped == 1 else "were"
     left_out = f" ({stopped:,} {were} stopped early and not compared)" if stopped else ""
     return f"{counted(len(configs), 'configuration')} tried{left_out}"

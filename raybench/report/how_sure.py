@@ -9,35 +9,27 @@ Below it what to do next, each step with its command.
 """
 
 import argparse
-import bisect
 import math
-import random
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from statistics import fmean
 
 from raybench.report.words import counted
-from raybench.results.ranking import cost_of, noise_of, ranked, repeat, repeated
+from raybench.results.ranking import noise_of, ranked, repeated
 from raybench.results.store import STUDY_FILE
-from raybench.results.study import Study, once
-from raybench.results.verdict import Verdict, judge
+from raybench.results.study import Study
+from raybench.results.verdict import Verdict
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, split_command
-from raybench.stats.replicates import Noise, Replicate, measures, noise_at_least, pooled
-from raybench.stats.standing import MOST, best_first, next_to_run, on_axis, stages
+from raybench.stats.replicates import Noise, noise_at_least
+from raybench.stats.standing import SMALLEST
 
-NUMBERS = (4, 8, 12, 16, 24, 32, 48, 64, 100)
-"""Runs of `--more` that are played."""
-PATHS, SHARE = 20, 0.8
-"""Times that each is played, and the share of them that has to distinguish all."""
 FEW = 4.0
 """Degrees of freedom up to which what is said of the scatter is mostly the prior."""
-MOST_RUNS = NUMBERS[-1]
-"""Runs beyond which nobody would go on to distinguish two configurations."""
-LEAST_RUNS = 4
-ALIKE_RUNS = 20
-"""Runs that are proposed where no number would tell: they make the list shorter."""
+MORE = "--more"
+RUNS_EACH = 4
+"""Runs of each that is tied, and of the winner, that are proposed: as many as a race has had."""
+LEAST_RUNS, MOST_RUNS = 4, 20
+"""Runs that are proposed where some ran once."""
 
 
 def how_sure(results: Study, verdict: Verdict | None) -> str:
@@ -88,7 +80,7 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
     if math.isinf(noise.sigma):
         return "how far runs of one configuration lie apart is not known"
     one = repeated(results).get(trial)
-    runs = one.on("seconds", with_alone=True) if one is not None else ()
+    runs = one.chosen if one is not None else ()
     own, more = noise_at_least(runs, noise), ""
     if own is not noise:
         more = f", those of trial {trial} by {_size(results, own)}"
@@ -103,113 +95,22 @@ def _size(results: Study, noise: Noise) -> str:
 
 
 def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
-    """Return how many runs `--more` is to have (None where nothing is tied with a winner), what
-    they bring, in a sentence, and in a few words."""
+    """Return how many runs `--more` is to have (None where they would show nothing), what they
+    bring, in a sentence, and in a few words."""
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
     once = {*verdict.once, *verdict.cheapest_once}
-    if not ties and not once:
-        again = [one for one in repeated(results) if one not in verdict.ties]
-        told = "The others that ran again are distinguishable from it." if again else ""
-        return None, told, ""
-    if not ties:
-        runs = max(LEAST_RUNS, min(len(once), ALIKE_RUNS))
-        return (runs, f"Those that ran once can run again: --more {runs}.", "repeat what ran once")
-    enough, of_ties = runs_needed(results), counted(len(ties), "tie")
-    if enough is None:
-        told = f"Too alike for {MOST_RUNS} more runs to settle; "
-        told += f"{ALIKE_RUNS} more (--more) narrow it down."
-        return ALIKE_RUNS, told, f"narrow down {of_ties}"
-    told = f"{enough} more runs (--more) settle it 8 times in 10, if differences are as measured."
-    return enough, told, f"settle {of_ties}"
-
-
-@once
-def runs_needed(results: Study) -> int | None:
-    """Return the runs of `--more` that distinguish all from the winners; it takes a fifth of a
-    second. None where too many would be needed, or nobody won.
-
-    `--more` is played PATHS times, with runs drawn as those that there are: true means that are
-    the observed ones, the noise of all. Of NUMBERS the least that distinguishes all from both
-    winners in SHARE of the plays; None where none does.
-    """
-    verdict = judge(results)
-    if verdict is None:
-        return None
-    raced = int((results.trials["role"] == "race").sum())
-    once = list(dict.fromkeys((*verdict.once, *verdict.cheapest_once)))
-
-    def is_enough(number: int) -> bool:
-        # As `--more` has it: who a race of all these runs would have begun with.
-        count = stages(min(raced + number, MOST))[0][0] - len(repeated(results))
-        played, missed = _Played(results, once[: max(count, 0)]), 0
-        for path in range(PATHS):
-            missed += not played.decides(number, random.Random(path))
-            if missed > (1 - SHARE) * PATHS:
-                return False
-        return True
-
-    place = bisect.bisect_left(NUMBERS, True, key=is_enough)
-    return NUMBERS[place] if place < len(NUMBERS) else None
-
-
-class _Played:
-    """Runs of `--more` as they may come out."""
-
-    def __init__(self, results: Study, once: Sequence[str]) -> None:
-        again = repeated(results)
-        self._is_timed = results.is_timed
-        self._groups = {trial: one.chosen for trial, one in again.items()}
-        self._groups |= {trial: (repeat(results, trial),) for trial in once}
-        self._alone = {trial: one.alone for trial, one in again.items()}
-        costs = {trial: one.cost for trial, one in again.items()}
-        for trial in once:
-            costs[trial] = cost_of(results, results.specs[trial].num_workers, [trial])
-        self._costs = costs if results.is_timed and len(set(costs.values())) > 1 else None
-        noise = pooled(self._groups.values(), is_timed=self._is_timed)
-        judged = best_first(self._groups, self._alone, is_timed=self._is_timed)
-        self._drawn = {trial: _drawer(runs, noise) for trial, runs in judged.items()}
-
-    def decides(self, number: int, chance: random.Random) -> bool:
-        """Return whether `number` more runs leave one on each axis."""
-        seconds = {trial: list(runs) for trial, runs in self._groups.items()}
-        left = number
-        while due := self._next(seconds):
-            if not left:
-                return False
-            for trial in due[:left]:
-                seconds[trial].append(self._drawn[trial](chance))
-            left -= len(due[:left])
-        return True
-
-    def _next(self, seconds: Mapping[str, Sequence[Replicate]]) -> list[str]:
-        """Return what runs next: until the fastest is found, then until the cheapest is."""
-        due = next_to_run(seconds, self._alone, is_timed=self._is_timed)
-        if due or self._costs is None:
-            return due
-        raced, alone = (
-            {
-                trial: on_axis(runs.get(trial, ()), cost, "worker_seconds")
-                for trial, cost in self._costs.items()
-            }
-            for runs in (seconds, self._alone)
-        )
-        return next_to_run(raced, alone)
-
-
-def _drawer(runs: Sequence[Replicate], noise: Noise) -> Callable[[random.Random], Replicate]:
-    """Return what draws a new run of a configuration, by those that there are."""
-    found = measures(runs, is_timed=noise.is_timed)
-    missed = [run.seconds for run in runs if not run.is_hit]
-    sigma = noise_at_least(runs, noise).sigma
-    center, missed_s = fmean(found or [0.0]), fmean(missed or [0.0])
-
-    def run(chance: random.Random) -> Replicate:
-        if chance.random() >= len(found) / len(runs):
-            return Replicate(missed_s, is_hit=False)
-        value = chance.gauss(center, sigma)
-        return Replicate(math.exp(value) if noise.is_timed else value, is_hit=True)
-
-    return run
+    if verdict.undecided:
+        runs = RUNS_EACH * (1 + len(verdict.undecided))
+        told = f"More runs ({MORE} {runs}, say) go on until a difference shows, or is shown to be "
+        told += f"below {100 * SMALLEST:g} %."
+        return runs, told, f"narrow down {counted(len(verdict.undecided), 'tie')}"
+    if ties:
+        return None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.", ""
+    if once:
+        runs = max(LEAST_RUNS, min(len(once), MOST_RUNS))
+        return runs, f"Those that ran once can run again: {MORE} {runs}.", "repeat what ran once"
+    again = [one for one in repeated(results) if one not in verdict.ties]
+    return None, "The others that ran again are distinguishable from it." if again else "", ""
 
 
 PAGE_FILE = "report.html"
@@ -258,7 +159,7 @@ def _surer(results: Study, verdict: Verdict) -> list[Step]:
         own = _own_command(results, *more, without="--no-confirm")
         return [Step("confirm it by new runs", own)]
     number, _, what = _more(results, verdict)
-    return [] if number is None else [Step(what, _own_command(results, "--more", str(number)))]
+    return [] if number is None else [Step(what, _own_command(results, MORE, str(number)))]
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
@@ -280,7 +181,7 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     """Return the study's own command, on the folder that its results are in now, and `more`."""
     sessions = [results.study, *(results.study.get("continued") or [])]
     asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
-    given = next((one for one in reversed(asked) if one and "--more" not in one), asked[0])
+    given = next((one for one in reversed(asked) if one and MORE not in one), asked[0])
     while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
         given.pop(0)
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

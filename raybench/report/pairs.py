@@ -62,6 +62,11 @@ class Pairs:
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 
+    @property
+    def level(self) -> str:
+        """The confidence level of each interval: `90 %`, more where errors are shared."""
+        return f"{100 * (1 - 2 * self._bar[1]):.4g} %"
+
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
         """Each side but the first beside the first."""
@@ -169,7 +174,7 @@ def sentences(pairs: Pairs) -> list[str]:
     first, lines = pairs.sides[0].name, []
     for name, found in pairs.comparisons.items():
         after = f"after {counted(found.pairs, 'pair')}"
-        interval = f"90 % interval {interval_words(pairs, found)}"
+        interval = f"{pairs.level} interval {interval_words(pairs, found)}"
         if found.outcome == "undecided":
             more = pairs.more(name)
             tail = "." if more is None else f"; about {more} more are likely to decide (--runs)."

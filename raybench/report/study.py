@@ -16,7 +16,6 @@ import pandas as pd
 
 from raybench.report.answer import html_of, lines_of, said
 from raybench.report.console import Sentences
-from raybench.report.how_sure import runs_needed
 from raybench.report.pairs import Pairs, comparison_of
 from raybench.results import analyses, ranking, verdict
 from raybench.results.ranking import Repeated
@@ -141,12 +140,6 @@ class StudyResults(Study):
     def winners(self) -> pd.DataFrame:
         """The winner and all that is statistically tied with it; see `results.verdict.winners`."""
         return verdict.winners(self)
-
-    @property
-    def runs_needed(self) -> int | None:
-        """Runs of `--more` that distinguish all from the winners in 8 of 10 cases, as far as the
-        runs that there are can say; None where too many would be needed, or nobody won."""
-        return runs_needed(self)
 
     @property
     def best(self) -> Chosen:

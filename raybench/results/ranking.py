@@ -9,8 +9,9 @@ race have but the second kind.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,15 +21,22 @@ from raybench.results.trials import searched_columns
 from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
 from raybench.spec.run import BASE_KEYS
-from raybench.stats import standing
 from raybench.stats.record import RunRecord
-from raybench.stats.replicates import Noise, Replicate, expected_running_time, interval, pooled
+from raybench.stats.replicates import (
+    Noise,
+    Replicate,
+    expected_running_time,
+    interval,
+    intervals_of_chosen,
+    pooled,
+)
 from raybench.stats.standing import (
     Axis,
+    Group,
+    best_first,
     cost_per_s,
     first_trial,
     is_informative,
-    on_axis,
     price_by,
     replicate_of,
 )
@@ -45,19 +53,27 @@ class Repeated:
     num_workers: int
     cost: float
     """Of a second of training: see `cost_per_s`."""
-    chosen: tuple[Replicate, ...]
-    """Runs by which it is compared: the search's own, unless it began the study, and the race's;
-    without a race those alone."""
+    group: Group
+    """Runs that it is compared by: the search's own, unless it began the study, and the race's;
+    without a race those alone. Those alone beside a race may overrule it."""
     chosen_runs: tuple[str, ...]
-    """Their names."""
+    """Names of those that it is chosen by."""
     printed: tuple[Replicate, ...]
     """Runs that its printed time is of: those alone, or where none reached the target, all new."""
     printed_runs: tuple[str, ...]
     """Their names."""
     is_alone: bool
     """Whether these ran alone."""
-    alone: tuple[Replicate, ...]
-    """Runs alone that it is not chosen by: they may overrule the race."""
+
+    @property
+    def chosen(self) -> list[Replicate]:
+        """Runs that it is chosen by."""
+        return self.group.runs()
+
+    @property
+    def new(self) -> list[Replicate]:
+        """Those with new seeds: the search's own run, for which it was picked, is a lucky one."""
+        return list(self.group.rounds.values())
 
     @property
     def hits(self) -> int:
@@ -67,13 +83,12 @@ class Repeated:
     def is_refuted(self, *, is_timed: bool) -> bool:
         """Whether none of its new runs has reached the target, and it was run alone too; or, with
         best_at_budget, whether all of them failed."""
-        is_enough = self.is_alone or self.alone or not is_timed
+        is_enough = self.is_alone or self.group.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
 
-    def on(self, axis: Axis, *, with_alone: bool = False) -> list[Replicate]:
-        """Return the runs it is chosen by in the unit of an axis, and those alone if asked."""
-        runs = [*self.chosen, *self.alone] if with_alone else self.chosen
-        return on_axis(runs, self.cost, axis)
+    def on(self, axis: Axis) -> Group:
+        """Return its runs in the unit of an axis."""
+        return self.group.times(self.cost) if axis == "worker_seconds" else self.group
 
 
 @once
@@ -95,18 +110,9 @@ def repeated(results: Study) -> dict[str, Repeated]:
         own = results.runs[trial]
         counts = trial != cold and trial not in unranked and is_informative(own)
         found[trial] = _repeated(results, own, records, counts=counts)
-    order = best_first(found.values(), "seconds", is_timed=results.is_timed)
+    groups = {trial: one.group for trial, one in found.items()}
+    order, _ = best_first(groups, is_timed=results.is_timed)
     return {trial: found[trial] for trial in order}
-
-
-def best_first(
-    found: Iterable[Repeated], axis: Axis, *, is_timed: bool
-) -> dict[str, Sequence[Replicate]]:
-    """Return configurations, best first on an axis, and the runs that they are judged by there."""
-    found = list(found)
-    alone = {one.trial: on_axis(one.alone, one.cost, axis) for one in found}
-    raced = {one.trial: one.on(axis) for one in found}
-    return standing.best_first(raced, alone, is_timed=is_timed)
 
 
 def repeat(results: Study, trial: str) -> Replicate:
@@ -127,16 +133,15 @@ def price_in_use(results: Study) -> object:
     return price_by(results.study["study"].get("price"), results.runs.values())
 
 
-def noise_of(found: dict[str, Repeated], results: Study) -> Noise:
+def noise_of(found: Mapping[str, Repeated], results: Study) -> Noise:
     """Return the noise pooled over the runs by which configurations are compared."""
     return pooled((one.chosen for one in found.values()), is_timed=results.is_timed)
 
 
-def noise_of_all(found: dict[str, Repeated], results: Study) -> Noise:
-    """Return the noise pooled over these and, apart from them, those that ran alone."""
-    alone = [one.printed for one in found.values() if one.printed != one.chosen and one.is_alone]
-    chosen = [one.chosen for one in found.values()]
-    return pooled([*chosen, *alone], is_timed=results.is_timed)
+def noise_of_new(found: Mapping[str, Repeated], results: Study) -> Noise:
+    """Return the noise pooled over the new runs and, apart from them, those that ran alone."""
+    groups = [runs for one in found.values() for runs in (one.new, one.group.alone)]
+    return pooled(groups, is_timed=results.is_timed)
 
 
 def _repeated(
@@ -148,17 +153,27 @@ def _repeated(
     chosen = [*([own.trial] if counts else []), *race] if race else alone
     is_hit = any(repeat(results, name).is_hit for name in alone)
     printed = alone if is_hit or not race else [*race, *alone]
+    rounds = {_round_of(name): repeat(results, name) for name in race or alone}
+    group = Group(
+        own=repeat(results, own.trial) if own.trial in chosen else None,
+        rounds=dict(sorted(rounds.items())),
+        alone=[repeat(results, name) for name in (alone if race else ())],
+    )
     return Repeated(
         trial=own.trial,
         num_workers=own.spec.num_workers,
         cost=cost_of(results, own.spec.num_workers, printed),
-        chosen=tuple(repeat(results, name) for name in chosen),
+        group=group,
         chosen_runs=tuple(chosen),
         printed=tuple(repeat(results, name) for name in printed),
         printed_runs=tuple(printed),
         is_alone=printed == alone,
-        alone=tuple(repeat(results, name) for name in (alone if race else ())),
     )
+
+
+def _round_of(name: str) -> int:
+    """Return the round of a run, as `0031-race2` or `0031-confirm2` ends with it."""
+    return int(name[len(name.rstrip("0123456789")) :])
 
 
 CONFIRMED_COLUMNS = (
@@ -235,7 +250,8 @@ def confirmed(results: Study) -> pd.DataFrame:
     | trial, config, num_workers | which it is |
     | runs, hits | it is chosen by, its own in the search included; that reached the target |
     | expected_s | expected running time: seconds of all `runs`, misses included, over `hits` |
-    | expected_low_s, expected_high_s | its 90 % interval, by the noise of all configurations |
+    | expected_low_s, expected_high_s | 90 % interval of what a run takes typically, by the new |
+    |  | ones of these `runs` alone, and by how lucky the first of so many is |
     | new_runs, new_hits | that its printed time is of, with new seeds |
     | is_alone | whether these ran alone, after it was chosen; else they are those of the race |
     | median_s, low_s, high_s | their median (a miss counts as infinite), fastest and slowest |
@@ -257,7 +273,7 @@ def confirmed(results: Study) -> pd.DataFrame:
     of as many runs, by expected_s (`stats.replicates`). With best_at_budget by the mean value.
     """
     found, metric = repeated(results), results.metric
-    trials, noise = results.trials.set_index("trial"), noise_of_all(repeated(results), results)
+    trials, ends = results.trials.set_index("trial"), _ends(found, results)
     tested = _tested(results)
     rows = []
     for trial, one in found.items():
@@ -265,12 +281,12 @@ def confirmed(results: Study) -> pd.DataFrame:
         row = {"trial": trial, "config": origin["config"], "num_workers": one.num_workers}
         row |= {"runs": len(one.chosen), "hits": one.hits, "is_alone": one.is_alone}
         row |= {"new_runs": len(one.printed), "new_hits": sum(run.is_hit for run in one.printed)}
-        row |= _values(results, one, runs, noise)
+        row |= _values(results, one, runs, ends[trial].printed)
         row[metric.test_column] = runs[metric.test_column].mean()
         row |= {f"test_{end}_{metric.name}": value for end, value in tested[trial].items()}
         row[f"search_{metric.name}"] = origin[metric.best_column]
         if results.is_timed:
-            row |= _seconds(one, noise) | {"search_s": origin["crossed_s"]}
+            row |= _seconds(one, ends[trial]) | {"search_s": origin["crossed_s"]}
             both = trials.loc[[*one.chosen_runs, *one.printed_runs]]
             row["is_interpolated"] = bool(both["is_interpolated"].eq(True).any())
         rows.append(row)
@@ -278,37 +294,57 @@ def confirmed(results: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _seconds(one: Repeated, noise: Noise) -> dict[str, float]:
+class _Ends(NamedTuple):
+    """90 % intervals of a configuration."""
+
+    chosen: tuple[float, float]
+    """By the new runs that it is chosen by."""
+    printed: tuple[float, float]
+    """By the runs that are printed."""
+
+
+def _ends(found: Mapping[str, Repeated], results: Study) -> dict[str, _Ends]:
+    noise = noise_of_new(found, results)
+    chosen = intervals_of_chosen({trial: one.new for trial, one in found.items()}, noise)
+    ends = {}
+    for trial, one in found.items():
+        is_fresh = one.is_alone and one.group.alone
+        ends[trial] = _Ends(
+            chosen[trial], interval(one.printed, noise) if is_fresh else chosen[trial]
+        )
+    return ends
+
+
+def _seconds(one: Repeated, ends: _Ends) -> dict[str, float]:
     """Return the columns of seconds."""
     times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(one.printed)
-    low, high = interval(one.printed, noise)
     expected = expected_running_time(one.chosen)
-    expected_low, expected_high = interval(one.chosen, noise)
     return {
         "expected_s": expected,
         # An interval is around the geometric mean: a slow run may leave the mean outside.
-        "expected_low_s": min(expected_low, expected),
-        "expected_high_s": max(expected_high, expected),
+        "expected_low_s": min(ends.chosen[0], expected),
+        "expected_high_s": max(ends.chosen[1], expected),
         "median_s": middle,
         "low_s": min(times),
         "high_s": max(times),
-        "interval_low_s": min(low, printed),
-        "interval_high_s": max(high, printed),
+        "interval_low_s": min(ends.printed[0], printed),
+        "interval_high_s": max(ends.printed[1], printed),
         "printed_s": printed,
         "worker_seconds_to_target": one.num_workers * printed,
     }
 
 
-def _values(results: Study, one: Repeated, runs: pd.DataFrame, noise: Noise) -> dict[str, float]:
+def _values(
+    results: Study, one: Repeated, runs: pd.DataFrame, ends: tuple[float, float]
+) -> dict[str, float]:
     """Return the columns of the metric that are of the new runs."""
     metric = results.metric
     worst = worst_value(metric)
     values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     found = {"median": values.median(), "low": values.min(), "high": values.max()}
     if not results.is_timed:
-        ends = interval(one.printed, noise)
         low, high = with_rows(results, "validation", ends, one.printed_runs)
         found |= {"interval_low": min(low, found["median"])}
         found |= {"interval_high": max(high, found["median"])}

@@ -1,7 +1,7 @@
 """Which configurations won: by expected running time, with what is statistically tied."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -10,14 +10,11 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.ranking import (
-    Repeated,
-    best_first,
     configurations,
     confirmed,
     cost_of,
     kind_of,
     kinds,
-    noise_of,
     repeat,
     repeated,
 )
@@ -26,8 +23,7 @@ from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
 from raybench.spec.text import counted
-from raybench.stats.replicates import Replicate, Ties, tied
-from raybench.stats.standing import Axis, is_informative, on_axis
+from raybench.stats.standing import Axis, Group, Ties, is_informative, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
 """Standings: `ran once` is what cannot be excluded either, but was never repeated."""
@@ -51,6 +47,9 @@ class Verdict:
     cheapest_ties: tuple[str, ...] = ()
     """Those tied with the cheapest, itself included; empty without a target."""
     cheapest_once: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+    """Those tied with either winner that more runs may still distinguish from it: they are not
+    shown to differ by less than matters."""
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
         """Return those that ran again and are statistically tied with the winner."""
@@ -129,7 +128,7 @@ def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
 
 def _ran_alone(results: Study, trial: str) -> bool:
     one = repeated(results).get(trial)
-    return one is not None and bool(one.is_alone or one.alone)
+    return one is not None and bool(one.is_alone or one.group.alone)
 
 
 def _were_all_guessing(results: Study) -> bool:
@@ -157,13 +156,19 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
     if not found:
         return None
-    best = _ties(results, found, kind, "seconds")
+    groups = {one.trial: one.group for one in found}
+    best = _ties(results, groups, kind, "seconds")
     if not results.is_timed:
-        return Verdict(best.repeated[0], best.repeated[0], True, best.repeated, best.once)
+        first = best.repeated[0]
+        return Verdict(first, first, True, best.repeated, best.once, undecided=best.undecided)
     found.sort(key=lambda one: one.num_workers)  # of equals that on fewer workers
-    cheap = _ties(results, found, kind, "worker_seconds")
-    first, cheapest = best.repeated[0], cheap.repeated[0]
-    return Verdict(first, cheapest, True, best.repeated, best.once, cheap.repeated, cheap.once)
+    groups = {one.trial: one.on("worker_seconds") for one in found}
+    cheap = _ties(results, groups, kind, "worker_seconds")
+    return Verdict(
+        *(best.repeated[0], cheap.repeated[0], True, best.repeated, best.once),
+        *(cheap.repeated, cheap.once),
+        undecided=tuple(dict.fromkeys((*best.undecided, *cheap.undecided))),
+    )
 
 
 def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
@@ -184,29 +189,22 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
-    once = _tied(results, {best: [repeat(results, best)]}, kind, "seconds").once
+    once = _ties(results, {best: Group(repeat(results, best))}, kind, "seconds").once
     return Verdict(best, cheapest, False, (best,), once)
 
 
-def _ties(results: Study, found: Sequence[Repeated], kind: str, axis: Axis) -> Ties:
-    """Return the best on an axis of what ran again, and what is statistically tied with it.
-
-    What is compared ran alike, so by the race; by all runs where those alone have overruled it.
-    """
-    return _tied(results, best_first(found, axis, is_timed=results.is_timed), kind, axis)
-
-
-def _tied(results: Study, groups: Mapping[str, Sequence[Replicate]], kind: str, axis: Axis) -> Ties:
-    """Return what is tied with the first of `groups`, among them and all that ran once."""
-    runs, groups = ranked_runs(results.trials), dict(groups)
+def _ties(results: Study, groups: Mapping[str, Group], kind: str, axis: Axis) -> Ties:
+    """Return the best of `groups` on an axis, and what is statistically tied with it, among them
+    and all that ran once."""
+    runs, once = ranked_runs(results.trials), dict[str, Group]()
     for trial in runs["trial"][kind_of(runs) == kind]:
         if trial in groups or trial in repeated(results) or not is_informative(results.runs[trial]):
             continue
         own = repeat(results, trial)
         if own.is_hit:
             cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
-            groups[trial] = on_axis([own], cost, axis)
-    return tied(groups, noise_of(repeated(results), results))
+            once[trial] = Group(own.times(cost if axis == "worker_seconds" else 1.0))
+    return ties_of(groups, once, is_timed=results.is_timed)
 
 
 ALONE = "run alone"

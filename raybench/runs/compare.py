@@ -4,6 +4,7 @@ The runs of a pair follow each other in a random order, so that a slow minute ha
 every pair the test of `stats.sequential` says whether that is enough.
 """
 
+import fcntl
 import hashlib
 import json
 import math
@@ -71,7 +72,7 @@ class Compared:
     warnings: list[str]
     smallest: float
     """The least difference that matters, as a share."""
-    errors: float
+    errors: float = ERRORS
     """What this comparison may spend of the errors of a session of many."""
 
     @property
@@ -104,6 +105,9 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
         Store(storage.folder, storage.check) as store,
     ):
         _refuse_other(place, storage.folder, compared)
+        if options.session:
+            errors = errors_left(Path(options.session), compared.digest)
+            compared = replace(compared, errors=errors)
         interrupt.defer()
         pairs = _run(options, compared, store, console, interrupt)
         store.check()
@@ -113,14 +117,6 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     if interrupt.is_set:
         say(console, "interrupted: the same command continues.")
         return Ended(INTERRUPTED, place)
-    if options.session:
-        outcomes = {name: one.outcome for name, one in pairs.comparisons.items()}
-        spent = {"of": compared.digest, "errors": compared.errors, **outcomes}
-        file = Path(options.session)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if compared.digest not in {one.get("of") for one in _spent(file)}:
-            with file.open("a") as opened:
-                opened.write(json.dumps(spent) + "\n")
     return Ended(exit_code(pairs), place)
 
 
@@ -185,10 +181,7 @@ def check_sides(options: CompareOptions) -> Compared:
         Side(name, sources[name], describe(spec, label_keys(dict.fromkeys(keys))))
         for name, spec in specs.items()
     )
-    compared = Compared(sides, specs, datasets, warnings, smallest, ERRORS)
-    if options.session:
-        compared = replace(compared, errors=errors_left(Path(options.session), compared.digest))
-    return compared
+    return Compared(sides, specs, datasets, warnings, smallest)
 
 
 def read_side(
@@ -257,10 +250,10 @@ def _git(side: str, *words: str) -> str:
 def _print_plan(console: Console, compared: Compared, pairs: int, place: str) -> None:
     for side in compared.sides:
         say(console, f"{side.name}  {side.label}  ({side.source})")
-    seconds = 2 * pairs * compared.specs["A"].objective.max_train_seconds
+    seconds = len(compared.specs) * pairs * compared.specs["A"].objective.max_train_seconds
     say(
         console,
-        f"up to {pairs} pairs of runs with common seeds, one at a time, at most "
+        f"up to {pairs} runs of each side with common seeds, one at a time, at most "
         f"{seconds:,.0f} s of training; ends once it is decided",
     )
     say(console, f"results: {place}")
@@ -356,21 +349,25 @@ def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str
 
 
 def errors_left(file: Path, digest: str) -> float:
-    """Return what this comparison may spend of the errors of a session of many.
+    """Return what a comparison may spend of the errors of a session, and note there that it has
+    begun: others that begin meanwhile spend other parts.
 
     Comparison j spends 1 / (j (j + 1)) of them, which adds up to all, however many there are; one
-    that goes on, what it had.
+    that goes on, what it had. UserError for a file that is none of a session, or cannot be written.
     """
-    spent = _spent(file)
-    done = next((at for at, one in enumerate(spent) if one.get("of") == digest), len(spent))
-    return ERRORS / ((done + 1) * (done + 2))
-
-
-def _spent(file: Path) -> list[dict[str, Any]]:
-    """Return the comparisons of a session so far."""
     try:
-        return (
-            [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-        )
-    except ValueError:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a+") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            opened.seek(0)
+            begun = [json.loads(line)["of"] for line in opened.read().splitlines()]
+            order = list(dict.fromkeys([*begun, digest]))
+            place = order.index(digest) + 1
+            errors = ERRORS / (place * (place + 1))
+            if digest not in begun:
+                opened.write(json.dumps({"of": digest, "errors": errors}) + "\n")
+    except OSError as error:
+        raise UserError(f"--session {file}: cannot be written ({error.strerror}).") from None
+    except (ValueError, LookupError, TypeError):
         raise UserError(f"--session {file}: is no file of a session; name another.") from None
+    return errors

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from raybench.results.study import Study
 from raybench.results.trials import accelerators_of
@@ -295,15 +296,15 @@ def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Beside:
     return Beside(*near.fillna(UNKNOWN))
 
 
-def _apart(runs: pd.DataFrame) -> float | None:
-    """Return the logarithm that nine of ten runs are within of the median of their cell; None where
-    no cell was repeated."""
-    cells = runs.groupby(KEYS)["work_s"]
-    number = cells.transform("count")
-    few = np.sqrt(number / (number - 1).clip(lower=1))
-    away = np.asarray(few * np.abs(np.log(runs["work_s"] / cells.transform("median"))))
-    away = away[(number > 1) & np.isfinite(away)]
-    return float(np.quantile(away, 0.9)) if len(away) else None
+def run_spread(runs: pd.DataFrame) -> float | None:
+    """Return the logarithm that nine of ten runs are within of the typical one of their cell, by
+    the scatter pooled over the cells (Student's t); None where no cell was repeated."""
+    logs = np.log(runs["work_s"]).groupby([runs[key] for key in KEYS])
+    freedom = (logs.count() - 1).clip(lower=0).sum()
+    if not freedom:
+        return None
+    squares = (logs.var() * (logs.count() - 1)).sum()
+    return float(stdtrit(freedom, 0.95) * np.sqrt(squares / freedom))
 
 
 def _plan(
@@ -320,12 +321,12 @@ def _plan(
         curve, sentence, batch_sizes = _curve(runs_to_target, noise)
         found = plan(
             curve,
-            {kind: partial(_step_seconds, one.model) for kind, one in groups.items()},
+            {kind: partial(step_seconds, one.model) for kind, one in groups.items()},
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
             batch_sizes=batch_sizes,
             offers=offers,
             beside=cache(partial(_beside, runs)),
-            apart=_apart(runs_to_target),
+            apart=run_spread(runs_to_target),
         )
     except UserError as error:  # too few batch sizes reached it: that is the result, then
         none = pd.DataFrame()
@@ -364,10 +365,14 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
     return curve, sentence, sorted(ran | near)
 
 
-def _step_seconds(
+def step_seconds(
     model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
 ) -> list[StepSeconds]:
-    """Predict steps in which a worker has so many samples, in as many passes as were measured."""
-    passes = max(cell.accumulate for cell in model.observed.cells)
-    asked = [Cell(k, n, max(own // passes, 1), passes) for k, n, own in cells]
+    """Predict steps in which a worker has so many samples, in as many passes as were measured, or
+    the next fewer that divide them."""
+    most = max(cell.accumulate for cell in model.observed.cells)
+    asked = []
+    for workers, nodes, own in cells:
+        passes = next(number for number in range(min(most, own), 0, -1) if own % number == 0)
+        asked.append(Cell(workers, nodes, own // passes, passes))
     return [StepSeconds(one.step_s, one.low_s, one.high_s) for one in model.predict(asked)]

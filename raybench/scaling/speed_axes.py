@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
+from scipy.special import stdtrit
 
 from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
 from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
@@ -131,6 +132,11 @@ def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
 
 NEAR = (1.25, 1.1)
 """Times the seconds of the fastest within which a way stays in, after the first round and later."""
+CLEARLY = 1.5
+"""Times the slowest round of the fastest way by which the spec's own is slower in each of two
+rounds, and needs no test."""
+ERRORS = 0.05 / len(AXES)
+"""Share of studies of an axis that may take a way that is no faster: of all axes, 5 in 100."""
 
 
 @dataclass(frozen=True)
@@ -151,19 +157,19 @@ class Found:
         return [way for way, seconds in self.step_s.items() if len(seconds) == most]
 
     def still_in(self) -> list[str]:
-        """Return the ways that another round may show to be the fastest.
-
-        The spec's own goes only where it was clearly slower in each of two rounds.
-        """
+        """Return the ways that another round may show to be the fastest, and the spec's own, which
+        they are compared with, unless it is slower beyond doubt."""
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
             return last
         middles = {way: float(np.median(self.step_s[way])) for way in last}
-        near = NEAR[min(rounds, len(NEAR)) - 1] * min(middles.values())
-        if self.was in middles:
-            middles[self.was] = 0.0 if rounds == 1 else min(self.step_s[self.was])
-        return [way for way, middle in middles.items() if middle <= near]
+        best = min(middles, key=lambda way: middles[way])
+        near = NEAR[min(rounds, len(NEAR)) - 1] * middles[best]
+        own = min(self.step_s[self.was])
+        is_out = rounds > 1 and own > CLEARLY * max(self.step_s[best])
+        kept = {way for way in last if middles[way] <= near} | {self.was}
+        return [way for way in last if way in kept and not (is_out and way == self.was)]
 
     def gain(self, way: str) -> Estimate:
         """Return how many times as fast a way is as the spec's own, from the rounds of both."""
@@ -177,10 +183,23 @@ class Found:
         """The fastest way; the spec's own where the rounds leave a doubt."""
         last = self._last
         best = min(last, key=lambda way: float(np.median(self.step_s[way])))
-        is_doubtful = self.was in self.still_in() and not (
-            len(self.step_s[best]) >= FEWEST_ROUNDS and self.gain(best).low > 1
-        )
+        is_doubtful = self.was in self.still_in() and not self._is_faster(best)
         return self.was if is_doubtful else best
+
+    def _is_faster(self, best: str) -> bool:
+        """Whether luck makes the fastest of so many ways no faster than the spec's own as this one
+        is: by Student's t, with what all ways of the last round scatter by (two-way residuals), at
+        ERRORS over the number of ways (Bonferroni)."""
+        logs = np.log([self.step_s[way] for way in self._last])
+        number, rounds = logs.shape
+        if number < 2 or rounds < FEWEST_ROUNDS or best == self.was:
+            return False
+        left = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+        freedom = (number - 1) * (rounds - 1)
+        error = math.sqrt(2 * float((left**2).sum()) / freedom / rounds)
+        means = dict(zip(self._last, logs.mean(axis=1).tolist(), strict=True))
+        least = float(stdtrit(freedom, 1 - ERRORS / (len(self.step_s) - 1)))
+        return bool(means[self.was] - means[best] > least * error)
 
     @property
     def compile_words(self) -> str:

@@ -303,13 +303,14 @@ class EarlyStopping:
 def next_evaluation_s(evaluation: Evaluation, epochs: float) -> float:
     """Return the train seconds at a run's next evaluation: the soonest it can be at the target.
 
-    Evaluations are equally many samples apart; the last one may come sooner. What comes next is
+    Evaluations are equally many samples apart; the last one may come sooner, but a loop of the
+    user's own that does not ask for `run.epochs()` goes on after these. What comes next is
     taken to go at the mean pace so far or at that since the last evaluation, the faster one: a
     machine that was loaded, or cold, need not be so any more. Of a first evaluation, which
     has no other beside it, the pace may have been half of what it will be.
     """
     epoch, index = evaluation.epoch, evaluation.index
-    following = min(epoch + epoch / (index + 1), epochs)
+    following = min(epoch + epoch / (index + 1), epochs if epoch < epochs else math.inf)
     mean = evaluation.train_s / epoch
     latest = evaluation.samples / epoch / evaluation.samples_per_s
     pace = min(mean, latest) / (FIRST_SLOWDOWN if index == 0 else 1.0)

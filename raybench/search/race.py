@@ -13,7 +13,7 @@ from itertools import groupby
 
 from raybench.spec.run import RunSpec
 from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked, score, upper_score
-from raybench.stats.standing import Axis, Candidate, Run, Stages, group_of
+from raybench.stats.standing import Axis, Candidate, Group, Run, Stages, group_of
 
 DROP = 2.0
 """Standard errors behind the leader from which on a candidate runs no more."""
@@ -109,8 +109,11 @@ class Race:
     def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
         """Return the runs of a candidate, its own first (and those of the first `rounds`, or all),
         in the unit of the axis."""
-        new = self._learned.get(name, {})
-        return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
+        return self.group(name).runs(rounds)
+
+    def group(self, name: str) -> Group:
+        """Return the runs of a candidate by round, in the unit of the axis."""
+        return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
     def is_behind(
         self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise

@@ -17,6 +17,7 @@ neither side's capital excludes are the confidence sequence. See Ramdas, Grünwa
 """
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -111,8 +112,7 @@ def capital(differences: Sequence[float], shift: float) -> float:
     if not len(differences):
         return 0.0
     moved = np.asarray(differences, dtype=float) - shift
-    sizes = np.abs(moved)
-    scales = np.array([_scale(sizes[:place]) for place in range(len(sizes))])
+    scales = _scales(np.abs(moved))
     with np.errstate(invalid="ignore", divide="ignore"):
         units = np.where(scales > 0.0, np.clip(moved / scales, -FAR, FAR), np.sign(moved))
     # log(exp(x) / cosh(x)) = log 2 - log(1 + exp(-2 x))
@@ -120,10 +120,16 @@ def capital(differences: Sequence[float], shift: float) -> float:
     return float(np.logaddexp.reduce(each.sum(axis=1)) - math.log(len(BETS)))
 
 
-def _scale(sizes: np.ndarray) -> float:
-    """Return the typical size of the differences before, 0 where there is none yet."""
-    finite = sizes[np.isfinite(sizes)]
-    return float(np.median(finite)) if len(finite) else 0.0
+def _scales(sizes: np.ndarray) -> np.ndarray:
+    """Return for each difference the median size of those before it; 0 where there is none yet."""
+    earlier, found = list[float](), list[float]()
+    for size in sizes.tolist():
+        middle = len(earlier) // 2
+        both = earlier[middle] + earlier[middle - (len(earlier) % 2 == 0)] if earlier else 0.0
+        found.append(both / 2.0)
+        if math.isfinite(size):
+            insort(earlier, size)
+    return np.array(found)
 
 
 def _lower_end(differences: Sequence[float], errors: float) -> float:

@@ -11,7 +11,7 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Literal
@@ -19,7 +19,8 @@ from typing import Final, Literal
 from raybench.spec.objective import MIN_SECONDS, TIME
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
-from raybench.stats.replicates import Replicate, is_apart, pooled, ranked
+from raybench.stats.replicates import Replicate, is_apart, pooled, ranked, score
+from raybench.stats.sequential import Outcome, outcome_of
 
 LONG_PERIOD = 0.25
 """Share of the time to target from which on its period of evaluation is too long to be ignored."""
@@ -209,77 +210,150 @@ def stages(number: int) -> Stages:
     return tuple((count, runs) for count, runs in ((first, 1), (second, 1), (last, each)) if runs)
 
 
+@dataclass(frozen=True)
+class Group:
+    """The runs of a configuration, in the unit of an axis."""
+
+    own: Replicate | None = None
+    """The search's own run; None where it does not count."""
+    rounds: Mapping[int, Replicate] = field(default_factory=dict)
+    """New runs by round: a round has the same seed for every configuration."""
+    alone: Sequence[Replicate] = ()
+    """Runs alone, which may overrule the rounds."""
+
+    def runs(self, rounds: int | None = None, *, with_alone: bool = False) -> list[Replicate]:
+        """Return the own run, those of the first `rounds` (or all), and those alone if asked."""
+        found = [] if self.own is None else [self.own]
+        found += [self.rounds[at] for at in sorted(self.rounds) if rounds is None or at < rounds]
+        return [*found, *self.alone] if with_alone else found
+
+    def times(self, factor: float) -> "Group":
+        """Return the same runs in another unit."""
+        own = None if self.own is None else self.own.times(factor)
+        rounds = {at: run.times(factor) for at, run in self.rounds.items()}
+        return Group(own, rounds, [run.times(factor) for run in self.alone])
+
+
 def group_of(
-    candidate: Candidate, new: Mapping[int, Replicate], *, axis: Axis, rounds: int | None = None
-) -> list[Replicate]:
-    """Return a candidate's own run and its `new` ones (of the first `rounds`), by round."""
-    found = [] if candidate.own is None else [candidate.own]
-    found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
-    return on_axis(found, candidate.cost, axis)
-
-
-def on_axis(repeats: Sequence[Replicate], cost: float, axis: Axis) -> list[Replicate]:
-    """Return runs in the unit of an axis; `cost`: worker-seconds per second of training."""
-    factor = cost if axis == "worker_seconds" else 1
-    return [repeat.times(factor) for repeat in repeats] if factor != 1 else list(repeats)
-
-
-def best_first(
-    raced: Mapping[str, Sequence[Replicate]],
-    alone: Mapping[str, Sequence[Replicate]],
+    candidate: Candidate,
+    new: Mapping[int, Replicate],
     *,
-    is_timed: bool = True,
-) -> dict[str, Sequence[Replicate]]:
-    """Return configurations and the runs that they are judged by, best first: in the order of the
-    race and by its runs, unless runs alone overrule its first.
+    axis: Axis,
+    alone: Sequence[Replicate] = (),
+) -> Group:
+    """Return a candidate's runs on an axis; `new` ones by round, and those `alone`, in seconds."""
+    group = Group(candidate.own, new, alone)
+    return group.times(candidate.cost) if axis == "worker_seconds" else group
 
-    `alone` are the runs alone of those that had any. Then all runs decide: another that is ahead by
-    these takes its place if it ran alone too, or the first has missed alone, or lies behind by more
-    than REVERSAL standard errors. In `benchmarks/search/race.py` that moves the printed time by
-    -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
+
+def best_first(groups: Mapping[str, Group], *, is_timed: bool = True) -> tuple[list[str], bool]:
+    """Return configurations, best first, and whether runs alone have overruled the race.
+
+    In the order of the race and by its runs, unless runs alone overrule its first. Then all runs
+    decide: another that is ahead by these takes its place if it ran alone too, or the first has
+    missed alone, or lies behind by more than REVERSAL standard errors. In
+    `benchmarks/search/race.py` that moves the printed time by -1.8 % at sigma 0.3 and by -6.4 % at
+    sigma 0.5.
     """
+    raced = {name: group.runs() for name, group in groups.items()}
     order = ranked(raced, pooled(raced.values(), is_timed=is_timed))
-    by_race = {name: raced[name] for name in order}
     first = order[0] if order else ""
-    if not alone.get(first):
-        return by_race
-    every = {name: [*raced[name], *alone.get(name, ())] for name in order}
+    if not order or not groups[first].alone:
+        return order, False
+    every = {name: groups[name].runs(with_alone=True) for name in order}
     noise = pooled(every.values(), is_timed=is_timed)
-    has_missed = not all(repeat.is_hit for repeat in alone[first])
+    has_missed = not all(repeat.is_hit for repeat in groups[first].alone)
     for name in ranked(every, noise):
         if name == first:
             break
-        pair = every[name], every[first]
-        is_ahead = has_missed or alone.get(name)
-        if is_ahead or is_apart(*pair, noise, errors=REVERSAL):
-            return {one: every[one] for one in (name, *(one for one in order if one != name))}
-    return by_race
+        is_ahead = has_missed or groups[name].alone
+        if is_ahead or is_apart(every[name], every[first], noise, errors=REVERSAL):
+            return [name, *(one for one in order if one != name)], True
+    return order, False
 
 
-def undecided(
-    raced: Mapping[str, Sequence[Replicate]],
-    alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
+LOOK = 4
+"""Rounds of a race that are looked at once, with half of the errors; `--more` goes on after them,
+and looks after every round (`sequential`) with the other half."""
+MORE_ERRORS = 0.025
+"""Share of such comparisons that may name the wrong side, on each side."""
+SMALLEST = 0.05
+"""The least difference that matters, as a share: `--more` ends where none is left."""
+
+
+@dataclass(frozen=True)
+class Ties:
+    """What is statistically tied with the best of several configurations."""
+
+    repeated: tuple[str, ...] = ()
+    """Run twice or more, the best included, best first."""
+    once: tuple[str, ...] = ()
+    """Run once, and not so much slower that luck could be excluded."""
+    undecided: tuple[str, ...] = ()
+    """All that ran again but the best, and may be as good, and are not shown to differ from it by
+    less than SMALLEST: more runs may tell."""
+
+
+def ties_of(
+    groups: Mapping[str, Group],
+    once: Mapping[str, Group] = MappingProxyType({}),
     *,
     is_timed: bool = True,
-) -> list[str]:
-    """Return which may be the best: the first (`best_first`), and what is statistically tied with
-    it, by the noise of the race. A candidate without runs yet is not excluded."""
-    noise = pooled(raced.values(), is_timed=is_timed)
-    groups = best_first(raced, alone, is_timed=is_timed)
-    best = next(iter(groups.values()), ())
-    return [name for name, runs in groups.items() if not runs or not is_apart(best, runs, noise)]
+) -> Ties:
+    """Return what is statistically tied with the best of `groups`, and which of `once` may be.
+
+    Those that ran once, a search's only run, are named apart: nothing but luck chose them so far.
+    A configuration without runs yet is not excluded.
+    """
+    order, is_overruled = best_first(groups, is_timed=is_timed)
+    if not order:
+        return Ties()
+    judged = {name: groups[name].runs(LOOK, with_alone=is_overruled) for name in order}
+    judged |= {name: group.runs() for name, group in once.items()}
+    noise, first = pooled(judged.values(), is_timed=is_timed), groups[order[0]]
+    shown = {name: _shown(first, groups[name], is_timed=is_timed) for name in order[1:]}
+    near = [
+        name
+        for name, runs in judged.items()
+        if not (runs and is_apart(judged[order[0]], runs, noise)) and shown.get(name) != "worse"
+    ]
+    runs = {name: len({**once, **groups}[name].runs()) for name in near}
+    return Ties(
+        repeated=tuple(name for name in near if name == order[0] or runs[name] > 1),
+        once=tuple(name for name in near[1:] if runs[name] == 1),
+        undecided=tuple(name for name in near[1:] if shown.get(name, "same") != "same"),
+    )
 
 
-def next_to_run(
-    raced: Mapping[str, Sequence[Replicate]],
-    alone: Mapping[str, Sequence[Replicate]],
-    *,
-    is_timed: bool = True,
-) -> list[str]:
-    """Return the undecided with the fewest runs of the race, best first; [] when one is left."""
-    found = undecided(raced, alone, is_timed=is_timed)
-    fewest = min((len(raced[name]) for name in found), default=0)
-    return [name for name in found if len(raced[name]) == fewest] if len(found) > 1 else []
+def _shown(first: Group, other: Group, *, is_timed: bool) -> Outcome:
+    """Return what the rounds of both show of `other`, whenever one looks."""
+    common = [(first.rounds[at], other.rounds[at]) for at in first.rounds if at in other.rounds]
+    found = [difference(*pair, is_timed=is_timed) for pair in common]
+    known = [one for one in found if not math.isnan(one)]
+    unit = 1.0 if is_timed else abs(score(first.runs(), is_timed=False))
+    smallest = -math.log1p(-SMALLEST) if is_timed else SMALLEST * unit
+    return outcome_of(known, smallest=smallest, errors=MORE_ERRORS)
+
+
+def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
+    """Return by how much `other` is better: of seconds the logarithm of the ratio, else in the unit
+    of the values; infinite where one of the two missed, NaN where both did."""
+    if one.is_hit != other.is_hit:
+        return math.inf if other.is_hit else -math.inf
+    if not one.is_hit:
+        return math.nan
+    return math.log(one.seconds / other.seconds) if is_timed else one.seconds - other.seconds
+
+
+def next_to_run(groups: Mapping[str, Group], *, is_timed: bool = True) -> list[str]:
+    """Return the undecided with the fewest new runs, best first; [] when nothing is left to show:
+    all others are worse, or differ by less than matters."""
+    ties = ties_of(groups, is_timed=is_timed)
+    if not ties.undecided:
+        return []
+    found = ties.repeated[0], *ties.undecided
+    fewest = min(len(groups[name].rounds) for name in found)
+    return [name for name in found if len(groups[name].rounds) == fewest]
 
 
 def more(
@@ -295,15 +369,17 @@ def more(
     that a verdict judges by: `alone` are those alone, in seconds.
 
     One of each of those with the fewest runs, best first; ask again when they are learned. [] when
-    one is left.
+    one is left, or what is left does not matter.
     """
     new = {
         one.name: {done: run for (name, done), run in learned.items() if name == one.name}
         for one in candidates
     }
-    groups = {one.name: group_of(one, new[one.name], axis=axis) for one in candidates}
-    others = {one.name: on_axis(alone.get(one.name, ()), one.cost, axis) for one in candidates}
+    groups = {
+        one.name: group_of(one, new[one.name], axis=axis, alone=alone.get(one.name, ()))
+        for one in candidates
+    }
     return [
         Run(name, min(set(range(len(new[name]) + 1)) - set(new[name])))
-        for name in next_to_run(groups, others, is_timed=is_timed)[:number]
+        for name in next_to_run(groups, is_timed=is_timed)[:number]
     ]

@@ -1,43 +1,29 @@
 """What a verdict stands on, in words; and winners at the end of a searched range."""
 
-import math
-import random
-from statistics import fmean
-
 import pytest
 from test_repeated import COLD
 from test_verdict import at_budget, judged_at_budget
 
 from raybench.report.how_sure import how_sure
 from raybench.report.remarks import edge_lines
-from raybench.results.ranking import noise_of
 from raybench.results.verdict import judge
-from raybench.stats.replicates import Replicate
-from raybench.stats.standing import Candidate, more
 from tests.made_results import raced, results_folder, run_line
 
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
 
-def test_the_number_of_runs_settles_it_in_eight_of_ten_cases_as_more_spends_them(tmp_path):
-    """With other chances than those that the number was found by, run after run as `--more`."""
-    results = results_folder(tmp_path, [line for group in (COLD, *NEAR) for line in group])
-    number = results.runs_needed
-    groups = {trial: list(one.chosen) for trial, one in results.repeated.items()}
-    sigma, settled = noise_of(results.repeated, results).sigma, 0
-    chance = random.Random(1000)
-    for _ in range(200):
-        candidates = [Candidate(name, runs[0], 1) for name, runs in groups.items()]
-        known = {(n, r): run for n, runs in groups.items() for r, run in enumerate(runs[1:])}
-        left = number
-        while left and (due := more(candidates, known, left, axis="seconds")):
-            for run in due:
-                mean = fmean(map(math.log, (one.seconds for one in groups[run.name])))
-                seconds = math.exp(chance.gauss(mean, sigma))
-                known[run.name, run.round] = Replicate(seconds, is_hit=True)
-            left -= len(due)
-        settled += not more(candidates, known, 1, axis="seconds")
-    assert 0.7 <= settled / 200 <= 0.92
+def test_more_runs_are_proposed_until_what_is_tied_is_shown_not_to_matter(tmp_path):
+    results = results_folder(tmp_path / "a", [line for each in (COLD, *NEAR) for line in each])
+    verdict = judge(results)
+    assert verdict.undecided
+    assert f"--more {4 * (1 + len(verdict.undecided))}" in how_sure(results, verdict)
+    alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
+    same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * one for one in alike])
+    results = results_folder(tmp_path / "b", [line for each in (COLD, *same) for line in each])
+    verdict = judge(results)
+    assert verdict.others()
+    assert not verdict.undecided
+    assert "5 %" in how_sure(results, verdict)
 
 
 def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_path):

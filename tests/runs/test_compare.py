@@ -4,16 +4,28 @@ import json
 import math
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
+from raybench.cluster.signals import Interrupt
 from raybench.commands import report
 from raybench.commands.cli import compare
 from raybench.models.find import find_workload
-from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, interval_words, pairs_of
+from raybench.report.pairs import (
+    Pairs,
+    Side,
+    answer_lines,
+    exit_code,
+    interval_words,
+    pairs_of,
+    sentences,
+)
 from raybench.runs.compare import at_revision, check_sides, errors_left, read_share, read_side
+from raybench.runs.compare import compare as run_compare
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
@@ -192,19 +204,42 @@ def test_all_are_judged_and_evaluated_alike(tmp_path):
     assert "0.01" in found.sides[1].label
 
 
-def test_many_comparisons_share_their_errors(tmp_path):
-    file = tmp_path / "session.jsonl"
-    spent = []
-    for _ in range(50):
-        spent.append(errors_left(file, "new"))
-        with file.open("a") as opened:
-            opened.write(f'{{"of": "{len(spent)}"}}\n')
-    assert spent[0] == 0.025
+def test_many_comparisons_share_their_errors_from_when_they_begin(tmp_path):
+    file = tmp_path / "a" / "session.jsonl"
+    with ThreadPoolExecutor(8) as pool:
+        spent = list(pool.map(partial(errors_left, file), map(str, range(50))))
+    assert max(spent) == 0.025
+    assert len(set(spent)) == 50
     assert sum(spent) < 0.05
-    assert errors_left(file, "3") == spent[2], "one that goes on has what it had"
-    file.write_text("no JSON")
-    with pytest.raises(UserError, match="is no file of a session"):
-        errors_left(file, "3")
+    assert errors_left(file, "3") == spent[3], "one that goes on has what it had"
+    for content in ("no JSON", "[]", '{"b": 1}'):
+        file.write_text(content)
+        with pytest.raises(UserError, match="is no file of a session"):
+            errors_left(file, "3")
+
+
+@pytest.mark.parametrize(
+    ("sides", "errors", "level"), [(2, 0.05, "90 %"), (3, 0.05, "95 %"), (2, 0.05 / 6, "98.33 %")]
+)
+def test_an_interval_is_of_the_level_that_it_says(sides, errors, level):
+    names = "ABCD"[:sides]
+    runs = {name: {n: Replicate(1.0 + 0.1 * (n % 3), True) for n in range(12)} for name in names}
+    found = Pairs([Side(*[name] * 3) for name in names], Objective(target=0.9), runs, errors=errors)
+    assert all(f"{level} interval" in line for line in sentences(found))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_dry_run_bounds_the_training_of_all_sides(tmp_path, capsys, number):
+    objective = {"target": 0.9, "max_train_seconds": 10.0}
+    sides = [
+        write(tmp_path / f"{n}.yaml", learning_rate=0.01 * (n + 1), objective=objective)
+        for n in range(number)
+    ]
+    file = tmp_path / "session"
+    asked = options(*sides, runs=7, session=str(file), out=str(tmp_path / "out"))
+    run_compare(asked.model_copy(update={"dry_run": True}), Interrupt())
+    assert f"{number * 70} s" in capsys.readouterr().out
+    assert not file.exists(), "nothing was begun"
 
 
 @pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.05", 0.05), ("0", 0.0)])

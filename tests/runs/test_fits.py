@@ -2,14 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from raybench.report.study import StudyResults, load
 from raybench.scaling.fit_command import median_error
-from raybench.scaling.fits import fit_study, measured_runs, measurements, target_plans
+from raybench.scaling.fits import (
+    fit_study,
+    measured_runs,
+    measurements,
+    run_spread,
+    step_seconds,
+    target_plans,
+)
+from raybench.scaling.measurements import Cell
 from raybench.spec.run import RunSpec
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 
@@ -107,3 +117,35 @@ def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
         "No plan: samples to target: at no batch size did most runs reach"
     )
     assert one.answers.empty
+
+
+@pytest.mark.parametrize(("cells", "repeats"), [(3, 2), (2, 3), (6, 3)])
+def test_nine_of_ten_further_runs_are_within_the_spread_of_few(cells: int, repeats: int) -> None:
+    """Runs scatter by 20 %; whatever their cells take."""
+    rng, within = np.random.default_rng(0), 0
+    keys = dict.fromkeys(("gpu_type", "num_workers", "num_nodes"), 1)
+    table = pd.DataFrame({**keys, "global_batch_size": np.repeat(range(cells), repeats)})
+    for _ in range(400):
+        logs = rng.normal(size=cells)[table["global_batch_size"]] + 0.2 * rng.normal(
+            size=len(table)
+        )
+        spread = run_spread(table.assign(work_s=np.exp(logs)))
+        within += abs(0.2 * rng.normal()) <= spread
+    assert 0.86 <= within / 400 <= 0.94
+    assert run_spread(table.drop_duplicates().assign(work_s=1.0)) is None, "nothing was repeated"
+
+
+@pytest.mark.parametrize(("own", "passes"), [(8, 4), (10, 2), (7, 1), (2, 2), (12, 4), (9, 3)])
+def test_a_step_is_predicted_for_all_of_its_samples(own: int, passes: int) -> None:
+    """Measured in four passes: a batch that does not divide takes fewer."""
+    asked: list[Cell] = []
+
+    def predict(cells: list[Cell]) -> list[SimpleNamespace]:
+        asked.extend(cells)
+        return [SimpleNamespace(step_s=1.0, low_s=1.0, high_s=1.0)]
+
+    model: Any = SimpleNamespace(
+        observed=SimpleNamespace(cells=[Cell(1, 1, 8, 4)]), predict=predict
+    )
+    step_seconds(model, [(2, 1, own)])
+    assert asked == [Cell(2, 1, own // passes, passes)]

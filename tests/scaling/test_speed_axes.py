@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from raybench.scaling.speed_axes import Found, Leeway, every_way, gains_sentence, ways_of
+from raybench.scaling.speed_axes import AXES, Found, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.run import Placement, RunSpec
 
 
@@ -112,6 +113,20 @@ def test_noise_does_not_fool_it(
     assert found.still_in() == still_in
     if taken is not None:
         assert found.taken == taken
+
+
+@pytest.mark.parametrize(("ways", "noise"), [(2, 0.03), (5, 0.08), (9, 0.08)])
+def test_of_equal_ways_another_is_taken_in_5_of_100_at_most_over_all_axes(
+    ways: int, noise: float
+) -> None:
+    rng, taken = np.random.default_rng(0), 0
+    for _ in range(150):
+        found = found_of({str(way): [] for way in range(ways)})
+        for _ in range(4):
+            for way in found.still_in():
+                found.step_s[way].append(float(np.exp(noise * rng.standard_normal())))
+        taken += found.taken != "0"
+    assert taken <= 4, f"{150 * 0.05 / len(AXES)} of 150 are expected at most, on one axis"
 
 
 def test_the_sentence_says_what_each_axis_gave_and_when_compiling_pays() -> None:

@@ -81,6 +81,8 @@ def test_of_many_finished_trials_the_best_decide() -> None:
         (evaluation(1.0, epoch=0.5), 3.0, 1.5),  # half of its second may have been the machine's
         (evaluation(4.0, index=3, epoch=2.0), 3.0, 5.0),
         (evaluation(4.0, index=3, epoch=2.0), 2.25, 4.5),  # the last of the run comes sooner
+        (evaluation(6.0, index=3, epoch=3.0), 3.0, 7.0),  # a loop that goes on after its epochs
+        (evaluation(8.0, index=3, epoch=4.0), 3.0, 9.0),
         (evaluation(7.0, index=3), 9.0, 8.0),  # 4 s for the first epoch, one for each since
         (evaluation(7.0, index=3, samples_per_s=250.0), 9.0, 8.75),  # 1 s each, then 4 s
     ],

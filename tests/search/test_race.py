@@ -182,7 +182,7 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
 
 def test_of_whom_nothing_is_known_yet_is_undecided() -> None:
     found = [*candidates(1.0), Candidate("cold", None, 1)]
-    assert more(found, {}, 20, axis="seconds") == [Run("cold", 0)]
+    assert set(more(found, {}, 20, axis="seconds")) == {Run("a", 0), Run("cold", 0)}
     missed = {("cold", 0): Replicate(9.0, is_hit=False)}
     assert more(found, missed, 20, axis="seconds") == []
 

@@ -9,16 +9,15 @@ from scipy.stats import t
 from raybench.stats.replicates import (
     PRIOR_FREEDOM,
     PRIOR_SIGMA,
-    TIE,
     Noise,
     Replicate,
     expected_running_time,
     interval,
+    is_apart,
     pooled,
     ranked,
     runs_worth,
     score,
-    tied,
 )
 
 SIGMA = 0.3
@@ -78,41 +77,26 @@ def test_misses_count_as_the_spread_that_they_make() -> None:
     assert runs_worth([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
 
 
-def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
+def test_two_are_apart_beyond_what_luck_makes_of_one_look() -> None:
     noise = Noise(SIGMA, 20)
-    edge = math.exp(TIE * SIGMA * math.sqrt(1 / 4 + 1 / 4))
-    groups = {
-        "best": hits(1, 1, 1, 1),
-        "near": hits(*[edge * 0.999] * 4),
-        "far": hits(*[edge * 1.001] * 4),
-        "once": hits(1.5),
-        "once, far": hits(2.0),
-        "missed": [Replicate(0.5, is_hit=False)] * 2,
-    }
-    ties = tied(groups, noise)
-    assert ties.repeated == ("best", "near")
-    assert ties.once == ("once",)
-    assert tied({}, noise).repeated == ()
-    everything = tied(groups, VALUES)
-    assert everything.once == ("once", "once, far")  # nothing is known: nothing is excluded
+    best = hits(1, 1, 1, 1)
+    edge = math.exp(t.ppf(0.975, 20) * SIGMA * math.sqrt(1 / 4 + 1 / 4))
+    assert not is_apart(best, hits(*[edge * 0.999] * 4), noise)
+    assert is_apart(best, hits(*[edge * 1.001] * 4), noise)
+    assert is_apart(best, [Replicate(0.5, is_hit=False)] * 2, noise)
+    assert not is_apart(best, hits(9.0), VALUES), "nothing is known: nothing is excluded"
 
 
-def test_ties_hold_the_best_of_twelve_and_intervals_the_median_in_90_percent() -> None:
-    """Calibration on 300 plateaus, seeds of one configuration apart by 30 %."""
-    rng = np.random.default_rng(8)
-    held = within = kept = 0
-    for _ in range(300):
-        logs = np.linspace(0, 0.3, 12)[:, None] + SIGMA * rng.normal(size=(12, 4))
-        groups = {str(i): hits(*np.exp(row)) for i, row in enumerate(logs)}
-        noise = pooled(groups.values())
-        order = ranked(groups, noise)
-        ties = tied({name: groups[name] for name in order}, noise)
-        held, kept = held + ("0" in ties.repeated), kept + len(ties.repeated)
-        low, high = interval(hits(*np.exp(SIGMA * rng.normal(size=3))), noise)
-        within += low <= 1 <= high
-    assert 270 <= held < 300
-    assert kept < 300 * 11  # not by keeping everything
-    assert 255 <= within <= 291
+@pytest.mark.parametrize("groups", [1, 2, 5])
+@pytest.mark.parametrize("runs", [2, 3])
+def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
+    """90 % intervals of values hold the true mean, whoever else was repeated."""
+    rng, held = np.random.default_rng(0), 0
+    for values in rng.normal(size=(1500, groups, runs)):
+        every = [hits(*row) for row in values.tolist()]
+        low, high = interval(every[0], pooled(every, is_timed=False))
+        held += low <= 0 <= high
+    assert 0.87 <= held / 1500 <= 0.93
 
 
 def test_an_interval_of_values_knows_only_what_was_repeated() -> None:
