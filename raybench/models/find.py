@@ -283,9 +283,7 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
 def _function_of(name: str) -> Callable[[Any], object]:
     """Return the function of `FILE.py:FUNCTION`, its file found as a user's own module is."""
     file, _, function = name.rpartition(":")
-    folders = [Path.cwd(), *map(Path, sys.path)]
-    path = next((one / file for one in folders if (one / file).is_file()), None)
-    if path is None:
+    if (path := loop_file(name)) is None:
         raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
     module = _module_of(path.resolve(), name)
     found: Callable[[Any], object] | None = getattr(module, function, None)
@@ -295,6 +293,13 @@ def _function_of(name: str) -> Callable[[Any], object]:
         own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
         raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
     return found
+
+
+def loop_file(name: str) -> Path | None:
+    """Return the file of `FILE.py:FUNCTION`, as it lies here or where modules are looked for."""
+    file = name.rpartition(":")[0]
+    folders = [Path.cwd(), *map(Path, sys.path)]
+    return next((one / file for one in folders if (one / file).is_file()), None)
 
 
 _modules: dict[Path, ModuleType] = {}

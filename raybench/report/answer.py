@@ -11,7 +11,13 @@ import pandas as pd
 from raybench.report import scaling_printed
 from raybench.report.how_sure import how_sure
 from raybench.report.pairs import comparison_of, sentences
-from raybench.report.remarks import disturbed_line, edge_lines, speed_line, target_warning
+from raybench.report.remarks import (
+    code_line,
+    disturbed_line,
+    edge_lines,
+    speed_line,
+    target_warning,
+)
 from raybench.report.tables import texts
 from raybench.report.words import (
     as_billed,
@@ -124,7 +130,12 @@ def said(results: Study) -> Said:
         mind += [on + line for line in _doubts(results, facts)]
         mind += [on + line for line in speed_line(results, facts.fastest.trial)]
     answer += _over_models(results, each)
-    mind += [*disturbed_line(results), *unranked_lines(results), *edge_lines(results, verdict)]
+    mind += [
+        *code_line(results),
+        *disturbed_line(results),
+        *unranked_lines(results),
+        *edge_lines(results, verdict),
+    ]
     return Said(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
 
 

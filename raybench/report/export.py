@@ -31,7 +31,9 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     What an earlier session named goes where nothing takes its place.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
-    unknown = [] if results.trials["energy_j"].notna().any() else ["energy_j"]
+    trials = results.trials
+    unknown = [] if trials["energy_j"].notna().any() else ["energy_j"]
+    unknown += [] if len(set(trials["code"].dropna())) > 1 else ["code"]
     store.write_text("trials.csv", to_csv(results.trials.drop(columns=unknown)))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)

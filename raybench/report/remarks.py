@@ -38,6 +38,16 @@ def target_warning(results: Study) -> list[str]:
     return []
 
 
+def code_line(results: Study) -> list[str]:
+    """Return a sentence where runs had different versions of the user's code."""
+    versions = results.trials.dropna(subset=["code"]).groupby("code", sort=False)["trial"].agg(list)
+    if len(versions) < 2:
+        return []
+    spans = {code: f"{min(names)} to {max(names)}" for code, names in versions.items()}
+    runs = "; ".join(f"{code}: {span}" for code, span in spans.items())
+    return [f"The code was changed between runs, which are compared all the same ({runs})."]
+
+
 def sensitivity_lines(results: Study) -> list[str]:
     """Return a sentence for an easier target and a harder one, one point off, where curves tell.
 

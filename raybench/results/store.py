@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, TextIO
 
 from raybench.spec.documents import to_yaml
@@ -119,12 +120,17 @@ class Store(StudyFiles):
         folder: Path,
         may_write: Callable[[], None] = lambda: None,
         forget: Callable[[], None] = lambda: None,
+        *,
+        versions: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         """`may_write` raises StudyError where the folder is this process's no more.
 
-        `forget` is called before records are forgotten.
+        `forget` is called before records are forgotten. `versions` of the user's code, with the
+        digests of its files; records of runs name the last one.
         """
         super().__init__(folder)
+        self.versions = {name: dict(digests) for name, digests in versions.items()}
+        self._code = next(reversed(self.versions), None)
         self._may_write, self._forget = may_write, forget
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,6 +148,8 @@ class Store(StudyFiles):
         StudyError where the file was deleted or replaced, so that nothing is written to nowhere.
         """
         self.check()
+        if self._code is not None and line.get("kind") == "run" and not line.get("code"):
+            line = line | {"code": self._code}
         for key in ("message", "restart_reason"):
             if line.get(key):
                 line = line | {key: redact_text(line[key], os.environ)}
@@ -261,6 +269,10 @@ def command() -> str:
     began = ["python", "-m", module.name.removesuffix(".__main__")] if module else [program()]
     arguments = redact([*began, *sys.argv[1:]], os.environ)
     return clean(shlex.join(arguments))
+
+
+CODE = "code"
+"""Key of `study.yaml`: by version of the user's code that runs had, the digests of its files."""
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -181,6 +181,7 @@ EXTRA_TYPES = {
     "reruns": SOME_COUNT,
     "energy_j": NUMBER,
     "best_of": TEXT,
+    "code": TEXT,
 }
 """Further columns of `trials`. `source` is the trial whose configuration a run repeats;
 `num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
@@ -192,7 +193,8 @@ and `disturbed_s` those that others took of it, each of the rank with the most; 
 where they took too much, `reruns` how often it had run before for that reason. `energy_j` are
 joules of training, left out of `trials.csv` where no run knows them. `best_of` says what
 `best_accuracy` is: the best value of the `curve`, or with `best_at_budget` the last one within the
-`budget`, whose weights are kept."""
+`budget`, whose weights are kept. `code` is the version of the user's code that it ran, left out of
+`trials.csv` where all ran the same."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
     "trial": TEXT,

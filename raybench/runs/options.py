@@ -121,6 +121,8 @@ class TuneOptions(LoggedOptions):
     """Print every table at the end."""
     fresh: bool = False
     """Start anew beside it, do not continue."""
+    keep_code_change: bool = False
+    """Continue although your code has changed since; the column `code` tells the runs apart."""
 
 
 class TrainOptions(LoggedOptions):
@@ -167,6 +169,8 @@ class ScaleOptions(LoggedOptions):
     batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
     fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
     file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+    keep_code_change: bool = False
+    """Continue although your code has changed since; the column `code` tells the runs apart."""
     network: str | None = None
     """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file of
     what raybench doctor --json printed."""

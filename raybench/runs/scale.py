@@ -34,8 +34,9 @@ from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport
 from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage, study_file
-from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
+from raybench.results.store import CODE, SCALING, STUDY_FILE, Store, with_session
 from raybench.results.study import load
+from raybench.runs.code_change import code_versions
 from raybench.runs.compare import read_share
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import ScaleOptions
@@ -306,7 +307,9 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         here = storage.folder / STUDY_FILE
         there = here if here.is_file() else None
         study = _continued(replace(chosen, study=study), place, there)
-        with Store(storage.folder, storage.check) as store:
+        workloads = {cell.spec.workload for cell in study_cells(study, chosen.source)}
+        versions = code_versions(workloads, place, storage.folder, is_kept=options.keep_code_change)
+        with Store(storage.folder, storage.check, versions=versions) as store:
             interrupt.defer()
             loggers.start()
             chosen = replace(chosen, study=study)
@@ -436,6 +439,7 @@ def _run(
                 HOSTS: watch.first,
                 PREDICT: asked if is_numbers else earlier.get(PREDICT),
                 "notes": session.notes,
+                **({CODE: store.versions} if store.versions else {}),
             }
             cluster = session.capacity.document()
             store.write_yaml(STUDY_FILE, content | with_session(earlier, cluster=cluster))

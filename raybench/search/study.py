@@ -20,7 +20,7 @@ from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
-from raybench.results.store import STUDY_FILE, Store, with_session
+from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, Study, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
@@ -392,6 +392,7 @@ class StudyPipeline:
             **({KEY: self.more} if self.more else {}),
             **({} if self.is_over is None else {OVER: self.is_over}),
             NUM_TRIALS: self.num_trials,
+            **({CODE: self.store.versions} if self.store.versions else {}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -38,6 +38,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.study import Study, load
 from raybench.results.verdict import judge
 from raybench.runs import preflight
+from raybench.runs.code_change import code_versions
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
@@ -286,7 +287,10 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         study, taken = settings_of(earlier, study) if earlier else (study, [])
         if options.more is not None:
             check_finished(options.more, place, storage.folder)
-        with Store(storage.folder, storage.check) as store:
+        versions = code_versions(
+            {study.workload}, place, storage.folder, is_kept=options.keep_code_change
+        )
+        with Store(storage.folder, storage.check, versions=versions) as store:
             interrupt.defer()
             loggers.start()
             interrupted = _run(

@@ -217,6 +217,8 @@ class RunRecord:
     tells."""
     reruns: Whole = 0
     """How often it had run before and was disturbed by others; what those runs took is dropped."""
+    code: str | None = None
+    """Version of the user's code that it ran (`models.code`); None where it is not known."""
     host_drift: Finite | None = None
     """In a scaling study: how many times as long its slowest host took for the same work, at the
     last probe before it, as when the study began."""

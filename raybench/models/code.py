@@ -1,0 +1,115 @@
+"""The user's code that a study runs: its files and their digests.
+
+The file of a training loop or of a model's class, a command's script, and what these import from
+beside them, wherever in the file the import stands. Installed packages are not among them.
+"""
+
+import ast
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from raybench.models.find import loop_file
+from raybench.models.named import is_named
+from raybench.spec.own_loop import MARK, is_command, is_own_loop
+
+MAX_BYTES = 16 << 20
+"""A word of a command that is a larger file is data."""
+DIGITS = 12
+
+
+def digests_of(workload: str) -> dict[str, str]:
+    """Return the digest of each of the user's files that a workload runs, by its path from here.
+
+    Args:
+        workload: as a run spec has it; the file is looked for from the current folder.
+
+    Returns:
+        Nothing for a shipped workload, and for a program that is not in the current folder.
+    """
+    files = list[Path]()
+    left = list(_first_files(workload))
+    while left:
+        file = left.pop().resolve()
+        if file not in files:
+            files.append(file)
+            left += _imported(file) if file.suffix == ".py" else []
+    return {_name(file): _digest(file.read_bytes()) for file in sorted(files)}
+
+
+def version_of(digests: Mapping[str, str]) -> str | None:
+    """Return one digest for all files; None without any."""
+    return _digest(json.dumps(dict(digests), sort_keys=True).encode()) if digests else None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def _name(file: Path) -> str:
+    here = Path.cwd().resolve()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+
+
+def _first_files(workload: str) -> Iterator[Path]:
+    """Yield the files that a workload names."""
+    if is_command(workload):
+        yield from _files_of_command(workload.removeprefix(MARK))
+    elif is_own_loop(workload):
+        if (file := loop_file(workload)) is not None:
+            yield file
+    elif ":" in workload and not is_named(workload):
+        yield from _module_files(workload.partition(":")[0], Path.cwd())
+
+
+def _files_of_command(command: str) -> Iterator[Path]:
+    """Yield the words that are files (`train.py`, `--config=small.yaml`), and the module behind
+    `-m`. The program itself, the first word, only where it is the user's: in this folder."""
+    words = shlex.split(command)
+    for number, word in enumerate(words):
+        if number and words[number - 1] == "-m":
+            yield from _module_files(word, Path.cwd())
+        for text in dict.fromkeys((word, word.rpartition("=")[2])):
+            file = Path(text)
+            is_own = number > 0 or not file.is_absolute()
+            if text and is_own and file.is_file() and file.stat().st_size <= MAX_BYTES:
+                yield file
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """Yield the files beside a file that it imports; of one that is no Python none."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                yield from _module_files(one.name, file.parent, root)
+        elif isinstance(node, ast.ImportFrom):
+            module, folders = node.module or "", (file.parent, root)
+            if node.level:
+                folders = (file.parents[node.level - 1],) * 2
+            for one in node.names:
+                yield from _module_files(
+                    f"{module}.{one.name}".lstrip("."), *dict.fromkeys(folders)
+                )
+
+
+def _module_files(name: str, *folders: Path) -> Iterator[Path]:
+    """Yield the files of a module and of the packages that it is in, as far as they lie in one of
+    the folders; of a name in a module the module's."""
+    for folder in folders:
+        place = folder
+        for part in name.split("."):
+            file, package = place / f"{part}.py", place / part / "__init__.py"
+            if package.is_file():
+                yield package
+            elif file.is_file():
+                yield file
+            place = place / part

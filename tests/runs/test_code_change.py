@@ -1,0 +1,123 @@
+"""The user's code: which files it is, and that a study does not go on with other code unsaid."""
+
+from pathlib import Path
+
+import pytest
+
+from raybench.models.code import digests_of, version_of
+from raybench.results.records import read_records
+from raybench.results.store import CODE, STUDY_FILE, Store
+from raybench.results.trials import trial_table
+from raybench.runs.code_change import Versions, code_versions
+from raybench.spec.errors import UserError
+from tests.factories import record
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(**files: str) -> None:
+    for name, text in files.items():
+        path = Path(name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_files_of_a_loop_are_those_that_it_imports_from_beside_it() -> None:
+    write(
+        loop="import torch, helper\nfrom pack.deep import one\ndef train(run):\n    import late",
+        helper="from plain import inner",
+        late="",
+        unused="",
+        pack__deep="from . import near\nfrom ..pack import far\nfrom .. import nothing",
+        pack__near="",
+        pack__far="import helper  # in a circle",
+        plain__inner="",
+    )
+    Path("pack/__init__.py").touch()
+    found = digests_of("loop.py:train")
+    names = {"loop", "helper", "late", "pack/__init__", "pack/deep", "pack/near", "pack/far"}
+    assert set(found) == {f"{name}.py" for name in names | {"plain/inner"}}
+    write(late="# a comment is a change")
+    now = digests_of("loop.py:train")
+    assert [name for name in now if now[name] != found[name]] == ["late.py"]
+    assert version_of(now) != version_of(found)
+
+
+def test_files_of_a_class_and_of_a_module_in_a_package() -> None:
+    write(my_model="import blocks", blocks="", pack__loop="from pack import steps", pack__steps="")
+    Path("pack/__init__.py").touch()
+    assert set(digests_of("my_model:MyModel")) == {"my_model.py", "blocks.py"}
+    own = {f"pack/{name}.py" for name in ("__init__", "loop", "steps")}
+    assert set(digests_of("pack/loop.py:train")) == own
+
+
+def test_files_of_a_command_are_its_words_and_what_they_import() -> None:
+    write(train="import helper", helper="", pack__main="", broken="print 'an older Python'")
+    Path("small.yaml").touch()
+    Path("run.sh").touch()
+    command = "$ python train.py --config=small.yaml --lr {learning_rate} broken.py no_file.py"
+    assert set(digests_of(command)) == {"train.py", "helper.py", "small.yaml", "broken.py"}
+    assert set(digests_of("$ ./run.sh {seed}")) == {"run.sh"}
+    assert set(digests_of("$ python -m pack.main")) == {"pack/main.py"}
+    assert digests_of("$ /bin/sh -c 'exit 0'") == {}
+
+
+@pytest.mark.parametrize("workload", ["mnist_small", "torchvision:resnet18", "gone.py:train"])
+def test_what_is_not_the_users_has_no_files(workload: str) -> None:
+    assert digests_of(workload) == {}
+    assert version_of({}) is None
+
+
+def versions(*, is_kept: bool = False) -> Versions:
+    return code_versions({"loop.py:train"}, "out", Path("out"), is_kept=is_kept)
+
+
+def run_with(known: Versions, *names: str) -> None:
+    """Write what a session leaves that has run these."""
+    with Store(Path("out"), versions=known) as store:
+        store.write_yaml(STUDY_FILE, {CODE: store.versions})
+        for name in names:
+            store.append(record(name).line())
+
+
+def test_a_study_goes_on_with_the_same_code_alone() -> None:
+    write(loop="import helper", helper="RATE = 1")
+    first = versions()
+    run_with(first, "0000", "0001")
+    assert versions() == first
+    write(helper="RATE = 2")
+    sentence = r"out: helper\.py has changed since 0000 to 0001 were run; use --fresh .*--keep-code"
+    with pytest.raises(UserError, match=sentence):
+        versions()
+    both = versions(is_kept=True)
+    (old,), (*_, new) = first, both
+    assert list(both) == [old, new]
+    run_with(both, "0002")
+    assert versions() == both, "once it was kept, that is known"
+    write(helper="RATE = 1")
+    assert list(versions()) == list(reversed(both)), "the version of now is the last"
+    runs = read_records(Path("out")).runs
+    assert [runs[name].code for name in ("0000", "0001", "0002")] == [old, old, new]
+    assert trial_table(runs.values(), {})["code"].nunique() == 2
+
+
+def test_files_that_come_and_go_are_changes() -> None:
+    write(loop="import helper", helper="")
+    run_with(versions(), "0000")
+    write(loop="import other", other="")
+    with pytest.raises(UserError, match=r"loop\.py, .*have changed since 0000 was run") as raised:
+        versions()
+    assert "helper.py" in str(raised.value)
+    assert "other.py" in str(raised.value)
+
+
+def test_a_study_without_runs_or_of_an_earlier_version_goes_on() -> None:
+    write(loop="")
+    run_with(versions())
+    write(loop="# mended")
+    assert len(versions()) == 2
+    run_with({}, "0000")  # its records do not say what they ran
+    assert versions()
