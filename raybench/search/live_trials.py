@@ -17,7 +17,8 @@ from raybench.runs.deadline import Deadline
 from raybench.runs.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.spec.errors import StudyError
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.own_loop import UNREPORTED
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
@@ -206,13 +207,15 @@ class LiveTrials:
         self._due.append(name)
         self._progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
 
-    def _hopeless(self, outcome: RunOutcome) -> StudyError | None:
+    def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
         """Return what ends the search where all trials so far have failed alike before they had
-        trained: no other configuration would mend it."""
+        trained, or one that no other configuration would mend."""
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout"):
             return None
+        if (outcome.message or "").startswith(UNREPORTED):
+            return UserError(outcome.message or "")
         self._causes.append(re.sub(r"\d+", "", outcome.message or ""))
         if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:
             return None

@@ -17,6 +17,9 @@ from raybench.spec.errors import UserError, did_you_mean
 
 MARK = "$ "
 """What a command begins with."""
+UNREPORTED = "the command reports no"
+"""Beginning of what a command fails with that has printed no metric: another configuration will not
+do better."""
 OWN_DATA = {"name": "workload"}
 """The `dataset` of a loop of one's own: whatever it loads."""
 PLACE = re.compile(r"\{([A-Za-z_][\w.]*)\}")

@@ -27,7 +27,7 @@ import psutil
 
 from raybench.spec.errors import UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
-from raybench.spec.own_loop import words_of
+from raybench.spec.own_loop import UNREPORTED, words_of
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
@@ -45,7 +45,6 @@ UNTIMED = (
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
 """Lines that follow one another within `TOGETHER_S`, after a gap of `SILENCE_S`, were written into
 a buffer, or from a history: when they arrive says nothing of when they were trained."""
-UNREPORTED = "the command reports no"
 PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
 """What libraries write before the name of a metric on the validation set."""
 EXCESS, EXCESS_S = 1.1, 0.5

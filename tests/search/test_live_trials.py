@@ -11,8 +11,9 @@ import pytest
 from raybench.results.records import read_records
 from raybench.search import live_trials
 from raybench.search.live_trials import LiveTrials
-from raybench.spec.errors import StudyError
-from raybench.stats.record import RunOutcome
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.own_loop import UNREPORTED
+from raybench.stats.record import Failure, RunOutcome
 from tests.search.made_up import make_search, outcome
 from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 
@@ -324,6 +325,19 @@ def test_a_search_ends_where_no_trial_can_train(
             stage.deadline.raise_fault()
     assert len(read_records(stage.store.folder).runs) == 2, "nothing is lost"
     assert stage.deadline.over == is_hopeless
+
+
+def test_a_search_ends_with_the_first_command_that_prints_no_metric(stage: Stage) -> None:
+    run(stage, broken(f"{UNREPORTED} accuracy, its lines of JSON have val/acc; name one"))
+    with pytest.raises(UserError, match="its lines of JSON have val/acc"):
+        stage.deadline.raise_fault()
+
+
+@pytest.mark.parametrize("failure", ["error", "worker_lost", "timeout", "oom"])
+def test_a_trial_that_fails_names_what_it_has_printed(failure: Failure, stage: Stage) -> None:
+    stage.saved.log = lambda name: stage.store.write_log(name, b"last words")  # type: ignore[method-assign]
+    name = run(stage, replace(broken("no"), failure=failure))
+    assert read_records(stage.store.folder).runs[name].message == f"no (output: logs/{name}.txt)"
 
 
 @pytest.mark.parametrize("room", [0, 1])
