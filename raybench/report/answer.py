@@ -5,6 +5,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -55,8 +56,10 @@ from raybench.results.verdict import (
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
-from raybench.spec.run import RATE, RunSpec, describe, named_optimizer
+from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
+from raybench.spec.space import is_one_of
 from raybench.spec.text import clean
+from raybench.spec.values import identity
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 ALIKE = 0.005
@@ -150,7 +153,8 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
         head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
     standing = f"the {what} of {tried_words(results)}{_as_good(facts.tied, facts.once, like)}"
     first = f"{head} {named(results, fastest.trial)}, {standing}."
-    found: list[tuple[str, ...]] = [(first, f"It {reaches(results, facts, fastest)}.")]
+    reached = f"It {reaches(results, facts, fastest)}."
+    found: list[tuple[str, ...]] = [(first, reached, *beside_first(results, fastest.trial))]
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
         near += "; it may be as fast" if cheapest.trial in facts.tied else ""
@@ -158,6 +162,46 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
         second = f"The cheapest{billed} is {named(results, cheapest.trial)}{near}."
         found.append((second, f"It {reaches(results, facts, cheapest)}."))
     return [*found, *((line,) for line in optimism_lines(results, facts))]
+
+
+def beside_first(results: Study, winner: str) -> list[str]:
+    """Return a sentence that compares the winner with the user's first configuration
+    (`search.first`); [] without one, and where it has not ended."""
+    firsts = (results.study["study"].get("search") or {}).get("first") or []
+    wanted = flat(firsts[0]) if firsts else {}
+    own = [
+        name
+        for name, run in sorted(results.runs.items())
+        if run.role == "trial" and all(_has(run.spec, *one) for one in wanted.items())
+    ]
+    if not wanted or not own:
+        return []
+    first, metric = own[0], results.metric
+    called = f"your first configuration (trial {first})"
+    seedless = [results.specs[name].model_copy(update={"seed": 0}) for name in (winner, first)]
+    if seedless[0] == seedless[1]:
+        return [f"It is {called}."]
+    rows = configurations(results).set_index("trial")
+    column = "time_to_target_s" if results.is_timed else metric.best_column
+    known = {name: float(rows[column].get(name, math.nan)) for name in (winner, first)}
+    if results.is_timed and not math.isnan(known[winner]) and not math.isnan(known[first]):
+        times = known[first] / known[winner]
+        once = "" if rows["is_confirmed"][first] else ", one run"
+        return [f"That is {times:.3g} times as fast as {called}, {duration(known[first])}{once}."]
+    run = results.runs[first]
+    best = metric.shown(run.best_value)
+    if run.failure is not None:
+        return [f"{called.capitalize()} failed ({run.failure})."]
+    if results.is_timed:
+        ended = "was stopped" if run.state == "stopped" else "ended"
+        return [f"{called.capitalize()} {ended} short of the target, at {metric.words} {best}."]
+    return [f"{called.capitalize()} reached {metric.words} {best}."]
+
+
+def _has(spec: RunSpec, key: str, value: Any) -> bool:
+    """Return whether a run spec has a key's value, as a file has it."""
+    own = value_of(spec, key)
+    return is_one_of(key, own, [value]) or identity(own) == identity(value)
 
 
 def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str, ...]]:

@@ -22,6 +22,7 @@ from raybench.spec.text import shorten
 
 MAY_CHANGE = (
     "search.trials",
+    "search.first",
     "search.time_budget_s",
     "search.trial_seconds",
     "search.concurrency",

@@ -100,6 +100,8 @@ class TuneOptions(LoggedOptions):
     """GPUs per worker: 0, 1 or a part."""
     target: str | None = None
     """Validation metric to reach: 0.95, or auto."""
+    first: list[str | Path | dict[str, Any] | RunSpec] = []
+    """Run spec of your own to run before all other trials (as `search.first`); repeatable."""
     seed_from: str | None = None
     """Folder or URL of an earlier study of the same task: the sampler learns from it."""
     confirm: str | None = None
@@ -207,6 +209,7 @@ METAVARS = {
     "train": "FILE.py:FUNCTION",
     "metric_pattern": "REGEX",
     "space": "SPACE.yaml",
+    "first": "SPEC.yaml",
     "time_budget": TIME,
     "price": "MONEY|energy",
     "workers": "1,2,4",

@@ -467,11 +467,16 @@ def _seen_by(frameworks: list[str]) -> list[tuple[str, Seen]]:
         return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
 
 
-def check_room(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:
-    """Raise UserError if no group the study can ask for fits the empty cluster.
+def check_room(
+    study: StudySpec, space: Space, capacity: Capacity, firsts: Iterable[RunSpec] = ()
+) -> list[str]:
+    """Raise UserError if no group the study can ask for fits the empty cluster, or one of `firsts`,
+    the user's own configurations, does not.
 
     Of some that do not, return what is left out, in a sentence: the search asks for no such run.
     """
+    for spec in firsts:
+        capacity.refuse_infeasible(spec.placement.group)
     every = groups(study, space)
     left = [group for group in every if not capacity.may_hold(group)]
     if not left:

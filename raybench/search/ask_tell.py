@@ -18,6 +18,7 @@ from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
+from raybench.search.sampling.first import first_specs, num_outside
 from raybench.search.sampling.optuna_study import (
     NOT_RUN,
     WOULD_FAIL,
@@ -86,7 +87,7 @@ class Search:
         self._study, self._policy, self._left_s = study, policy, left_s
         self._num_told, self._clock, self._began = 0, clock, math.nan
         self._sampled = space if factors is None else factors.sampled
-        self.num_trials = num_trials(study, space, factors)
+        self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
         """Trials of the whole study."""
         self._most_trials = self.num_trials
         if study.search.sampler != "grid":  # a second look may run what the space has no more of
@@ -104,9 +105,17 @@ class Search:
                 self._feedback.note_best(record)
                 if record.failure is not None:
                     infeasible.add(record.failure, record.spec)
-        restore(self._journal, runs or {}, study, self._sampled, self._feedback)
+        firsts = first_specs(study, space)
+        restore(self._journal, runs or {}, study, self._sampled, self._feedback, firsts)
         self._proposer = Proposer(
-            study, self._sampled, self._journal, infeasible, self._feedback, self.placer, policy
+            study,
+            self._sampled,
+            self._journal,
+            infeasible,
+            self._feedback,
+            self.placer,
+            policy,
+            firsts,
         )
 
     @property

@@ -31,7 +31,7 @@ from raybench.runs.preflight import GROUP_KEYS
 from raybench.runs.single_run import SingleRun, side_by_side
 from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import Measured
-from raybench.search.sampling.default_rates import priors, rate_factor
+from raybench.search.sampling.default_rates import rate_factor, usual_values
 from raybench.search.sampling.transfer import set_keys
 from raybench.spec.errors import UserError
 from raybench.spec.objective import (
@@ -42,15 +42,10 @@ from raybench.spec.objective import (
     StopRule,
     search_score,
 )
-from raybench.spec.run import RunSpec
+from raybench.spec.run import RunSpec, flat
 from raybench.spec.space import (
-    Range,
-    Simple,
     Space,
     combinations,
-    known_values,
-    possible_values,
-    resolve,
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.stats.clock import WORKER_PHASES
@@ -281,17 +276,13 @@ def reference_spec(
     factor: float = 1.0,
     has_room: Callable[[RunSpec], bool] = lambda spec: True,
 ) -> RunSpec:
-    """Return the configuration that a user of the space would try first, where it has room.
+    """Return the user's own first configuration (`search.first`), or what a user of the space would
+    try first, where it has room.
 
     It trains for as long as a trial may; while the target is not set, without one.
     """
-    hints = next(iter(priors(space, study.fixed, factor=factor)), {})
-    values: dict[str, Any] = {}
-    for key, dimension in space.items():
-        known = known_values(study.fixed, hints | values)
-        simple = resolve(dimension, known)
-        first = middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
-        values[key] = hints.get(key, first)
+    given = flat(study.search.first[0]) if study.search.first else None
+    values = usual_values(study, space, given=given, factor=factor)
     changes = settings.NO_TARGET if study.needs_target else {}
     objective = study.objective.model_copy(update=changes)
     spec = study.run_spec(values)
@@ -300,13 +291,6 @@ def reference_spec(
         found = (study.run_spec(values | {k: one[k] for k in one if k in space}) for one in others)
         spec = next(filter(has_room, found), spec)
     return spec.model_copy(update={"objective": objective})
-
-
-def middle_of(dimension: Simple) -> float:
-    """Return the value in the middle of a dimension of rates."""
-    values: list[float] = sorted(possible_values(dimension))
-    is_range = isinstance(dimension, Range)
-    return math.sqrt(values[0] * values[-1]) if is_range else values[len(values) // 2]
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:

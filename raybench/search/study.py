@@ -42,6 +42,7 @@ from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_
 from raybench.search.ray_tune import run_trials
 from raybench.search.reference import FEW_S, set_by_reference, uncount
 from raybench.search.sampling.default_rates import num_trials
+from raybench.search.sampling.first import num_outside
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
@@ -102,7 +103,10 @@ class StudyPipeline:
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
             self.more = self.earlier.get(KEY)
             self.is_over = self.earlier.get(OVER)
-        asked = num_trials(self.study, self.space)  # more is known once the search is open
+        outside = num_outside(self.study, self.space)
+        asked = num_trials(
+            self.study, self.space, outside=outside
+        )  # more is known once the search is open
         self.num_trials = self.earlier.get(NUM_TRIALS, asked) if self.num_more else asked
         if self.num_more:
             self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays

@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,15 +47,23 @@ from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, stu
 from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials, widens
+from raybench.search.sampling.first import first_specs, num_outside
 from raybench.search.sampling.transfer import load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
-from raybench.spec.documents import read_mapping
+from raybench.spec.documents import content_of, read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
-from raybench.spec.run import Placement
+from raybench.spec.run import Placement, RunSpec, describe, label_keys
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
-from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
+from raybench.spec.study import (
+    COMMON,
+    EVAL_INTERVAL,
+    ConfirmSpec,
+    StudySpec,
+    build_study,
+    load_content,
+)
 from raybench.spec.text import counted
 from raybench.spec.values import short
 from raybench.stats.standing import is_informative, stages
@@ -92,7 +101,8 @@ def print_plan(
     every = preflight.groups(study, space)
     widest = max(group.cpus for group in every)
     objective = study.objective
-    runs = num_trials(study, space, None if isinstance(factors, str) else factors)
+    outside = num_outside(study, space)
+    runs = num_trials(study, space, None if isinstance(factors, str) else factors, outside=outside)
     is_auto = "max_train_seconds" in study.auto and not study.is_set
     most = f"of at most {objective.max_train_seconds:g} s training"
     if is_auto:
@@ -108,6 +118,7 @@ def print_plan(
         _sampling(factors),
         *([WIDENS] if widens(study, space) else []),
         *_reference(study),
+        *_firsts(study, space),
         f"results: {place}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
@@ -195,6 +206,11 @@ def _reference(study: StudySpec) -> list[str]:
     return [f"before: {runs} {', '.join(study.auto)}"]
 
 
+def _firsts(study: StudySpec, space: Space) -> list[str]:
+    keys = label_keys(study.space)
+    return [f"first: {describe(spec, keys)}" for spec in first_specs(study, space).values()]
+
+
 def _sampling(factors: Factors | str) -> str:
     if isinstance(factors, str):
         return f"every key is sampled ({factors})"
@@ -248,7 +264,8 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
             content, left = preflight.without_too_wide(content, study, space, local_capacity())
             study, space = build_study(content, source)
             words += left
-        words += preflight.check_room(study, space, local_capacity())
+        firsts = first_specs(study, space).values()
+        words += preflight.check_room(study, space, local_capacity(), firsts)
         preflight.check_gpus(preflight.groups(study, space))
     study, dataset, warnings = preflight.check_study(study, space)
     words += warnings
@@ -374,7 +391,8 @@ def _run(
     with told, live_session(options.address, interrupt, console, options.hosts) as session:
         importing.join()
         interrupt.check()
-        left_out = preflight.check_room(study, space, session.capacity)
+        firsts = first_specs(study, space).values()
+        left_out = preflight.check_room(study, space, session.capacity, firsts)
         for sentence in left_out if chosen_address(options.address) is not None else ():
             say(console, sentence)
         named = preflight.GPUS in space or preflight.GPUS in study.fixed
@@ -434,8 +452,27 @@ def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
         settings.append(f"space.num_workers=[{options.workers}]")
     settings += _confirm_settings(options.confirm, options.no_confirm)
     content = with_whole_paths(load_content(space, [*settings, *options.settings]))
+    content = _with_firsts(content, options.first)
     path = Path(source)
     return content, source, path.parent.name if path.name == STUDY_FILE else path.stem
+
+
+OF_THE_STUDY = (*COMMON, "seed", EVAL_INTERVAL)
+"""Keys of a run spec that a study has for all its runs: `--first` leaves them out."""
+
+
+def _with_firsts(
+    content: dict[str, Any], given: Sequence[str | Path | dict[str, Any] | RunSpec]
+) -> dict[str, Any]:
+    """Return a study's content with run specs of the user's own under `search.first`."""
+    firsts = []
+    for one in given:
+        spec = content_of(one, "first")[0]
+        firsts.append({key: value for key, value in spec.items() if key not in OF_THE_STUDY})
+    if not firsts:
+        return content
+    search = content.get("search") or {}
+    return content | {"search": search | {"first": [*(search.get("first") or []), *firsts]}}
 
 
 def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:

@@ -112,6 +112,17 @@ def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
     return is_among(value, values) if is_open(key) else value in values
 
 
+def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any]) -> bool:
+    """Return whether a key's value is one of its dimension's; `known`: see `known_values`."""
+    if isinstance(dimension, Cases):
+        cases = [case for case in dimension.cases if case.holds(known)]
+        return any(lies_in(key, case.dimension, value, known) for case in cases)
+    if isinstance(dimension, Range):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and bool(dimension.low <= value <= dimension.high)
+    return is_one_of(key, value, possible_values(dimension))
+
+
 def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return every run-spec key's value: what is chosen, else fixed, else the default."""
     return _DEFAULTS | flat(fixed) | values

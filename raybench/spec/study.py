@@ -18,13 +18,13 @@ from raybench.spec.documents import (
     validate,
     validate_key,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
 from raybench.spec.optimizer import is_librarys
 from raybench.spec.own_loop import OWN_DATA, is_command, is_own_loop
-from raybench.spec.run import DatasetSpec, RunSpec, flat, is_open, nested
-from raybench.spec.space import Space, parse_space, values_of
+from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, nested
+from raybench.spec.space import SEARCHABLE, Space, parse_space, values_of
 
 MOST = 200
 """Runs of a race at most."""
@@ -69,6 +69,10 @@ class SearchSpec(Document):
     trials: PositiveInt | None = None
     """Number of trials that are proposed: 120 by default, of a `grid` all its combinations; a grid
     of more than this runs the first of its order."""
+    first: list[dict[str, Any]] = []
+    """Configurations of your own that run before all others, in a grid and beyond the ranges too:
+    `[{learning_rate: 0.02, model: {n: 2}}]`. A searched key that one does not name has its usual
+    value; reference runs train the first of them, and the answer compares the winner with it."""
     seed: Seed = 0
     """Seed of the sampler, and of every trial's training."""
     time_budget_s: PositiveFloat | None = None
@@ -199,6 +203,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for key, value in study.fixed.items():  # what excludes each other depends on the space too
         validate_key(RunSpec, key, value, f"{source}: fixed")
     space = parse_space(study.space, named, source)
+    for number, given in enumerate(study.search.first):
+        _check_first(given, f"{source}: 'search.first.{number}'")
     for one in values_of("optimizer", space, study.fixed):
         if is_librarys(one) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
@@ -206,6 +212,18 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
                 "space.learning_rate, or one rate under fixed."
             )
     return study, space
+
+
+def _check_first(given: dict[str, Any], where: str) -> None:
+    """Raise UserError where a configuration of the user's own has keys that are the study's, or
+    values that no run has."""
+    for key, value in flat(given).items():
+        if key in (*COMMON, "seed"):
+            raise UserError(f"{where}: '{key}' is the study's, for all its runs; leave it out.")
+        parent, _, name = key.partition(".")
+        validate_key(RunSpec, parent, {name: value} if name else value, where)
+        if not is_key(key):
+            raise UserError(f"{where}: unknown key '{key}'; {did_you_mean(key, SEARCHABLE)}")
 
 
 def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,13 @@ trial early, so the best configuration is found for certain where training and t
 
 import math
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
 from raybench.search.policy import BASE_RATES, DEFAULT, LINEAR, SearchPolicy
 from raybench.spec.errors import UserError
+from raybench.spec.run import flat
 from raybench.spec.schedule import scaling_factor
 from raybench.spec.space import (
     Cases,
@@ -29,6 +31,30 @@ from raybench.spec.space import (
 from raybench.spec.study import DEFAULT_TRIALS, TIME, StudySpec
 
 BASE_BATCH = 64
+
+
+def usual_values(
+    study: StudySpec, space: Space, *, given: Mapping[str, Any] | None = None, factor: float = 1.0
+) -> dict[str, Any]:
+    """Return the values of the configuration that a user of the space would try first: an
+    optimizer's usual rate, of other lists the first value; what is `given` as it is."""
+    named = dict(given or {})
+    rest = {key: one for key, one in space.items() if key not in named}
+    fixed = flat(study.fixed) | named
+    hints = next(iter(priors(rest, fixed, factor=factor)), {})
+    values: dict[str, Any] = {}
+    for key, dimension in rest.items():
+        simple = resolve(dimension, known_values(fixed, hints | values))
+        first = middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
+        values[key] = hints.get(key, first)
+    return values | named
+
+
+def middle_of(dimension: Simple) -> float:
+    """Return the value in the middle of a dimension of rates."""
+    values: list[float] = sorted(possible_values(dimension))
+    is_range = isinstance(dimension, Range)
+    return math.sqrt(values[0] * values[-1]) if is_range else values[len(values) // 2]
 
 
 def rate_factor(study: StudySpec, policy: SearchPolicy = DEFAULT) -> float:
@@ -173,17 +199,21 @@ def grid(
     return sorted(combinations, key=lambda values: _num_workers(study, values, factors))
 
 
-def num_trials(study: StudySpec, space: Space, factors: Factors | None = None) -> int:
+def num_trials(
+    study: StudySpec, space: Space, factors: Factors | None = None, *, outside: int = 0
+) -> int:
     """Return how many trials a study has: as many as asked for, as far as its space has so many;
     of a grid without a number all its combinations.
 
     Of a space taken apart (`factors`) each configuration may run on several placements, so that
-    the end of its lists is no end for another sampler.
+    the end of its lists is no end for another sampler. `outside`: configurations of the user's own
+    beside them.
     """
     asked, is_grid = study.search.trials, study.search.sampler == "grid"
     if factors is not None and not is_grid:
         return asked or DEFAULT_TRIALS
     size = num_configurations(space if factors is None else factors.sampled, study.fixed)
+    size = None if size is None else size + outside
     if asked is None:
         asked = size if is_grid and size is not None else DEFAULT_TRIALS
     return asked if size is None else min(asked, size)

@@ -266,6 +266,8 @@ class Feedback:
         if record.failure is not None:
             self._infeasible.add(record.failure, record.spec)
         answer = self.answer(record)
+        if not trial.params:  # outside of the space, so that no sampler has a use for it
+            answer = Answer(TrialState.FAIL)
         for name, value in shown_attributes(record, self._keys).items():
             trial.set_user_attr(name, value)
         for step, score in (self._courses.pop(trial.number, None) or answer.course or {}).items():

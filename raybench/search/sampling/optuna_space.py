@@ -28,8 +28,8 @@ from raybench.spec.space import (
     Range,
     Simple,
     Space,
-    is_one_of,
     known_values,
+    lies_in,
     possible_values,
 )
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
@@ -101,23 +101,13 @@ def params_of(
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
     bounded = {k: v for k, v in (values | batch).items() if not (widen and k == "learning_rate")}
-    if not all(_lies_in(key, space[key], value, known) for key, value in bounded.items()):
+    if not all(lies_in(key, space[key], value, known) for key, value in bounded.items()):
         return None
     own = study.run_spec(values | placement, seed=spec.seed)
     # How often a run is evaluated makes it no other configuration.
     if own.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:
         return None
     return encode(space, study.fixed, values | batch)
-
-
-def _lies_in(key: str, dimension: Dimension, value: Any, known: dict[str, Any]) -> bool:
-    if isinstance(dimension, Cases):
-        cases = [case for case in dimension.cases if case.holds(known)]
-        return any(_lies_in(key, case.dimension, value, known) for case in cases)
-    if isinstance(dimension, Range):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and bool(dimension.low <= value <= dimension.high)
-    return is_one_of(key, value, possible_values(dimension))
 
 
 def _are_ranges(dimension: Cases) -> bool:

@@ -30,9 +30,9 @@ from raybench.search.sampling.optuna_space import (
     params_of,
 )
 from raybench.spec.objective import BUDGET
-from raybench.spec.run import label_keys
+from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
-from raybench.spec.study import StudySpec
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import RunRecord
 
 MODELLED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -166,6 +166,8 @@ INTERRUPTED = "interrupted"
 """User attribute of Optuna's study: the trials that were open when a session of it ended."""
 TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
 """User attributes that an interrupted trial keeps when it is proposed again."""
+FIRST = "first"
+"""User attribute of a configuration that the user has named: which it is (`search.first`)."""
 
 
 def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -> optuna.Study:
@@ -260,13 +262,14 @@ def restore(
     study: StudySpec,
     space: Space,
     feedback: Feedback,
+    firsts: Mapping[str, RunSpec],
 ) -> None:
     """Bring the journal in line with the records, which are the truth.
 
     `runs` are the study's records by name, `space` is what the sampler samples. A record is
     written before Optuna is told, so a driver killed in between leaves a trial that has ended and
     is open in the journal: it is told here, as are trials that a damaged journal has lost. Those
-    that were interrupted are proposed again, first of all.
+    that were interrupted are proposed again, first of all; of `firsts` by the proposer.
     """
     running = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     left_open = {one.user_attrs.get(TRIAL, f"number {one.number}"): one for one in running}
@@ -278,18 +281,20 @@ def restore(
         before = left_open.pop(name, None)
         kept = before.user_attrs if before else {PLACEMENT: speed_values(record.spec.placement)}
         params = before.params if before else params_of(record.spec, study, space, widen=widen)
-        if params is None:
+        first = _first_of(record.spec, firsts)
+        if first is None and not params:
             continue
         attributes = _kept(kept) | {TRIAL: name}
         if record.stop == "interrupted":
-            journal.enqueue_trial(params, user_attrs=attributes)
+            if first is None:
+                journal.enqueue_trial(params, user_attrs=attributes)
             continue
-        answer = feedback.answer(record)
-        attributes |= {"spec": record.spec.document()}
+        answer = feedback.answer(record) if params else Answer(TrialState.FAIL)
+        attributes |= {"spec": record.spec.document()} | ({} if first is None else {FIRST: first})
         attributes |= shown_attributes(record, label_keys(study.space))
-        add_answer(journal, answer, params, known, attributes)
+        add_answer(journal, answer, params or {}, known, attributes)
     for name, trial in left_open.items():
-        if name not in held:
+        if name not in held and FIRST not in trial.user_attrs:
             journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
     # Last of all what was left open is closed: a session that is killed before has lost nothing.
     if running:
@@ -297,6 +302,15 @@ def restore(
         journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
     for trial in running:
         journal.tell(trial.number, state=TrialState.FAIL)
+
+
+def _first_of(spec: RunSpec, firsts: Mapping[str, RunSpec]) -> str | None:
+    """Return which of the user's own configurations a run spec is; None where it is none."""
+    for given, first in firsts.items():
+        judged = {"objective": spec.objective, EVAL_INTERVAL: spec.eval_every_samples}
+        if first.model_copy(update=judged) == spec:
+            return given
+    return None
 
 
 def add_answer(

@@ -6,7 +6,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import optuna
@@ -27,6 +27,7 @@ from raybench.search.sampling.optuna_space import build_sampler, encode, params_
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
+    FIRST,
     NO_ROOM,
     NO_TIME,
     NOT_RUN,
@@ -81,7 +82,10 @@ class Tried:
         self.drew(trial, is_known=True)
 
     def drew(self, trial: FrozenTrial, *, is_known: bool) -> None:
-        """Take a draw; it `is_known` if it runs, or would fail."""
+        """Take a draw; it `is_known` if it runs, or would fail. What lies outside the space has no
+        parameters."""
+        if not trial.params:
+            return
         self.drawn.add(key_of(trial.params))
         if is_known:
             self.known.add(key_of(trial.params))
@@ -111,6 +115,7 @@ class Proposer:
         feedback: Feedback,
         placer: Placer | None,
         policy: SearchPolicy = DEFAULT,
+        firsts: Mapping[str, RunSpec] | None = None,
     ) -> None:
         self._study, self._space, self._journal = study, space, journal
         self._infeasible, self._feedback, self._placer = infeasible, feedback, placer
@@ -123,6 +128,8 @@ class Proposer:
         self._widens = widens(study, space)
         self._listed: Iterator[dict[str, Any]] | None = None
         self._tried: Tried | None = None
+        ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
+        self._firsts = {key: one for key, one in (firsts or {}).items() if key not in ran}
 
     def next(self) -> Proposal | None:
         """Return the next trial; None where nothing is left to try.
@@ -131,6 +138,8 @@ class Proposer:
         run on all its placements or would fail. A draw that repeats an earlier one is drawn
         again; one that would fail as an earlier one has is never taken.
         """
+        if (first := self._next_first()) is not None:
+            return first
         tried, num_draws = self.tried, NUM_SAMPLED + NUM_RANDOM
         is_last_round = self._is_exhausted()
         if is_last_round and not self._enqueue_other_placement():
@@ -157,6 +166,29 @@ class Proposer:
         # A trial that was interrupted comes back under its own name.
         name = trial.user_attrs.get(TRIAL) or tried.free_name()
         return self._accept(trial, name, self._choose(trial, name, options))
+
+    def _next_first(self) -> Proposal | None:
+        """Return the user's next own configuration; None once all have run, or while interrupted
+        trials are to come back."""
+        if len(self._firsts) == 0 or self._is_waiting():
+            return None
+        for given, spec in list(self._firsts.items()):
+            del self._firsts[given]
+            if not (self._infeasible.has_room(spec) and self._infeasible.is_in_time(spec)):
+                continue
+            params = params_of(spec, self._study, self._space, widen=True)
+            attributes = {FIRST: given}
+            if self._placer is not None:
+                attributes |= {PLACEMENT: speed_values(spec.placement)}
+            if params is None:  # what lies outside has no parameters, and the sampler no use for it
+                trial = self._journal.ask()
+                for name, value in attributes.items():
+                    trial.set_user_attr(name, value)
+            else:
+                self._journal.enqueue_trial(params, user_attrs=attributes)
+                trial, _ = self._ask(at_random=False)
+            return self._accept(trial, self.tried.free_name(), spec)
+        return None
 
     def again(self, spec: RunSpec) -> Proposal | None:
         """Return a trial of a configuration that has run, as `spec` has it; None where it was run

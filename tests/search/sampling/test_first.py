@@ -1,0 +1,104 @@
+"""`search.first`: the user's own configurations run first, wherever they lie."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from raybench.search.ask_tell import Search
+from raybench.search.reference import reference_spec
+from raybench.search.sampling.optuna_study import JOURNAL_FILE
+from raybench.spec.errors import UserError
+from raybench.spec.study import build_study
+from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
+
+GRID: dict[str, Any] = {
+    "objective": {"target": 0.95, "max_train_seconds": 10},
+    "space": {"learning_rate": [0.1, 0.01], "model": {"n": [1, 2]}},
+    "fixed": {"weight_decay": 0.1},
+}
+INSIDE = {"learning_rate": 0.1, "model": {"n": 2}}
+OUTSIDE = {"learning_rate": 0.02, "model": {"n": 7}}
+OTHERWISE = {"learning_rate": 0.1, "model": {"n": 1}, "weight_decay": 0.0}
+
+
+def search_in(folder: Path, first: list[dict[str, Any]], runs: Any = None, **search: Any) -> Search:
+    given = {"sampler": "grid", "first": first} | search
+    return make_search(folder, GRID | {"search": given}, runs=runs)
+
+
+def found(records: Any) -> list[tuple[float, Any, float]]:
+    specs = [one.spec for one in records]
+    return [(one.learning_rate, one.model.get("n"), one.weight_decay) for one in specs]
+
+
+def test_they_run_first_in_a_grid_and_each_once(tmp_path: Path) -> None:
+    one = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE])
+    ran = found(run_all(one))
+    assert ran[:3] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0)]
+    assert sorted(ran[3:]) == [(0.01, 1, 0.1), (0.01, 2, 0.1), (0.1, 1, 0.1)]
+    assert one.num_trials == one.num_finished == 6
+
+
+@pytest.mark.parametrize("sampler", ["grid", "tpe", "gp", "cmaes", "random", "qmc"])
+def test_the_number_of_trials_counts_them_and_any_sampler_goes_on(
+    tmp_path: Path, sampler: str
+) -> None:
+    one = search_in(tmp_path, [OUTSIDE, INSIDE], sampler=sampler, trials=4)
+    ended = run_all(one)
+    assert [one.trial for one in ended] == ["0000", "0001", "0002", "0003"]
+    assert found(ended)[:2] == [(0.02, 7, 0.1), (0.1, 2, 0.1)]
+    assert all(n in (1, 2) for _, n, _ in found(ended)[2:])
+
+
+def test_what_is_not_named_is_as_of_a_reference_run() -> None:
+    content = STUDY | {"search": {"first": [{"learning_rate": 5.0, "optimizer": "adam"}]}}
+    study, space = build_study(content, "test")
+    spec = reference_spec(study, space)
+    assert (spec.learning_rate, spec.optimizer) == (5.0, "adam")
+    plain = reference_spec(*build_study(STUDY, "test"))
+    assert spec.num_workers == plain.num_workers
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path, is_lost: bool) -> None:
+    """Also one whose journal was lost, and one that was interrupted in the second of them."""
+    first = [OUTSIDE, OTHERWISE, INSIDE]
+    one = search_in(tmp_path, first)
+    ended = run_all(one, most=1)
+    name, spec = one.ask() or ("", ended[0].spec)
+    ended.append(record(name, spec, stop="interrupted"))
+    if is_lost:
+        (tmp_path / JOURNAL_FILE).unlink()
+    again = search_in(tmp_path, first, runs=by_name(ended))
+    rest = run_all(again)
+    assert found(rest)[:2] == [(0.1, 1, 0.0), (0.1, 2, 0.1)]
+    assert rest[0].trial == name
+    assert again.num_finished == again.num_trials == 6
+    assert len(rest) == 5
+
+
+def test_one_beside_the_placements_of_a_space_taken_apart(tmp_path: Path) -> None:
+    first = [{"learning_rate": 50.0, "optimizer": "lars", "batch_size_per_worker": 48}]
+    one = make_search(tmp_path, STUDY | {"search": {"trials": 12, "first": first}}, apart=True)
+    ended = run_all(one, lambda name, spec: record(name, spec, 2.0, samples=1000))
+    assert (ended[0].spec.learning_rate, ended[0].spec.batch_size_per_worker) == (50.0, 48)
+    assert len(ended) == 12
+    assert journal_of(one).get_trials()[0].state == TrialState.FAIL
+
+
+@pytest.mark.parametrize(
+    ("first", "word"),
+    [
+        ({"learning_rat": 0.1}, "learning_rate"),
+        ({"learning_rate": -1}, "learning_rate"),
+        ({"seed": 1}, "seed"),
+        ({"workload": "x"}, "workload"),
+        ({"n": 1}, "unknown key 'n'"),
+    ],
+)
+def test_one_that_no_run_is_of_is_refused(first: dict[str, Any], word: str) -> None:
+    with pytest.raises(UserError, match=word) as caught:
+        build_study(GRID | {"search": {"first": [first]}}, "s.yaml")
+    assert "search.first.0" in str(caught.value)
