@@ -183,7 +183,7 @@ class RunSpec(Document):
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
     """Type of the gradients on their way between workers, in which they are added up too; fp16
     ends at 65,504, and a run whose gradients are beyond it fails as `nan`, unless it has
-    `precision: fp16`, which scales them."""
+    `precision: fp16`, which scales them. `bf16` is not of tensorflow between GPUs."""
     bucket_mb: PositiveFloat = 25.0
     """MiB of gradients that are exchanged together, while the others are still computed."""
     optimizer: Optimizer = "adam"
@@ -398,6 +398,12 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
                 "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
                 "devices); set gpus_per_worker: 1 or strategy: distributed"
             )
+    is_between_gpus = spec.gpus_per_worker and spec.num_workers > 1
+    if (spec.framework, spec.gradient_compression) == ("tensorflow", "bf16") and is_between_gpus:
+        yield (
+            "gradient_compression: bf16 is not of tensorflow between GPUs, whose NCCL adds up no "
+            "bfloat16; set gradient_compression: fp16 or none"
+        )
     if spec.compile != "none" and not is_own_loop(spec.workload):
         if spec.compile not in (known := COMPILES.get(spec.framework, ())):
             yield (

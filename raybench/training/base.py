@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
+from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
 
 WARM_UP_STEPS = 2
 """Of each shape: the first traces, allocates and picks kernels, the second runs as later ones."""
@@ -119,18 +120,46 @@ class Trainer(Protocol):
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on throw-away data, in the shape of each step, then
-        restore every state."""
+        restore every state.
+
+        Evaluations get as many samples in a forward pass as take no more memory than training.
+        """
         self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
         num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
-        real = self._splits
+        real, few = self._splits, max(2, self._spec.batch_size_per_worker)
         with self._restored():
             self._splits = {name: part.noise(num_rows) for name, part in real.items()}
+            taken = self._evaluation_bytes(few) if self._evaluation_batch > few else None
             for one in steps:
                 for _ in range(WARM_UP_STEPS):
                     self.train([one])
+            if taken is not None:
+                self._fit_evaluation(few, *taken)
             self.evaluate("validation", slice(0, self._evaluation_batch))
             self._splits = real
             self._freeze(steps[0].is_frozen)
+
+    def _evaluation_bytes(self, few: int) -> tuple[int | None, int]:
+        """Return the bytes that are taken before an evaluation (None: not known), and those that
+        `few` samples take in a forward pass."""
+        # What the first leaves is no sample's: traces, work space. A GPU picks kernels for each
+        # size; in the process's own memory TensorFlow keeps what was freed, of one sample here.
+        first = few if self._world.gpus else 1
+        self.evaluate("validation", slice(0, first))
+        before = self._memory.begin()
+        samples = self.evaluate("validation", slice(0, few)).samples
+        peak = self._memory.peak()
+        if before is None or peak is None:
+            return None, 0
+        return before, (peak - before) * few // max(1, samples - first % few)
+
+    def _fit_evaluation(self, few: int, before: int | None, taken: int) -> None:
+        """Set the samples of a forward pass of an evaluation after training, on all ranks alike;
+        the rest as `_evaluation_bytes` has it."""
+        trained = 0 if before is None else (self._memory.peak() or before) - before
+        room = trained - BYTES_OF_A_PARAMETER * self.num_parameters
+        fitting = fitting_batch(few, self._evaluation_batch, taken, room)
+        self._evaluation_batch = int(min(self._world.gather([float(fitting)]))[0])
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps.
@@ -146,7 +175,10 @@ class Trainer(Protocol):
     _splits: dict[str, Any]
     """The splits as the worker takes them, by their names."""
     _evaluation_batch: int
-    """Samples of a forward pass of an evaluation."""
+    """Most samples of a forward pass of an evaluation."""
+    _memory: Memory
+    """That of this worker's tensors."""
+    _world: Any
     _freeze: Any
     """Freezes the backbone (True) or lets it go, on all ranks at the same step."""
     _restored: Any
@@ -167,9 +199,9 @@ class Trainer(Protocol):
         return log
 
     def memory_peak_bytes(self) -> int | None:
-        """The most memory since this trainer was made; for `record_steps` alone."""
-        peak: int | None = self._recorder.memory_peak_bytes()
-        return peak
+        """The most memory since this trainer was made, in bytes; of several GPUs that of the
+        fullest."""
+        return self._memory.most()
 
     def skipped_steps(self) -> int:
         """Steps of this run that were not taken, because a gradient of fp16 was not finite."""

@@ -7,12 +7,13 @@ process's first (Ray Train's) it cannot be told otherwise later on, so it is sai
 before a worker starts; other systems and allocators do not read it. No result depends on it.
 """
 
-import contextlib
 import ctypes
 import math
 import resource
 import sys
 from pathlib import Path
+
+import psutil
 
 from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import parts, sample_shape
@@ -23,10 +24,13 @@ FORGET_PEAK = "5"
 """Written to RESET it sets the peak to what the process has now (proc(5), since Linux 4.0)."""
 
 
-def forget_peak() -> None:
-    """Let the peak begin anew, where the system can do it."""
-    with contextlib.suppress(OSError):
+def forget_peak() -> bool:
+    """Let the peak begin anew, where the system can do it; return whether it can."""
+    try:
         RESET.write_text(FORGET_PEAK)
+    except OSError:
+        return False
+    return True
 
 
 def peak_bytes() -> int | None:
@@ -42,6 +46,60 @@ def peak_bytes() -> int | None:
 def _peak_of_life() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def used_bytes() -> int:
+    """Return the resident memory of now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+class Memory:
+    """The memory that a worker's tensors take, of which a backend knows that of GPUs; here that of
+    the process."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._forget()
+
+    def begin(self) -> int | None:
+        """Begin a new peak; return the bytes that are taken now, None where no peak can begin."""
+        self._most = max(self._most, self.peak() or 0)
+        used = self._settled()
+        return used if self._forget() else None
+
+    def peak(self) -> int | None:
+        """Return the most bytes since `begin`; None where it is not known."""
+        return peak_bytes()
+
+    def most(self) -> int | None:
+        """Return the most bytes since this was made; None where it is not known."""
+        peak = self.peak()
+        return None if peak is None else max(self._most, peak)
+
+    def _forget(self) -> bool:
+        return forget_peak()
+
+    def _settled(self) -> int:
+        """Return the bytes that are taken, without what was freed and is kept."""
+        give_back()
+        return used_bytes()
+
+
+FREE_BYTES = 2**29
+"""What a forward pass of an evaluation may take, however little a pass of training takes."""
+NOISE_BYTES = 2**24
+"""What a pass may seem to take beside its samples: work space of kernels, pages of the process."""
+BYTES_OF_A_PARAMETER = 12
+"""Gradient and two states of an optimizer, in float32, which stay after a step."""
+
+
+def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
+    """Return the most samples of a forward pass, `few` doubled several times and up to `most`,
+    that need no more than `room` bytes where `few` need `taken`."""
+    room, taken, size = max(room, FREE_BYTES), max(taken - NOISE_BYTES, 0), few
+    while size < most and taken * min(2 * size, most) <= room * few:
+        size = min(2 * size, most)
+    return size
 
 
 SHARE = 0.5
@@ -72,9 +130,10 @@ class Room:
 
 
 def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
-    """Return the samples of a forward pass of an evaluation: `most`, or fewer large ones.
+    """Return the most samples of a forward pass of an evaluation: `most`, or fewer large ones.
 
-    As many as in a pass of training at least, which are known to have room.
+    As many as in a pass of training at least, which are known to have room. What is between inputs
+    and outputs the warm-up measures (`base.Trainer.warm_up`).
     """
     shapes = parts(sample_shape(dataset.train.inputs))
     values = sum(math.prod(shape) for shape in shapes)

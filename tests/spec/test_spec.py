@@ -94,6 +94,14 @@ def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch)
     assert with_whole_paths({"dataset": "digits"}) == {"dataset": "digits"}
 
 
+def test_tensorflow_adds_up_no_bfloat16_between_gpus() -> None:
+    given = {"gradient_compression": "bf16", "framework": "tensorflow", "num_workers": 2}
+    with pytest.raises(UserError, match="gradient_compression: fp16 or none"):
+        validate(RunSpec, given | {"gpus_per_worker": 1}, "spec.yaml")
+    for fine in ({}, {"gpus_per_worker": 1, "framework": "torch"}):
+        assert RunSpec(**(given | fine)).gradient_compression == "bf16"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

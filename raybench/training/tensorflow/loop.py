@@ -24,7 +24,7 @@ from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
-from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
+from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.mup import Form, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
@@ -73,6 +73,31 @@ Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Takes the step of a number; its loss and its squares, on this worker."""
 
 
+class GpuMemory(Memory):
+    """That of the GPUs of a worker; of several the fullest has the peak."""
+
+    def __init__(self, num_gpus: int) -> None:
+        # A worker sees its own alone: one, or one for each replica in its process.
+        self._gpus = [f"GPU:{index}" for index in range(num_gpus)]
+        super().__init__()
+
+    def peak(self) -> int:
+        """Return the most bytes since `begin`."""
+        return self._fullest("peak")
+
+    def _forget(self) -> bool:
+        for gpu in self._gpus:
+            tf.config.experimental.reset_memory_stats(gpu)
+        return True
+
+    def _settled(self) -> int:
+        return self._fullest("current")
+
+    def _fullest(self, name: str) -> int:
+        known = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+        return max(int(one[name]) for one in known)
+
+
 class StepRecorder:
     """Keeps the rows (end, part's square, whole's square) that traced calls return.
 
@@ -84,12 +109,6 @@ class StepRecorder:
         self._has_squares = has_squares
         self._seconds: list[float] = []
         self._squares: list[list[float]] = []
-        # A worker sees its own alone: one, or one for each replica in its process.
-        self._gpus = [f"GPU:{i}" for i in range(len(tf.config.get_visible_devices("GPU")))]
-        for gpu in self._gpus:
-            tf.config.experimental.reset_memory_stats(gpu)
-        if not self._gpus:
-            forget_peak()
 
     def begin(self) -> None:
         """Forget the steps before."""
@@ -112,13 +131,6 @@ class StepRecorder:
             part_squares=[part for part, _ in squares],
             whole_squares=[whole for _, whole in squares],
         )
-
-    def memory_peak_bytes(self) -> int | None:
-        """The most memory since this was made; of several GPUs that of the fullest."""
-        if self._gpus:
-            known = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
-            return max(int(one["peak"]) for one in known)
-        return peak_bytes()
 
 
 def take_recorded(
@@ -148,7 +160,7 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
 
 HALF = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 EVALUATION_BATCH = 1024
-"""Samples per forward pass of an evaluation."""
+"""Most samples per forward pass of an evaluation."""
 
 
 class Trainer(base.Trainer):
@@ -211,6 +223,7 @@ class Trainer(base.Trainer):
             self._compiled = tf.function(self._gradients, jit_compile=True)
         self._average_statistics = AveragedStatistics(self._model, world.strategy)
         self._recorder = None
+        self._memory = GpuMemory(len(world.gpus)) if world.gpus else Memory()
         if spec.record_steps:
             self._recorder = StepRecorder(has_squares=self._exchange.measures)
         given = training_signature(spec, dataset.train)

@@ -20,7 +20,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
-from raybench.training.memory import evaluation_batch, forget_peak, peak_bytes
+from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.mup import Factors, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
@@ -54,31 +54,45 @@ from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache
-(measured: 1024 take up to twice as long there)."""
+"""Most samples per forward pass of an evaluation; a CPU keeps the activations of so many in its
+cache (measured: 1024 take up to twice as long there)."""
+
+
+class GpuMemory(Memory):
+    """That of the GPUs of a worker; of several the fullest has the peak."""
+
+    def __init__(self, devices: list[torch.device]) -> None:
+        self._devices = devices
+        super().__init__()
+
+    def peak(self) -> int:
+        """Return the most bytes since `begin`."""
+        return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
+
+    def _forget(self) -> bool:
+        for device in self._devices:
+            torch.cuda.reset_peak_memory_stats(device)
+        return True
+
+    def _settled(self) -> int:
+        return max(torch.cuda.memory_allocated(device) for device in self._devices)
 
 
 class StepRecorder:
     """Marks the ends of steps: on a GPU by events in its stream, which no step waits for."""
 
-    def __init__(self, devices: list[torch.device], squares: Squares | None) -> None:
-        self._devices, self._squares = devices, squares
-        self._is_cuda = devices[0].type == "cuda"
+    def __init__(self, device: torch.device, squares: Squares | None) -> None:
+        self._device, self._squares = device, squares
         self._moments: list[Moment] = []
         self._norms: list[tuple[Tensor, Tensor]] = []
-        if self._is_cuda:
-            for device in devices:
-                torch.cuda.reset_peak_memory_stats(device)
-        else:
-            forget_peak()
 
     def begin(self) -> None:
         """Forget the steps before; the next one begins here."""
-        self._moments, self._norms = [moment(self._devices[0])], []
+        self._moments, self._norms = [moment(self._device)], []
 
     def step_done(self, scale: Tensor) -> None:
         """Mark the end of a step whose loss was multiplied by `scale`."""
-        self._moments.append(moment(self._devices[0]))
+        self._moments.append(moment(self._device))
         if self._squares:
             part, whole = self._squares.take()
             self._norms.append((part / scale**2, whole / scale**2))
@@ -90,12 +104,6 @@ class StepRecorder:
             part_squares=[float(part) for part, _ in self._norms],
             whole_squares=[float(whole) for _, whole in self._norms],
         )
-
-    def memory_peak_bytes(self) -> int | None:
-        """The most memory since this was made; of several GPUs that of the fullest."""
-        if self._is_cuda:
-            return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
-        return peak_bytes()
 
 
 Pass = Callable[..., Tensor]
@@ -161,7 +169,8 @@ class Trainer(base.Trainer):
         self._compiled = compiled(self._losses_of, spec.compile)
         self._recorder = None
         if spec.record_steps:
-            self._recorder = StepRecorder(self._devices, self._exchange.squares)
+            self._recorder = StepRecorder(self._device, self._exchange.squares)
+        self._memory = GpuMemory(self._devices) if self._device.type == "cuda" else Memory()
         self._optimizer = self._build_optimizer()
         self._averaging = Averaging(spec, self._model)
         self._loss_scale = LossScale(self._device, spec.precision)
