@@ -120,6 +120,8 @@ DAY = datetime.datetime(2017, 2, 1)
         (["02/01/2017"], [DAY], {"dates": "month_first"}),
         (["01/02/2017"], [DAY], {"dates": "day_first"}),
         (["12/31/2017 3:45 PM"], [datetime.datetime(2017, 12, 31, 15, 45)], {}),
+        (["1 Feb 2017", "01-FEB-17", "Feb. 1, 2017", "1. Februar 2017"], [DAY] * 4, {}),
+        (["31 März 1999", "31-Mar-99"], [datetime.datetime(1999, 3, 31)] * 2, {}),
         (["12/31/2017 12:00 AM"], [datetime.datetime(2017, 12, 31)], {}),
         (["31.12.2017 10:00:05.5"], [datetime.datetime(2017, 12, 31, 10, 0, 5, 500000)], {}),
     ],
@@ -169,6 +171,11 @@ def test_amounts_are_no_classes(tmp_path):
 def test_a_label_that_cannot_be_read_is_named(tmp_path):
     lines = ["x,y", *(f"{number},{number / 4:.2f}" for number in range(60)), "5,abc"]
     with pytest.raises(UserError, match=r"line 62 of .*label column 'y' holds numbers, and 'abc'"):
+        load(write(tmp_path / "t.csv", lines), label="y")
+    lines = ["x,y", *(f"{number},{number / 4 if number else 'none'}" for number in range(60))]
+    with pytest.raises(
+        UserError, match=r"line 2 of .*'y' is empty.* 'none' are empty; dataset.task"
+    ):
         load(write(tmp_path / "t.csv", lines), label="y")
     lines = ["x,y", *(f"{number},0{number % 9 + 1}/02/2017" for number in range(60))]
     with pytest.raises(UserError, match=r"label column 'y' holds dates .* dataset.dates"):

@@ -102,9 +102,14 @@ def _require_all(table: Table, column: str, *, is_class: bool) -> None:
     if len(rows):
         of = f"{len(rows):,} of {table.num_rows:,} rows have" if len(rows) > 1 else "one row has"
         what = "empty there" if is_class else "empty there, or not a number"
+        more = ""
+        if column in table.forms:  # read from texts
+            more = (
+                " (signs such as '-' and 'none' are empty; dataset.task: classification keeps them)"
+            )
         raise UserError(
             f"{table.place(int(rows[0]))}: label column '{column}' is {what} ({of} no label); fill "
-            "them in, or leave these rows out."
+            f"them in, or leave these rows out{more}."
         )
 
 

@@ -63,6 +63,17 @@ DATE = (
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
     r"(?: ?(?P<half>[AaPp])\.?[Mm]\.?)?Z?)?$"
 )
+MONTHS = (
+    *("jan", "feb", "m[aä]r", "apr", "ma[yi]", "jun"),
+    *("jul", "aug", "sep", "o[ck]t", "nov", "de[cz]"),
+)  # English and German
+NAMED = {
+    r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
+    r"^#(\d+)#[-/. ]*(\d{1,2})[-/., ]+(\d{2,4})\b": r"\3-\1-\2",
+    r"^([0-6]\d-)": r"20\1",  # as POSIX has years of two digits
+    r"^([7-9]\d-)": r"19\1",
+}
+"""Dates with the month as `#1#`, and their year, month and day as numbers."""
 ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "year_first": ("first", "second", "third"),
     "day_first": ("third", "second", "first"),
@@ -98,7 +109,9 @@ class Form:
         is_missing = _is_missing(texts)
         texts = pc.if_else(pa.array(is_missing), None, texts)
         found, is_read = (
-            _numbers(texts, self.decimal) if self.kind == "number" else _dates(texts, self.order)
+            _numbers(texts, self.decimal)
+            if self.kind == "number"
+            else _dates(_with_numbers(texts), self.order)
         )
         wrong = np.flatnonzero(~is_read & ~is_missing)
         if len(wrong):
@@ -151,6 +164,18 @@ def _numbers(texts: Any, mark: DecimalMark) -> tuple[npt.NDArray[np.float64], Ma
     numbers = pc.if_else(pa.array(is_read), body, None).cast(pa.float64())
     values = numbers.to_numpy(zero_copy_only=False)
     return np.where(cells.is_negative, -values, values), is_read
+
+
+def _with_numbers(texts: Any) -> Any:
+    """Return dates that name their month in ISO form, others as they are."""
+    named = texts
+    for number, month in enumerate(MONTHS, 1):
+        pattern = rf"(?i)\b{month}\pL*\.?"
+        named = pc.replace_substring_regex(named, pattern=pattern, replacement=f"#{number}#")
+    is_named = pc.match_substring_regex(named, r"^(\d{1,2}[-/. ]*)?#\d+#")
+    for pattern, replacement in NAMED.items():
+        named = pc.replace_substring_regex(named, pattern=pattern, replacement=replacement)
+    return pc.if_else(is_named, named, texts)
 
 
 def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Mask]:
@@ -266,7 +291,8 @@ class _Facts:
         return is_number
 
     def _add_dates(self, texts: Any, counts: npt.NDArray[np.int64]) -> Mask:
-        found = {order: _dates(texts, order) for order in ORDERS}
+        numbers = _with_numbers(texts)
+        found = {order: _dates(numbers, order) for order in ORDERS}
         is_date = np.zeros(len(texts), bool)
         for order, (_, is_read) in found.items():
             self.orders[order] += int(counts[is_read].sum())
