@@ -104,10 +104,10 @@ def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
     """Return a new folder and its file, locked. Made anew where the sweep of another session, which
     begins between the two, has taken it for one that nobody uses."""
     while True:
-        folder = make()
         try:
+            folder = make()
             file = (folder / ALIVE).open("w")
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):  # the latter of one that goes meanwhile
             continue
         fcntl.flock(file, fcntl.LOCK_SH)
         if os.fstat(file.fileno()).st_nlink:
