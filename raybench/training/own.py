@@ -23,7 +23,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -38,12 +38,12 @@ from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
-from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
+from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, cpu_use, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.training import loop_signals
 from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
-from raybench.training.ranks import Call, Position, mismatch
+from raybench.training.ranks import IDLE_SHARE, Call, Position, mismatch
 from raybench.training.saved import not_ours
 
 LEAST_S, TIMES = 60.0, 3.0
@@ -337,6 +337,21 @@ _first_bytes: list[int] = []
 """Memory of this process after its first run."""
 
 
+class _Look(NamedTuple):
+    """What is seen of a loop at a moment."""
+
+    at: float
+    busy_s: float
+    """Processor seconds of this process so far, and those for which it was ready and got none."""
+    num_exchanges: int | None
+
+    @classmethod
+    def now(cls, num_exchanges: int | None) -> "_Look":
+        """Look at this process."""
+        used = cpu_use()
+        return cls(time.monotonic(), used.own + used.delayed, num_exchanges)
+
+
 class OwnTrainer:
     """What a worker has of a run whose loop is the user's own, in place of a `Trainer`."""
 
@@ -363,8 +378,9 @@ class OwnTrainer:
         """How the function has ended without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
         self._before = self.run._part.num_exchanges() or 0
-        self._exchanges: tuple[int | None, float] = None, time.monotonic()
-        """Collectives that the loop has begun, and when that number was last seen to change."""
+        self._looked = _Look.now(None)
+        self._moved_at = self._looked.at
+        """When the loop was last seen to exchange something, or to do anything."""
         self._last = resume.evaluations[-1] if resume else None
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
 
@@ -472,10 +488,18 @@ class OwnTrainer:
         run = self.run
         if run.num_workers == 1:
             return None
-        number, now = run._part.num_exchanges(), time.monotonic()
+        number, stack = run._part.num_exchanges(), self._stack()
         number = None if number is None else number - self._before
-        if number != self._exchanges[0]:
-            self._exchanges = number, now
+        before, now = self._looked, _Look.now(number)
+        if number is None:
+            is_inside = bool(stack) and f"/{run._part.package}/" in stack[-1].filename
+            share = (now.busy_s - before.busy_s) / max(now.at - before.at, 1e-9)
+            has_moved = not is_inside or share > IDLE_SHARE
+        else:
+            has_moved = number != before.num_exchanges
+        if has_moved:
+            self._moved_at = now.at
+        self._looked = now
         return self._compare(
             Position(
                 rank=run.rank,
@@ -484,8 +508,8 @@ class OwnTrainer:
                 is_training=self._ledger.phase == "train",
                 left=self._left,
                 num_exchanges=number,
-                still_s=now - self._exchanges[1],
-                place=place_of(self._stack()),
+                still_s=now.at - self._moved_at,
+                place=place_of(stack),
             )
         )
 
@@ -594,6 +618,9 @@ class PlainWorld(World):
 class Part:
     """What a loop needs of its framework: of `python` nothing; torch and tensorflow have their own,
     in a module of this name."""
+
+    package = "-"
+    """Folder of the framework's code; the name of none."""
 
     def begin(self, world: Any, seed: int) -> None:
         """Seed a run, in the thread of the loop; Python and numpy are."""

@@ -1,6 +1,8 @@
 """Training loops of one's own for test_own_loop.py, as a user's file has them."""
 
+import signal
 import sys
+import threading
 import time
 
 import raybench
@@ -53,3 +55,24 @@ def faulty(run: raybench.Run) -> None:
         sys.exit(3)
     if fault == "says nothing":
         return
+    if fault == "hangs":
+        with run.training():
+            time.sleep(0.01)
+        run.report(accuracy=0.5, samples=10)
+        threading.Event().wait()
+
+
+def parting(run: raybench.Run) -> None:
+    """PyTorch over two workers, which part in the way that the settings name."""
+    import torch
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as loops for preemptible machines do
+    model = run.prepare(torch.nn.Linear(4, 1))
+    for epoch in run.epochs():
+        with run.training():
+            for _ in range(5 if (run.model["how"], run.rank) == ("uneven", 0) else 4):
+                model(torch.ones(2, 4)).sum().backward()
+        if run.report(accuracy=0.5, samples=8):
+            return
+        if (run.model["how"], run.rank, epoch) == ("exits", 1, 1):
+            sys.exit()

@@ -409,3 +409,48 @@ def test_a_mistake_is_one_sentence_of_its_run_alone(
     assert outcome.failure == "error"
     assert sentence in (outcome.message or "")
     assert not (outcome.message or "").startswith("UserError")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("exits", ("rank 1 has left the loop (sys.exit())", "rank 0 waits at run.training()")),
+        ("uneven", ("rank 1 waits at the end of run.training()", "rank 0 is in run.training()")),
+    ],
+)
+def test_ranks_that_can_never_meet_again_fail_the_run_at_once(
+    session: Session, how: str, words: tuple[str, ...]
+) -> None:
+    """Named, and not as workers that were lost and have to be replaced."""
+    spec = TRAIN.model_copy(
+        update={"workload": f"{LOOPS}:parting", "num_workers": 2, "model": {"how": how}}
+    )
+    outcome = to_the_end(RunClient(session.pool, how, spec))
+    assert (outcome.failure, outcome.restarts) == ("error", 0)
+    assert [one for one in words if one not in (outcome.message or "")] == [], outcome.message
+    assert "parting" in outcome.traceback, "what the rank that waits was doing"
+
+
+def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(
+    session: Session,
+) -> None:
+    """The group is replaced; what was measured stays."""
+    spec = PLAIN.model_copy(
+        update={"workload": f"{LOOPS}:faulty", "model": {"fault": "hangs"}, "epochs": 9.0}
+    )
+    outcome = to_the_end(RunClient(session.pool, "hangs", spec, limit_s=2.0))
+    assert (outcome.failure, outcome.restarts) == ("timeout", 0)
+    assert "search.trial_seconds" in (outcome.message or "")
+    assert outcome.evaluation is not None
+    assert outcome.ledger["lost"] > 1, "its seconds are not unexplained"
+    client = RunClient(session.pool, "hangs again", spec)
+    with ThreadPoolExecutor(1) as threads:
+        ending = threads.submit(to_the_end, client)
+        deadline = time.monotonic() + 300
+        while not (ended := session.stop_running(1.0)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        outcome = ending.result(timeout=60)
+    assert ended.keys() == {"hangs again"}
+    assert (outcome.is_over, outcome.failure, outcome.stop) == (True, None, None)
+    assert to_the_end(RunClient(session.pool, "after", PLAIN)).stop == "target"

@@ -49,6 +49,27 @@ space:
 fixed: {framework: torch, optimizer: adam}
 """
 
+HANGS = """
+import time
+
+def train(run):
+    with run.training():
+        time.sleep(0.05)
+    run.report(accuracy=0.5, samples=100)
+    while True:
+        try:
+            time.sleep(1000)
+        except BaseException:
+            pass
+"""
+HANGING = """
+objective: {target: 0.9, max_train_seconds: 2}
+search: {trials: 3, concurrency: 1}
+confirm: {race: 0}
+space: {learning_rate: {low: 0.01, high: 0.1}}
+fixed: {framework: python}
+"""
+
 
 def cases() -> list[tuple[signal.Signals, float | str]]:
     """Signals and when they come: so many seconds after the start, or in a phase."""
@@ -119,6 +140,36 @@ def test_a_signal_ends_the_search_cleanly(tmp_path: Path) -> None:
     """This moment: it has hung once, and costs seconds."""
     pytest.importorskip("torch")
     strike(signal.SIGTERM, 1.0, tmp_path, phase=None)
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_one_signal_ends_a_loop_that_never_answers(command: str, tmp_path: Path) -> None:
+    """What it has reported is kept, and the same command resumes."""
+    (tmp_path / "loop.py").write_text(HANGS)
+    given = ["--train", "loop.py:train", "--out", "results/small"]
+    if command == "tune":
+        (tmp_path / "space.yaml").write_text(HANGING)
+        given = ["space.yaml", *given]
+    else:
+        given += ["--set", "framework=python", "--set", "epochs=9"]
+    with Watched(command, *given, cwd=tmp_path) as run:
+        deadline = time.monotonic() + ENDS_S
+        while '"kind": "eval"' not in read_text(results(tmp_path) / "records.jsonl"):
+            assert time.monotonic() < deadline, run.printed
+            time.sleep(0.1)
+        run.send(signal.SIGINT)
+        assert run.wait(ENDS_S) == INTERRUPTED, run.printed
+        assert "did not answer" in run.printed
+        assert "the same command resumes" in run.printed
+        assert "Traceback" not in run.printed
+        run.expect_none_left(GONE_S)
+    (record,) = read_records(results(tmp_path)).runs.values()
+    assert (record.state, record.stop, record.best_value) == ("stopped", "interrupted", 0.5)
+
+
+def read_text(file: Path) -> str:
+    """What a file holds so far."""
+    return file.read_text() if file.is_file() else ""
 
 
 @pytest.mark.all

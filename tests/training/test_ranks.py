@@ -1,7 +1,7 @@
 """Ranks of a training loop of the user's own that can never meet again: told apart from slow ones,
 and named, within seconds and without an end of the process."""
 
-import contextlib
+import importlib.util
 import json
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training import own
 from raybench.training.own import OwnTrainer, Run
-from raybench.training.ranks import STUCK_S, Call, Position, mismatch, parting
+from raybench.training.ranks import IDLE_S, STUCK_S, Call, Position, mismatch, parting
 
 
 def rank_0(**given: Any) -> Position:
@@ -50,8 +50,9 @@ STUCK = {"num_exchanges": 9, "still_s": STUCK_S, "is_training": True}
         (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED, num_exchanges=9)),
         # Rank 0 has met rank 1 since, and exchanges in what follows.
         (rank_0(num_calls=6, **STUCK), rank_1(num_calls=5, waits_at=1, num_exchanges=8)),
-        # A framework that does not count.
+        # A framework that does not count, and a rank that does nothing for a moment.
         (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED)),
+        (rank_0(is_training=True, still_s=STUCK_S), rank_1(num_calls=5, waits_at=Call.TRAINED)),
     ],
 )
 def test_ranks_that_may_still_meet(positions: tuple[Position, ...]) -> None:
@@ -80,6 +81,10 @@ def test_ranks_that_may_still_meet(positions: tuple[Position, ...]) -> None:
         ),
         (
             (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED, num_exchanges=8)),
+            ("rank 1 waits at the end of run.training()", "rank 0 is in run.training()", "batches"),
+        ),
+        (
+            (rank_0(is_training=True, still_s=IDLE_S), rank_1(num_calls=5, waits_at=Call.TRAINED)),
             ("rank 1 waits at the end of run.training()", "rank 0 is in run.training()", "batches"),
         ),
     ],
@@ -216,21 +221,31 @@ def test_an_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_torch_workers_that_part_in_an_exchange_of_gradients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_workers_that_part_in_an_exchange_of_gradients(framework: str, tmp_path: Path) -> None:
     """Neither do they hang, nor does an exchange of one rank meet another call and end it."""
-    pytest.importorskip("torch")
-    cases = ["uneven", "clock", "own_collective", "slow"]
-    said = {}
-    for case in cases:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"no {framework}")
+    for case, (reports, words) in CASES[framework].items():
         folder = tmp_path / case
         folder.mkdir()
-        run_two("parting.py", "torch", case, folder)
-        with contextlib.suppress(FileNotFoundError):
-            said[case] = json.loads((folder / "said.json").read_text())
-    assert "rank 1 waits at the end of run.training()" in said["uneven"]
-    assert "rank 0 is in run.training() (" in said["uneven"]
-    assert "parting.py, line" in said["uneven"]
-    assert "rank 0 waits at run.training()" in said["clock"]
-    assert "rank 1 is outside of run.training()" in said["clock"]
-    assert "rank 1 waits at run.report" in said["own_collective"]
-    assert "slow" not in said, "a rank that is slower by many looks is waited for"
+        run_two("parting.py", framework, case, folder)
+        num_reports, sentence = json.loads((folder / "said.json").read_text())
+        assert [one for one in words if one not in sentence] == [], sentence
+        assert num_reports == reports, "a rank that is slower is waited for"
+
+
+UNEVEN = (
+    "rank 1 waits at the end of run.training()",
+    "rank 0 is in run.training() (",
+    "parting.py, line",
+)
+CASES: dict[str, dict[str, tuple[int, tuple[str, ...]]]] = {
+    "torch": {
+        "uneven": (1, UNEVEN),
+        "clock": (0, ("rank 0 waits at run.training()", "rank 1 is outside of run.training()")),
+        "own_collective": (0, ("rank 1 waits at run.report",)),
+    },
+    "tensorflow": {"uneven": (1, UNEVEN)},
+}
+"""By framework and loop, the reports before it ends and words of the sentence."""
