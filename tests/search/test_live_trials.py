@@ -308,6 +308,7 @@ def test_a_rerun_that_is_cut_off_leaves_what_there_was(stage: Stage) -> None:
     ("outcomes", "is_hopeless"),
     [
         ([broken("no file, pid 1"), broken("no file, pid 2")], True),
+        ([replace(broken("no file, pid 2"), failure="timeout")] * 2, True),
         ([broken("no file"), broken("no memory for 3")], False),
         ([broken("no file"), REACHED], False),
         ([replace(SECOND, is_over=True, failure="error", message="x"), broken("x")], False),

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,11 +59,13 @@ def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
         progress.waiting({"0003": ("2 GPUs: 1 free", 5.0)}, head="0003")
         progress.waiting({"0004": ("its turn", 5.0)})
         progress.say("a sentence of the search")
+        cut = replace(record("0005"), state="stopped", stop="time_budget", samples=0)
+        progress.finished(cut)
         progress.begin("race", 24)
     lines = out.getvalue().splitlines()
     assert all(LINE.match(line) for line in lines), lines
     events = [line.split()[4] for line in lines]
-    assert " ".join(events) == "starting finished failed failed waits status note begin"
+    assert " ".join(events) == "starting finished failed failed waits status note finished begin"
     assert lines[1].split()[2:4] == ["search", "1/12"]
     done = values_of(lines[1])
     assert done["config"] == LABEL
@@ -74,6 +77,7 @@ def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
     assert values_of(lines[4])["for"] == "2 GPUs: 1 free"
     assert values_of(lines[5])["not_yet"] == "0"
     assert lines[6].endswith("note a sentence of the search")
+    assert (values_of(lines[7])["outcome"], "best" in values_of(lines[7])) == ("no report", False)
 
 
 def test_a_program_gets_the_same_events_as_json(clock: Clock) -> None:

@@ -1,6 +1,7 @@
 """What a study's events say of it, and how long the rest takes."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 from raybench.report.live.state import LiveState
@@ -34,6 +35,17 @@ def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
     assert state.best is not None
     assert state.best.trial == "0001"
     assert (state.num_reached, state.num_searched, state.target) == (2, 3, OBJECTIVE.target)
+
+
+def test_a_run_without_a_report_is_never_the_best() -> None:
+    """Whatever its score: one that the time budget has cut has none that counts."""
+    state = LiveState(0.0, num_runs=9)
+    silent = replace(record("0000"), samples=0, best_value=None, score=-1.0)
+    state.finished(silent, 1.0)
+    assert state.best is None
+    state.finished(record("0001"), 2.0)
+    assert state.best is not None
+    assert state.best.trial == "0001"
 
 
 def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
