@@ -232,7 +232,10 @@ class SavedRuns:
             # A newer one has taken its place meanwhile, and is to be written too.
 
     def _write_log(self, name: str, is_over: bool = False) -> Path | None:
-        printed = ray.get(self._pool.printed.remote(name, is_over=is_over))
+        try:
+            printed = ray.get(self._pool.printed.remote(name, is_over=is_over))
+        except ray.exceptions.RayError:
+            return None  # lost with the pool, which ends the study by itself
         if not printed or self._fault is not None:
             return None
         return self._store.write_log(name, printed)
