@@ -15,6 +15,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from raybench.cluster.signals import SIGNALS, Interrupt
+from raybench.models.hidden import refuse_hiding_files
 from raybench.spec.errors import DONE as DONE  # the exit codes, as commands say them
 from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
@@ -215,6 +216,7 @@ def run_interruptible(
 
 def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
     """Do what is asked for; return how it ended."""
+    refuse_hiding_files(Path.cwd())  # before what it hides is imported
     name = options.OF
     function = getattr(importlib.import_module(HOMES[name]), name)
     ended: Ended = function(options, interrupt)

@@ -77,6 +77,10 @@ class StudyFiles:
         characters; return the file's path."""
         return self._write_below(LOGS_FOLDER, trial, printed.decode(errors="replace"))
 
+    def log_file(self, trial: str) -> Path:
+        """Return where the output of a trial is kept."""
+        return self.folder / LOGS_FOLDER / f"{file_name(trial)}.txt"
+
     def _write_below(self, below: str, trial: str, text: str) -> Path:
         name, folder = f"{file_name(trial)}.txt", StudyFiles(self.folder / below)
         try:

@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 import ray
 
 from raybench.cluster import states
+from raybench.cluster.output import HeadAndTail
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.own_loop import is_own_loop
@@ -145,6 +146,8 @@ class SavedRuns:
         self._fault: Exception | None = None
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # of a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
+        self._earlier: dict[str, bytes] = {}
+        """What runs that go on have printed in earlier sessions."""
         self._looked: dict[str, float] = {}
         """When the output of a run was last asked for, by its name."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
@@ -174,6 +177,8 @@ class SavedRuns:
             return ()
         for sentence in found.refused:
             self._say(sentence)
+        if (log := self._store.log_file(name)).is_file():
+            self._earlier[name] = log.read_bytes()
         if not ray.get(self._pool.restore.remote(name, found)):  # the pool is on another host
             with found.weights.open("rb") as file:
                 sent_bytes = states.send(self._pool, name, file)
@@ -232,10 +237,16 @@ class SavedRuns:
             # A newer one has taken its place meanwhile, and is to be written too.
 
     def _write_log(self, name: str, is_over: bool = False) -> Path | None:
-        printed = ray.get(self._pool.printed.remote(name, is_over=is_over))
+        try:
+            printed = ray.get(self._pool.printed.remote(name, is_over=is_over))
+        except ray.exceptions.RayError:
+            return None  # lost with the pool, which ends the study by itself
         if not printed or self._fault is not None:
             return None
-        return self._store.write_log(name, printed)
+        kept = HeadAndTail()
+        kept.add(self._earlier.get(name, b""))
+        kept.add(printed)
+        return self._store.write_log(name, kept.content())
 
     def _forget(self, name: str, is_kept: bool) -> None:
         self._pool.forget.remote(name)

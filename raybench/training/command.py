@@ -49,6 +49,7 @@ PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
 """What libraries write before the name of a metric on the validation set."""
 EXCESS, EXCESS_S = 1.1, 0.5
 """How far the sum of all `train_s` may exceed the seconds that the command has run: rounding."""
+MAX_SAMPLES = 1e15
 CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
@@ -209,6 +210,7 @@ class _Reports:
             self._note_keys(told)
             return None
         told[self._metric] = math.nan if value is None else value  # JSON has no NaN
+        told = {key: one for key, one in told.items() if one is not None}
         for key in (self._metric, *OPTIONAL_KEYS):
             if key in told and not _is_number(told[key]):
                 raise self._wrong(line, f"{key} is no number (found {told[key]!r})")
@@ -216,7 +218,7 @@ class _Reports:
             raise self._wrong(
                 line, "train_s must be above 0, the seconds trained since the line before"
             )
-        if not 1 <= told.get("samples", 1) < math.inf:
+        if not 1 <= told.get("samples", 1) <= MAX_SAMPLES:
             raise self._wrong(line, "samples must be 1 or more, those since the line before")
         return told
 

@@ -11,15 +11,12 @@ import gc
 import io
 import json
 import math
-import multiprocessing
-import os
 import queue
 import random
 import sys
 import threading
 import time
 import traceback
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -45,6 +42,7 @@ from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
 from raybench.training.ranks import IDLE_SHARE, Call, Position, mismatch
 from raybench.training.saved import not_ours
+from raybench.training.settings import settings_kept
 
 LEAST_S, TIMES = 60.0, 3.0
 """A loop that trains for so many times `max_train_seconds` without a report, `LEAST_S` at the
@@ -537,65 +535,6 @@ class OwnTrainer:
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             told = error
         self.run._told.put(told)
-
-
-Setting = tuple[Callable[[], Any], Callable[[Any], object]]
-"""Reads a setting of the process, and sets it."""
-
-
-def attribute(owner: Any, name: str) -> Setting:
-    """Return the setting that an attribute is."""
-    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
-
-
-def _set_environment(values: dict[str, str]) -> None:
-    for name in os.environ.keys() - values.keys():
-        del os.environ[name]
-    os.environ.update(values)
-
-
-PROCESS_SETTINGS: tuple[Setting, ...] = (
-    (os.getcwd, os.chdir),
-    (lambda: dict(os.environ), _set_environment),
-    (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
-    (lambda: list(sys.argv), lambda words: sys.argv.__setitem__(slice(None), words)),
-    (sys.getrecursionlimit, sys.setrecursionlimit),
-    (gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
-    (gc.get_threshold, lambda threshold: gc.set_threshold(*threshold)),
-    (
-        lambda: multiprocessing.get_start_method(allow_none=True) or "",
-        lambda method: multiprocessing.set_start_method(method or None, force=True),
-    ),
-)
-"""What a loop may change of the process that the next trial runs in. Random states are not among
-them: each run is seeded."""
-LOADED = {"torch": "torch", "tensorflow": "keras"}
-"""Frameworks whose settings are kept too, each with the module that a loop has imported then."""
-
-
-@contextlib.contextmanager
-def settings_kept() -> Iterator[None]:
-    """Set back, when a run ends, what it has changed of its process: workers stay alive."""
-    settings = list(PROCESS_SETTINGS)
-    for framework, module in LOADED.items():
-        if module in sys.modules:
-            settings += find_part(framework, "own").SETTINGS
-    before = [_read(setting) for setting in settings]
-    with warnings.catch_warnings():
-        try:
-            yield
-        finally:
-            for setting, value in zip(settings, before, strict=True):
-                if value is not None:
-                    setting[1](value)
-
-
-def _read(setting: Setting) -> Any:
-    """Return a setting's value; None where it has none, or its library refuses to tell it."""
-    try:
-        return setting[0]()
-    except (AttributeError, OSError, RuntimeError):
-        return None
 
 
 class PlainWorld(World):

@@ -88,6 +88,11 @@ def to_the_end(client: RunClient) -> RunOutcome:
     return client.finish()
 
 
+def printed_by(session: Session, name: str) -> list[str]:
+    printed: bytes = ray.get(session.pool.printed.remote(name))
+    return printed.decode().splitlines()
+
+
 def pids_of(session: Session, name: str) -> list[int]:
     groups = ray.get(session.pool.groups.remote())
     return next(pids for trial, _, pids in groups if trial == name)
@@ -347,6 +352,8 @@ def test_a_loop_of_torch_trains_over_workers(session: Session, num_workers: int)
     assert weights is not None
     assert state_of(weights.read_bytes())[0] == "torch"
     assert record.num_parameters is None
+    ranks = [""] if num_workers == 1 else ["[rank 0] ", "[rank 1] "]
+    assert {f"{rank}trained" for rank in ranks} <= {*printed_by(session, f"torch{num_workers}")}
 
 
 def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session: Session) -> None:
@@ -373,6 +380,7 @@ def test_plain_python_imports_no_framework_and_its_workers_stay(session: Session
     first.step()
     pids = pids_of(session, "plain")
     assert to_the_end(first).stop == "target"
+    assert printed_by(session, "plain") == ["a line"] * 4
     second = RunClient(session.pool, "plain again", PLAIN)
     second.step()
     assert pids_of(session, "plain again") == pids
@@ -391,6 +399,7 @@ def test_a_command_has_the_cores_of_its_workers(session: Session) -> None:
     assert outcome.failure is None, outcome.message
     assert outcome.evaluation is not None
     assert outcome.evaluation.value == 1.0
+    assert printed_by(session, "command") == ['{"accuracy": 1.0}']
 
 
 @pytest.mark.parametrize(
@@ -409,6 +418,7 @@ def test_a_mistake_is_one_sentence_of_its_run_alone(
     assert outcome.failure == "error"
     assert sentence in (outcome.message or "")
     assert not (outcome.message or "").startswith("UserError")
+    assert printed_by(session, fault) == ["last words"]
 
 
 @pytest.mark.parametrize(

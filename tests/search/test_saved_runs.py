@@ -15,6 +15,7 @@ import pytest
 
 from raybench.cluster import states
 from raybench.cluster.admission import Admission
+from raybench.cluster.output import HeadAndTail
 from raybench.cluster.protocol import Progress
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
@@ -57,10 +58,10 @@ class PoolOfThisProcess:
         self._is_elsewhere = is_elsewhere
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *given: self._call(name, given))
+        return SimpleNamespace(remote=lambda *given, **named: self._call(name, given, named))
 
-    def _call(self, name: str, given: tuple[Any, ...]) -> Any:
-        answer = getattr(self.pool, name)(*map(self._on_other_host, given))
+    def _call(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        answer = getattr(self.pool, name)(*map(self._on_other_host, given), **named)
         answer = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
         return self._on_other_host(answer)
 
@@ -131,6 +132,40 @@ def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
     assert [point.index for point in curve] == [0, 1, 2]
     assert list(bench.pool.held) == ["0001"]
     assert bench.said == []
+
+
+def test_what_runs_print_is_written_while_they_go_on_and_when_they_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = bench.pool.pool._printed
+    log = bench.store.folder / "logs" / "0001.txt"
+    with bench.saved() as saved:
+        saved.look("0001")
+        assert saved.log("0001") is None, "it has printed nothing"
+        printed["0001"] = HeadAndTail()
+        printed["0001"].add(b"first\n")
+        assert saved.log("0001") == log
+        printed["0001"].add(b"second\n")
+        monkeypatch.setattr(module, "LOOK_S", 0.0)
+        saved.look("0001")
+    assert log.read_text() == "first\nsecond\n"
+    with bench.saved() as saved:
+        printed["0001"].add(b"third\n")
+        saved.over(record("0001"))
+    assert log.read_text() == "first\nsecond\nthird\n"
+    assert not printed
+
+
+def test_a_run_that_goes_on_in_another_session_adds_to_what_it_has_printed(bench: Bench) -> None:
+    bench.write("0001", 2)
+    bench.store.write_log("0001", b"of the first session\n")
+    with bench.saved() as saved:
+        saved.resume("0001", SPEC)
+        bench.pool.pool._printed["0001"] = HeadAndTail()
+        bench.pool.pool._printed["0001"].add(b"of the second\n")
+        log = saved.log("0001")
+    assert log is not None
+    assert log.read_text() == "of the first session\nof the second\n"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from raybench.training import own
-from raybench.training.own import Setting
+from raybench.training.settings import Setting
 from raybench.training.tensorflow.world import World
 
 SETTINGS: tuple[Setting, ...] = (

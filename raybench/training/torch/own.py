@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raybench.training import own
-from raybench.training.own import PLAIN, Setting, attribute, not_savable
+from raybench.training.own import PLAIN, not_savable
 from raybench.training.saved import not_ours
+from raybench.training.settings import Setting, attribute
 from raybench.training.torch.world import World
 
 
