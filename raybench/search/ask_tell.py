@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from raybench.results.study import Study
 from raybench.search.asha import EarlyStopping
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
@@ -27,7 +26,7 @@ from raybench.search.sampling.optuna_study import (
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.search.sampling.transfer import tell_earlier
+from raybench.search.sampling.transfer import Earlier, tell_earlier
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
@@ -218,7 +217,7 @@ class Search:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
         self._feedback.report_known(is_early=False)
 
-    def learn_from(self, earlier: Study) -> str | None:
+    def learn_from(self, earlier: Earlier) -> str | None:
         """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
         return tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
 

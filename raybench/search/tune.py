@@ -48,7 +48,7 @@ from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials, widens
 from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.transfer import load_earlier, settings_of
+from raybench.search.sampling.transfer import Earlier, load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping
@@ -274,7 +274,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
     unset, study = study, _continued(study, place, study_file(place))
-    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
+    earlier = load_earlier(options.seed_from, study, space) if options.seed_from else None
     study, taken = settings_of(earlier, study) if earlier else (study, [])
     words += taken
     for sentence in words:
@@ -375,7 +375,7 @@ def _run(
     store: Store,
     console: Console,
     dataset: Dataset,
-    earlier: Study | None,
+    earlier: Earlier | None,
     taken: list[str],
     interrupt: Interrupt,
     deadline: Deadline,
