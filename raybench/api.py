@@ -156,8 +156,9 @@ def compare(
 def _run(name: str, given: dict[str, Any]) -> "StudyResults":
     """Run what a command does; return what its results folder holds."""
     options, interrupt = asked(name, given), Interrupt(owns_process=False)
-    screen = contextlib.redirect_stdout(io.StringIO() if options.dry_run else sys.stdout)
-    with interrupt.listening(), interrupt.heard(), screen as printed:
+    printed = io.StringIO()
+    screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
+    with interrupt.listening(), interrupt.heard(), screen:
         ended = run_asked(options, interrupt)
     if options.dry_run:
         plan: Any = DryRun(printed.getvalue().rstrip("\n"), ended.details["plan"], ended.answer)

@@ -19,6 +19,7 @@ from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.first import first_specs, num_outside
 from raybench.search.sampling.optuna_study import (
+    FIRST,
     NOT_RUN,
     WOULD_FAIL,
     open_study,
@@ -187,7 +188,9 @@ class Search:
         score = outcome.score(spec.objective)
         self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
         run = self._run_of(name)
-        return self._early.judge(run, spec, evaluation) if self._early else None
+        reason = self._early.judge(run, spec, evaluation) if self._early else None
+        # What others are compared with runs to its end.
+        return None if FIRST in trial.user_attrs else reason
 
     def tell(self, record: RunRecord) -> None:
         """Learn how a trial ended; one that was interrupted stays open, to be run again."""
