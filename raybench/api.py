@@ -6,9 +6,13 @@ meanwhile. Mistakes are a UserError, what cannot go on is a StudyError; Ctrl-C r
 KeyboardInterrupt once what was measured is written.
 """
 
+import contextlib
 import inspect
+import io
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -27,11 +31,27 @@ if TYPE_CHECKING:
     from raybench.training.own import Run
 
 Place = str | Path | None
-OF_COMMANDS = ("settings", "dry_run", "fit", "verbose")
+OF_COMMANDS = ("settings", "fit", "verbose")
 """Options that only the command line has."""
 RESULTS = "results/study"
 SETTINGS = (str, int, float, list, type(None))
 """Values of a dict that is settings of the data, not data."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a call would do: what `dry_run=True` returns. Printed, it is the command's screen."""
+
+    text: str
+    """What the command prints."""
+    plan: Mapping[str, Any]
+    """What would be run, as plain data: of `tune` the study, its `num_trials` and `at_most_s`, the
+    seconds that it may take (None: not known beforehand)."""
+    words: Sequence[str] = ()
+    """What was left out, or is to be minded."""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def tune(
@@ -55,6 +75,8 @@ def tune(
     `workers=[1, 2]`, `target=0.95`, `confirm={"race": 12}`, `seed=1`, `fresh=True`, `more=24`,
     `address="auto"`, ...), all others keys of the space as `--set` sets them: `optimizer="lamb"`,
     `**{"objective.hold": 2}`.
+
+    With `dry_run=True` nothing starts: what is returned is the plan (`DryRun`). So of the others.
 
     Raises UserError for what is asked wrong, StudyError where all runs fail.
     """
@@ -134,13 +156,19 @@ def compare(
 def _run(name: str, given: dict[str, Any]) -> "StudyResults":
     """Run what a command does; return what its results folder holds."""
     options, interrupt = asked(name, given), Interrupt(owns_process=False)
-    with interrupt.listening(), interrupt.heard():
+    printed = io.StringIO()
+    screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
+    with interrupt.listening(), interrupt.heard(), screen:
         ended = run_asked(options, interrupt)
+    if options.dry_run:
+        plan: Any = DryRun(printed.getvalue().rstrip("\n"), ended.details["plan"], ended.answer)
+        found: StudyResults = plan  # for those who check types: a call without dry_run
+        return found
     if ended.code == INTERRUPTED:
         raise KeyboardInterrupt
     from raybench.report.study import load
 
-    assert ended.place is not None  # it was no dry run
+    assert ended.place is not None
     results = load(ended.place)
     if ended.code == FAILED:
         failed = [one for one in results.runs.values() if one.failure]

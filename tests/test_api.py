@@ -69,7 +69,7 @@ def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
     [
         ({"trails": 7}, "unknown key 'trails'"),
         ({"target": 95}, "0.98, not 98"),
-        ({"dry_run": True}, "dry_run is of the command line"),
+        ({"verbose": True}, "verbose is of the command line"),
         ({"space": 3}, "raybench.tune: 'space"),
         ({"log": "tensorbord"}, "did you mean 'tensorboard'"),
         ({"confirm": {"race": 1}, "no_confirm": True}, "not with --confirm"),
@@ -82,6 +82,21 @@ def test_a_mistake_is_an_exception_of_one_sentence(changes: dict[str, Any], sent
     with pytest.raises(UserError, match=sentence):
         raybench.tune(**given)
     assert list(Path().iterdir()) == [], "nothing is left behind"
+
+
+def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys: Any) -> None:
+    grid: dict[str, Any] = SPACE | {"search": {"sampler": "grid"}}
+    plan: Any = raybench.tune(grid, dry_run=True, out="here")
+    assert capsys.readouterr().out == ""
+    assert str(plan) == plan.text
+    assert "4 trials of at most" in plan.text
+    assert (plan.plan["num_trials"], plan.plan["results"]) == (4, "here")
+    assert plan.plan["at_most_s"] > 4
+    assert raybench.tune(grid, dry_run=True, time_budget=9).plan["at_most_s"] == 9
+    training: Any = raybench.train(learning_rate=0.5, dry_run=True)
+    assert training.plan["learning_rate"] == 0.5
+    assert "learning_rate: 0.5" in str(training)
+    assert list(Path().iterdir()) == [], "nothing is written"
 
 
 def test_a_run_spec_is_a_file_its_content_or_a_spec(tmp_path: Path) -> None:

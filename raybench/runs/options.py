@@ -103,7 +103,9 @@ class TuneOptions(LoggedOptions):
     first: list[str | Path | dict[str, Any] | RunSpec] = []
     """Run spec of your own to run before all other trials (as `search.first`); repeatable."""
     seed_from: str | None = None
-    """Folder or URL of an earlier study of the same task: the sampler learns from it."""
+    """What is known of the same task, for the sampler to learn from: the folder or URL of an
+    earlier study or training, a CSV (columns named as settings, with time_to_target_s or the
+    metric), or an Optuna storage (a journal, a SQLite file, a URL; #NAME of one of several)."""
     confirm: str | None = None
     """Runs with new seeds: of the best few to find the winner, then of the
     winner alone."""

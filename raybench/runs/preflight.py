@@ -230,7 +230,7 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
         return [
             f"space.{key}: the command has no {{{key}}}, so all its values train alike"
             for key in searched
-            if key not in placed
+            if not any(f"{one}.".startswith(f"{key}.") for one in placed)
         ]
     file = study.workload.rpartition(":")[0]
     text = Path(file).read_text(errors="replace")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from raybench.results.study import Study
 from raybench.search.asha import EarlyStopping
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
@@ -20,6 +19,7 @@ from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.first import first_specs, num_outside
 from raybench.search.sampling.optuna_study import (
+    FIRST,
     NOT_RUN,
     WOULD_FAIL,
     open_study,
@@ -27,7 +27,7 @@ from raybench.search.sampling.optuna_study import (
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.search.sampling.transfer import tell_earlier
+from raybench.search.sampling.transfer import Earlier, tell_earlier
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
@@ -188,7 +188,9 @@ class Search:
         score = outcome.score(spec.objective)
         self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
         run = self._run_of(name)
-        return self._early.judge(run, spec, evaluation) if self._early else None
+        reason = self._early.judge(run, spec, evaluation) if self._early else None
+        # What others are compared with runs to its end.
+        return None if FIRST in trial.user_attrs else reason
 
     def tell(self, record: RunRecord) -> None:
         """Learn how a trial ended; one that was interrupted stays open, to be run again."""
@@ -218,7 +220,7 @@ class Search:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
         self._feedback.report_known(is_early=False)
 
-    def learn_from(self, earlier: Study) -> str | None:
+    def learn_from(self, earlier: Earlier) -> str | None:
         """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
         return tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
 

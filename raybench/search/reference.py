@@ -175,16 +175,20 @@ def _train(
     records: dict[int, RunRecord] = {}
 
     def train(index: int) -> None:
-        if index >= slots and left_s - deadline.left_s >= share:
+        spent_s = left_s - deadline.left_s
+        if index >= slots and share - spent_s < FEW_S:
             return  # starting workers took the time of a further round
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
         limit_s: list[float] = []
+        busy: list[float] = []
 
         def judge(point: Evaluation) -> StopReason | None:
-            busy_s = sum(point.ledger.get(phase, 0.0) for phase in WORKER_PHASES)
-            if not limit_s:  # its workers may have taken long to start
-                limit_s.append(min(seconds, share_s(budget, deadline.left_s + busy_s) / rounds))
-            return "max_train_seconds" if busy_s >= limit_s[0] else None
+            busy.append(sum(point.ledger.get(phase, 0.0) for phase in WORKER_PHASES))
+            if not limit_s:  # what is left of the share: its workers may have taken long to start
+                started_s = left_s - deadline.left_s - busy[0]
+                limit_s.append(length_s(share - started_s, rounds - index // slots, seconds))
+            next_s = busy[-1] + (busy[-1] - busy[-2] if len(busy) > 1 else busy[0])
+            return "max_train_seconds" if next_s > limit_s[0] else None
 
         records[index] = single_run.train(
             spec.model_copy(update={"seed": seed}), f"reference{index}", "reference", judge=judge
@@ -194,6 +198,20 @@ def _train(
     side_by_side(jobs, slots=slots, deadline=deadline)
     curves = read_records(single_run.store.folder).curves
     return [Measured(one, curves.get(one.trial, [])) for _, one in sorted(records.items())]
+
+
+def length_s(left_s: float, rounds: int, most_s: float) -> float:
+    """Return the seconds that a reference run may take, evaluation included.
+
+    Args:
+        left_s: What is left of the share of all of them.
+        rounds: Runs one after the other that are to come, this one included; fewer where each of
+            so many would have less than FEW_S.
+        most_s: What it would have if no time went to starting workers.
+    """
+    while rounds > 1 and left_s / rounds < FEW_S:
+        rounds -= 1
+    return max(left_s / rounds, min(FEW_S, most_s))
 
 
 def share_s(budget: float | None, left_s: float) -> float:

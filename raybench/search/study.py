@@ -21,7 +21,7 @@ from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
-from raybench.results.study import NUM_TRIALS, Study, load
+from raybench.results.study import NUM_TRIALS, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
     Kind,
@@ -43,6 +43,7 @@ from raybench.search.ray_tune import run_trials
 from raybench.search.reference import FEW_S, set_by_reference, uncount
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.first import num_outside
+from raybench.search.sampling.transfer import Earlier
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
@@ -90,7 +91,7 @@ class StudyPipeline:
     """Whether the confirming came to its end, and no trial has begun since; None: an earlier
     version, which did not say so, wrote `study.yaml`, or nobody has yet."""
 
-    def run(self, earlier: Study | None) -> None:
+    def run(self, earlier: Earlier | None) -> None:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
@@ -118,7 +119,7 @@ class StudyPipeline:
         with self._saved:
             self._run_phases(earlier)
 
-    def _run_phases(self, earlier: Study | None) -> None:
+    def _run_phases(self, earlier: Earlier | None) -> None:
         if self.deadline.reason() == "time_budget":
             started = time.perf_counter() - self.deadline.began
             self._note(
@@ -216,7 +217,7 @@ class StudyPipeline:
             say(self.console, sentence)
         return self.study.is_set
 
-    def _open_search(self, earlier: Study | None) -> tuple[Search, ConfirmBudget]:
+    def _open_search(self, earlier: Earlier | None) -> tuple[Search, ConfirmBudget]:
         """Return the search with all that was recorded or is known beforehand."""
         folder = self.store.folder
         uncount(self.study, self.store)

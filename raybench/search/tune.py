@@ -48,13 +48,13 @@ from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials, widens
 from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.transfer import load_earlier, settings_of
+from raybench.search.sampling.transfer import Earlier, load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
 from raybench.spec.objective import TIME
-from raybench.spec.run import Placement, RunSpec, describe, label_keys
+from raybench.spec.run import RunSpec, describe, label_keys
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import (
     COMMON,
@@ -101,8 +101,7 @@ def print_plan(
     every = preflight.groups(study, space)
     widest = max(group.cpus for group in every)
     objective = study.objective
-    outside = num_outside(study, space)
-    runs = num_trials(study, space, None if isinstance(factors, str) else factors, outside=outside)
+    runs = planned_trials(study, space, factors)
     is_auto = "max_train_seconds" in study.auto and not study.is_set
     most = f"of at most {objective.max_train_seconds:g} s training"
     if is_auto:
@@ -114,7 +113,7 @@ def print_plan(
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
         f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
-        _length(study, every, runs, num_placement_checks(factors), capacity),
+        _length(study, _most_s(study, space, factors, capacity), capacity),
         _sampling(factors),
         *([WIDENS] if widens(study, space) else []),
         *_reference(study),
@@ -124,36 +123,47 @@ def print_plan(
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _length(
-    study: StudySpec,
-    every: list[Placement],
-    runs: int,
-    placement_checks: int,
-    capacity: Capacity | None,
-) -> str:
-    """Say how long everything takes at most: every phase by what runs in it side by side."""
+def planned_trials(study: StudySpec, space: Space, factors: Factors | str) -> int:
+    """Return how many trials a study has."""
+    apart = None if isinstance(factors, str) else factors
+    return num_trials(study, space, apart, outside=num_outside(study, space))
+
+
+def _most_s(
+    study: StudySpec, space: Space, factors: Factors | str, capacity: Capacity | None
+) -> float:
+    """Return the seconds that everything takes at most, evaluation apart: every phase by what runs
+    in it side by side; infinite where that is not known."""
     budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
-    budget_s = math.inf if budget is None else budget
-    bound, where = budget_s, "on the cluster"
+    bound = math.inf if budget is None else budget
+    is_set_later = "max_train_seconds" in study.auto and not study.is_set
+    if capacity is None or is_set_later:
+        return bound
+    every, runs = preflight.groups(study, space), planned_trials(study, space, factors)
+    slots = study.search.concurrency or capacity.cpus
+    slots = min(capacity.most_groups(group, slots) for group in every)
+    confirm, is_timed = study.confirm, study.objective.kind == TIME
+    # Both races may differ in every run, and the cheapest be another than the fastest.
+    kinds = 2 if is_timed and len(every) > 1 else 1
+    references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
+    beside = math.ceil(references / slots) + math.ceil(runs / slots)
+    beside += math.ceil(kinds * confirm.race / slots)
+    # Runs alone may overrule the race, and have others run alone.
+    alone = num_placement_checks(factors)
+    alone += TURNS * kinds * confirm.fresh if confirm.race else 0
+    return min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
+
+
+def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
+    """Say how long everything takes at most."""
+    where = "on the cluster"
     if capacity is not None:
         has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
         where = f"on this machine's {has}"
-        slots = study.search.concurrency or capacity.cpus
-        slots = min(capacity.most_groups(group, slots) for group in every)
-        confirm, is_timed = study.confirm, study.objective.kind == TIME
-        # Both races may differ in every run, and the cheapest be another than the fastest.
-        kinds = 2 if is_timed and len(every) > 1 else 1
-        references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
-        beside = math.ceil(references / slots) + math.ceil(runs / slots)
-        beside += math.ceil(kinds * confirm.race / slots)
-        # Runs alone may overrule the race, and have others run alone.
-        alone = placement_checks + (TURNS * kinds * confirm.fresh if confirm.race else 0)
-        if "max_train_seconds" not in study.auto or study.is_set:
-            bound = min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
     if math.isinf(bound):
         return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
     length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
-    apart = "" if bound == budget_s else ", evaluation apart"
+    apart = "" if bound == study.search.time_budget_s else ", evaluation apart"
     return (
         f"at most about {length} {where}{apart}; runs that reach the target or fall behind end "
         "sooner"
@@ -274,7 +284,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
     unset, study = study, _continued(study, place, study_file(place))
-    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
+    earlier = load_earlier(options.seed_from, study, space) if options.seed_from else None
     study, taken = settings_of(earlier, study) if earlier else (study, [])
     words += taken
     for sentence in words:
@@ -286,8 +296,14 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         for sentence in problems_of(machine_facts(is_quick=True)) if is_here else ():
             say(console, sentence)
         capacity = local_capacity() if is_here else None
-        print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
-        plan = study.document() | {"results": place}
+        factors = study_factors(study, space)
+        print_plan(console, study, space, dataset, place, factors, capacity)
+        most_s = _most_s(study, space, factors, capacity)
+        numbers = {
+            "num_trials": planned_trials(study, space, factors),
+            "at_most_s": most_s if math.isfinite(most_s) else None,
+        }
+        plan = study.document() | {"results": place} | numbers
         return Ended(DONE, answer=words, details={"plan": plan})
     # Those of a study that is finished were for its search.
     budget_s = study.search.time_budget_s if options.more is None else options.time_budget
@@ -375,7 +391,7 @@ def _run(
     store: Store,
     console: Console,
     dataset: Dataset,
-    earlier: Study | None,
+    earlier: Earlier | None,
     taken: list[str],
     interrupt: Interrupt,
     deadline: Deadline,

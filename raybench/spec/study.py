@@ -72,7 +72,8 @@ class SearchSpec(Document):
     first: list[dict[str, Any]] = []
     """Configurations of your own that run before all others, in a grid and beyond the ranges too:
     `[{learning_rate: 0.02, model: {n: 2}}]`. A searched key that one does not name has its usual
-    value; reference runs train the first of them, and the answer compares the winner with it."""
+    value. They run to their end; reference runs train the first of them, and the answer compares
+    the winner with it."""
     seed: Seed = 0
     """Seed of the sampler, and of every trial's training."""
     time_budget_s: PositiveFloat | None = None

@@ -113,6 +113,18 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
     assert ratio == pytest.approx((12.0 / 200) / (10.1 / 101), rel=1e-3)
 
 
+@pytest.mark.parametrize("first", [[], [{"learning_rate": 0.5, "optimizer": "lars"}]])
+def test_the_users_own_configuration_runs_to_its_end(
+    tmp_path: Path, first: list[dict[str, Any]]
+) -> None:
+    """So that others can be compared with it."""
+    search = {"trials": 9, "cap_factor": None, "first": first}
+    one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
+    (own, _), (other, _) = ask(one), ask(one)
+    assert one.report(other, outcome(5.0, value=0.9)) is None
+    assert one.report(own, outcome(5.0, value=0.5)) == (None if first else "scheduler")
+
+
 def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Path) -> None:
     """The speed model takes its seconds without those that others took; Optuna the new run's."""
     content = STUDY | {"search": {"trials": 9, "cap_factor": None}}

@@ -14,6 +14,7 @@ from raybench.search.factorisation import study_factors
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET, Objective
+from raybench.spec.own_loop import words_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 
@@ -155,3 +156,53 @@ def test_what_it_is_judged_by_is_what_it_reports() -> None:
         judged(target=0.9, metric="f1")
     with pytest.raises(UserError, match="accuracy is better the more it is"):
         judged(target=0.9, metric="accuracy", direction="min")
+
+
+VALUES: dict[str, Any] = {"learning_rate": 0.1, "model.block": {"kernel": 3, "act": None}}
+
+
+@pytest.mark.parametrize(
+    ("command", "value", "words"),
+    [
+        ("--x {model.x}", True, ["--x", "true"]),
+        ("--x={model.x}", None, ["--x=null"]),
+        ("{--x:model.x}", True, ["--x"]),
+        ("{--x:model.x}", False, []),
+        ("{--x:model.x} -v", None, ["-v"]),
+        ("{--x:model.x}", 0.1, ["--x", "0.1"]),
+        ("{--x:model.x}", 0, ["--x", "0"]),
+        ("{--x:model.x}", "", ["--x", ""]),
+        ("{-x:model.x}", [64, 32], ["-x", "[64, 32]"]),
+        ("{--x:model.x}", "a b; rm '$HOME'", ["--x", "a b; rm '$HOME'"]),
+        ("{--x=:model.x}", -3, ["--x=-3"]),
+        ("{--x=:model.x}", True, ["--x"]),
+        ("{--x|--no-x:model.x}", False, ["--no-x"]),
+        ("{--x|--no-x:model.x}", True, ["--x"]),
+        ("{--x|--no-x:model.x}", None, []),
+        ("'{--x:model.x}'", True, ["--x"]),
+        ("{--kernel:model.block.kernel} {model.block.act}", 1, ["--kernel", "3", "null"]),
+        ("--block {model.block}", 1, ["--block", '{"kernel": 3, "act": null}']),
+        ("{model.x}", "{learning_rate}", ["{learning_rate}"]),
+        ("a{b} {} {model.x}", 1, None),
+        ("--x={--x:model.x}", 1, None),
+        ("{--x: model.x}", 1, None),
+        ("{--x:model.y}", 1, None),
+        ("{--x:model.block.size}", 1, None),
+    ],
+)
+def test_an_option_stands_there_by_its_value(
+    command: str, value: Any, words: list[str] | None
+) -> None:
+    values = VALUES | {"model.x": value}
+    if words is None:
+        with pytest.raises(UserError, match="command: "):
+            words_of(f"$ python {command}", values)
+    else:
+        assert words_of(f"$ python {command}", values) == ["python", *words]
+
+
+def test_a_key_that_stands_in_an_option_is_taken() -> None:
+    space = {"learning_rate": [0.1], "model": {"bn": [True, None], "block": [{"k": 1}, {"k": 2}]}}
+    command = "$ python train.py {--lr:learning_rate} {--bn:model.bn} -k {model.block.k}"
+    study, space = study_of(workload=command, space=space)
+    assert check_study(study, space)[2] == []

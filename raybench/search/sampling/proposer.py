@@ -177,7 +177,7 @@ class Proposer:
             if not (self._infeasible.has_room(spec) and self._infeasible.is_in_time(spec)):
                 continue
             params = params_of(spec, self._study, self._space, widen=True)
-            attributes = {FIRST: given}
+            attributes: dict[str, Any] = {FIRST: given}
             if self._placer is not None:
                 attributes |= {PLACEMENT: speed_values(spec.placement)}
             if params is None:  # what lies outside has no parameters, and the sampler no use for it

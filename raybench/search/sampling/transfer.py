@@ -1,36 +1,66 @@
-"""`--seed-from DIR`: what an earlier study of the same task measured, told to the sampler.
+"""`--seed-from`: what is known of the same task, told to the sampler: an earlier study, a training,
+a CSV, an Optuna study (`known_points`).
 
 Its trials are knowledge, not results: they count neither as trials of the new study nor in its
 tables, and nothing is capped by their times.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.trial import TrialState
 
 from raybench.results.place import comparable
 from raybench.results.store import STUDY_FILE, machine
 from raybench.results.study import Study, load
-from raybench.search.sampling.feedback import Feedback
+from raybench.search.sampling.feedback import Answer, Feedback
+from raybench.search.sampling.known_points import (
+    KnownPoints,
+    parameters_of,
+    points_of_optuna,
+    points_of_runs,
+    points_of_table,
+    score_of,
+    settings_of_spec,
+)
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET
+from raybench.spec.run import flat
 from raybench.spec.space import Space
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
+from raybench.spec.text import counted
 
+DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
+"""How the URL of an Optuna storage begins."""
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""
 
 
-def load_earlier(folder: str | Path, study: StudySpec) -> Study:
-    """Read the earlier study; UserError where it is of another task."""
+Earlier = Study | KnownPoints
+"""What `--seed-from` names: an earlier search, or points of anything else."""
+
+
+def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:
+    """Read what `--seed-from` names; UserError where it is of another task, or cannot be read."""
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")
-    earlier = load(folder)
+    place = str(folder)
+    path = Path(place.partition("#")[0])
+    if DATABASE.match(place) or (path.is_file() and not (path.parent / STUDY_FILE).is_file()):
+        if path.suffix.lower() in (".csv", ".tsv"):
+            return points_of_table(path, study, space or {})
+        return points_of_optuna(place, study, space or {})
+    earlier = load(path.parent if path.is_file() else folder)
+    if earlier.study["study"].get("run"):
+        return points_of_runs(earlier, study)
+    if not earlier.searched:
+        raise UserError(f"--seed-from {place}: holds no search and no training; name one.")
     study = settings_of(earlier, study)[0]
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
     for key in SAME:
@@ -46,13 +76,13 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Study:
     return earlier
 
 
-def settings_of(earlier: Study, study: StudySpec) -> tuple[StudySpec, list[str]]:
+def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str]]:
     """Return the study with what is `auto` in it as in the earlier one, and so in sentences.
 
     Reference runs of its own would set it a little differently, and scores by another target or
     over other seconds do not compare. One that has its settings already stays as it is.
     """
-    if not study.needs_reference:
+    if not study.needs_reference or isinstance(earlier, KnownPoints):
         return study, []
     before = validate(StudySpec, earlier.study["study"], f"{earlier.folder / STUDY_FILE}: study")
     has_eval_interval = EVAL_INTERVAL in before.fixed
@@ -82,7 +112,7 @@ def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
 
 
 def tell_earlier(
-    journal: optuna.Study, earlier: Study, study: StudySpec, space: Space, feedback: Feedback
+    journal: optuna.Study, earlier: Earlier, study: StudySpec, space: Space, feedback: Feedback
 ) -> str | None:
     """Add the earlier trials to Optuna's study, whose `space` is taken apart or not; say so.
 
@@ -90,13 +120,19 @@ def tell_earlier(
     """
     if any(t.user_attrs.get(NOT_RUN) == EARLIER_STUDY for t in journal.get_trials(deepcopy=False)):
         return None
+    if isinstance(earlier, KnownPoints):
+        return _tell_points(journal, earlier, study, space)
     known, fastest = distributions(space), _fastest(earlier)
+    before = earlier.study["study"]
+    named = {*flat(before.get("space") or {}), *flat(before.get("fixed") or {})}
     runs = [record for record in earlier.runs.values() if record.phase == "search"]
     useful = [one for one in runs if one.failure in (None, "oom", "nan")]
     num_told = num_outside = 0
     for record in sorted(useful, key=lambda one: one.score):
         params = params_of(record.spec, study, space)
         if params is None:
+            params = parameters_of(settings_of_spec(record.spec), named, study, space)
+        if params is None or _lacks(params, known, study):
             num_outside += 1
             continue
         answer = feedback.answer(record, fastest_s=fastest.get(record.trial))
@@ -108,6 +144,34 @@ def tell_earlier(
     if earlier.study.get("machine", {}).get("processor") != machine()["processor"]:
         text += "; they were timed on another machine, so their seconds are a rough guide"
     return f"{text}."
+
+
+MODEL_ALL = ("gp", "cmaes")
+"""Samplers that model the parameters that all trials have, and so no trial may lack one."""
+
+
+def _lacks(params: Mapping[str, Any], known: Mapping[str, Any], study: StudySpec) -> bool:
+    return study.search.sampler in MODEL_ALL and not known.keys() <= params.keys()
+
+
+def _tell_points(
+    journal: optuna.Study, earlier: KnownPoints, study: StudySpec, space: Space
+) -> str:
+    """Add points that are no runs of a search to Optuna's study; say how many."""
+    known, num_told = distributions(space), 0
+    for point in earlier.points:
+        score = score_of(point, study.objective)
+        params = parameters_of(point.settings, point.named, study, space)
+        if score is None or not params or _lacks(params, known, study):
+            continue
+        answer = Answer(TrialState.COMPLETE, [score])
+        add_answer(journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
+        num_told += 1
+    text = f"the sampler knows {num_told} of the {counted(len(earlier.points), 'result')} of "
+    text += earlier.place
+    if num_told < len(earlier.points):
+        text += "; the others lie outside the space, or do not say when they reached the target"
+    return f"{text}{f'; {earlier.words}' if earlier.words else ''}."
 
 
 def _fastest(earlier: Study) -> dict[str, float]:

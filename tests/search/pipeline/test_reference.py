@@ -1,6 +1,7 @@
 """`target: auto`: which configuration is the reference, and what follows from its runs."""
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -144,11 +145,20 @@ class Machine:
         self.seconds: dict[str, float] = {}
         self.wall_s = 0.0
         """Of each run, by which less of the budget is left."""
+        self.start_s: float | None = None
+        """Seconds to start the workers of each lane; None: time stands still while they train."""
+        self.begun = threading.Barrier(1)
+        self.lanes: dict[int, float] = {}
+        """Seconds that went by on each thread, a lane of runs one after the other."""
         self.progress: Any = SimpleNamespace(begin=lambda *given: None)
         self.saved: Any = SimpleNamespace(over=lambda record: None)
 
     def train(self, spec: RunSpec, name: str, role: Any, *, judge: Any) -> RunRecord:
         self.left_s -= self.wall_s
+        lane = threading.get_ident()
+        if self.start_s is not None and lane not in self.lanes:
+            self.lanes[lane] = self.start_s
+            self.begun.wait()  # each thread has a run of the first round
         reason, points, end_s = None, list[Evaluation](), spec.objective.max_train_seconds
         while reason is None and name not in self.failing:
             samples = (len(points) + 1) * (spec.eval_every_samples or 1000)
@@ -160,6 +170,8 @@ class Machine:
                 value=1 - 0.9 * math.exp(-seconds / self.tau),
                 ledger={"train": seconds, "eval": 0.02 * seconds},
             )
+            if self.start_s is not None:
+                self.lanes[lane] += 1.02 * samples / self.rate / (len(points) + 1)
             points.append(point)
             self.store.append(point.line(name))
             reason = "max_train_seconds" if seconds >= end_s else judge(point)
@@ -207,7 +219,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         }
         found = Machine(tmp_path, *build_study(content, "test"), left_s)
         if budget:
-            monkeypatch.setattr(Deadline, "left_s", property(lambda _: found.left_s))
+            left = property(lambda _: found.left_s - found.lanes.get(threading.get_ident(), 0))
+            monkeypatch.setattr(Deadline, "left_s", left)
         return found
 
     return make
@@ -231,6 +244,37 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
     assert len(one.seconds) == len(seconds)
     for taken, most in zip(one.seconds.values(), seconds, strict=True):
         assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
+
+
+@pytest.mark.parametrize(
+    ("budget", "slots", "start_s", "runs"),
+    [
+        (240.0, 2, 12.0, 3),
+        (240.0, 1, 12.0, 3),
+        (240.0, 3, 12.0, 3),
+        (240.0, 2, 30.0, 2),  # fewer and longer ones, where starting has taken most
+        (600.0, 2, 20.0, 3),
+        (120.0, 2, 12.0, 2),
+        (120.0, 1, 0.0, 1),
+    ],
+)
+def test_their_share_has_the_start_of_workers_and_the_last_evaluation_in_it(
+    machine: Make, budget: float, slots: int, start_s: float, runs: int
+) -> None:
+    one = machine(budget, 0.9 * budget)
+    one.start_s, one.tau, one.rate = start_s, 5.0, 500.0
+    one.begun = threading.Barrier(slots)
+    one.set(slots)
+    assert len(one.seconds) == runs
+    assert max(one.lanes.values()) <= budget / 5
+    assert all(seconds >= 9.0 for seconds in one.seconds.values())
+
+
+def test_a_short_budget_leaves_a_reference_run_seconds_to_learn_in(machine: Make) -> None:
+    one = machine(60.0, 50.0)
+    one.start_s, one.rate, one.begun = 12.0, 1000.0, threading.Barrier(2)
+    one.set(slots=2)
+    assert [round(seconds) for seconds in one.seconds.values()] == [10, 10]
 
 
 def test_no_further_reference_run_begins_once_they_have_taken_their_share(machine: Make) -> None:

@@ -1,21 +1,25 @@
 """`--seed-from`: an earlier study's trials become the sampler's knowledge, or are refused."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from optuna.trial import TrialState
 
 from raybench.results.store import STUDY_FILE, Store, machine
+from raybench.runs.train import write_study
 from raybench.search.ask_tell import Search
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
 from raybench.search.sampling.transfer import load_earlier, settings_of
 from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import Prediction
-from tests.search.made_up import ask, journal_of, make_search, record
+from tests.search.made_up import ask, evaluation, journal_of, make_search, record
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.95, "max_train_seconds": 10.0},
@@ -175,3 +179,144 @@ def test_a_study_of_another_task_is_refused(
     with pytest.raises(UserError) as error:
         load_earlier(folder, study)
     assert sentence in str(error.value)
+
+
+def told(folder: Path, source: Path | str, **changes: Any) -> tuple[str, list[Any]]:
+    """Return what is said of what a new search is told by a source, and the trials it is told."""
+    study, space = build_study(STUDY | changes, "test")
+    one = search_in(folder, apart=False, **changes)
+    sentence = one.learn_from(load_earlier(source, study, space))
+    return str(sentence), journal_of(one).get_trials()
+
+
+OWN = {
+    "workload": "loop.py:train",
+    "objective": {"target": 0.9, "max_train_seconds": 10.0},
+    "fixed": {"framework": "python"},
+    "space": {
+        "learning_rate": {"low": 1e-4, "high": 1.0, "log": True},
+        "model": {"n": [1, 2, 3], "act": [None, "relu"]},
+    },
+}
+NEW = OWN | {"space": {"learning_rate": OWN["space"]["learning_rate"], "model": {"n": [1, 2, 3]}}}
+
+
+def test_a_training_is_known_by_its_curve_at_this_studys_target(tmp_path: Path) -> None:
+    spec = RunSpec.model_validate(
+        {
+            "workload": "loop.py:train",
+            "framework": "python",
+            "learning_rate": 0.02,
+            "model": {"n": 2},
+            "objective": {"target": 0.99, "max_train_seconds": 60.0},
+        }
+    )
+    folder = tmp_path / "mine"
+    with Store(folder) as store:
+        write_study(store, {"objective": spec.objective.model_dump(mode="json"), "run": True})
+        for index, value in enumerate((0.5, 0.91, 0.95)):
+            point = evaluation(2.0 * (index + 1), index=index, value=value)
+            store.append(point.line("0000", role="trial", spec=spec))
+        store.append(record("0000", spec, stop="epochs", best_value=0.95).line())
+    sentence, trials = told(tmp_path / "new", folder, **NEW)
+    assert "knows 1 of the 1 result" in sentence
+    assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
+    assert trials[0].value == pytest.approx(math.log(4.0))
+    # A key that is new, whose old value nobody knows, keeps the training as well.
+    sentence, trials = told(tmp_path / "newer", folder, **OWN)
+    assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
+    with pytest.raises(UserError, match="another task \\(workload"):
+        told(tmp_path / "other", folder, **OWN | {"workload": "other.py:train"})
+
+
+def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> None:
+    """Also where the default lies outside of what is searched now."""
+    folder = earlier_folder(tmp_path / "earlier")
+    decay = {"low": 1e-5, "high": 0.1, "log": True}
+    for number, dimension in enumerate(({"low": 0.0, "high": 0.1}, decay)):
+        space = STUDY["space"] | {"weight_decay": dimension}
+        _, trials = told(tmp_path / str(number), folder, space=space)
+        assert [one.params.get("weight_decay") for one in trials] == [(0.0, None)[number]] * 3
+    searched = {"space": STUDY["space"] | {"weight_decay": [0.0, 0.5]}}
+    _, trials = told(
+        tmp_path / "narrower",
+        earlier_folder(tmp_path / "searched", **searched),
+        space=STUDY["space"] | {"weight_decay": decay},
+    )
+    assert trials == [], "which was searched, and 0 lies outside now"
+
+
+TABLE = """lr;n;act;time_to_target_s;accuracy;comment
+0.02;2;null;3.5;0.93;mine
+0.1;3;relu;;0.45;
+0.1;1;relu;;0.95;nobody knows when
+7;1;relu;2;0.95;outside
+0.1;9;relu;2;0.95;outside
+"""
+
+
+def test_a_table_of_results_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "known.csv"
+    file.write_text(TABLE)
+    sentence, trials = told(tmp_path / "new", file, **OWN)
+    assert "knows 2 of the 5 results" in sentence
+    assert [one.params for one in trials] == [
+        {"learning_rate": 0.02, "model.n": 2, "model.act": None},
+        {"learning_rate": 0.1, "model.n": 3, "model.act": "relu"},
+    ]
+    assert trials[0].value == pytest.approx(math.log(3.5))
+    assert trials[1].value > math.log(10.0)
+    file.write_text("n,accuracy\n1,0.5\n")
+    budget = OWN | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
+    assert "knows 1 of the 1 result" in told(tmp_path / "budget", file, **budget)[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [("a,b\n1,2\n", "learning_rate"), ("n,b\n1,2\n", "time_to_target_s"), ("", "no column")],
+)
+def test_a_table_that_says_nothing_is_refused(content: str, word: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(UserError, match=word):
+        told(tmp_path / "new", tmp_path / "x.csv", **OWN)
+
+
+def optuna_storage(kind: str, file: Path) -> Any:
+    if kind == "sqlite":
+        return optuna.storages.RDBStorage(f"sqlite:///{file}")
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal", "url"])
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_an_optuna_study_is_known(kind: str, direction: str, tmp_path: Path) -> None:
+    file = tmp_path / "there.db"
+    storage = optuna_storage("sqlite" if kind == "url" else kind, file)
+    theirs = optuna.create_study(study_name="mine", storage=storage, direction=direction)
+
+    def objective(trial: optuna.Trial) -> float:
+        rate = trial.suggest_float("lr", 1e-3, 1e-1, log=True)
+        trial.suggest_categorical("n", [1, 2, 7])
+        trial.suggest_categorical("act", [None, "relu"])
+        return rate if direction == "maximize" else 5.0
+
+    for n in (1, 2, 7):
+        theirs.enqueue_trial({"lr": 0.01, "n": n, "act": None})
+    theirs.optimize(objective, n_trials=3)
+    place = f"sqlite:///{file}" if kind == "url" else str(file)
+    sentence, trials = told(tmp_path / "new", place, **OWN)
+    assert "knows 2 of the 3 results" in sentence
+    assert [one.params["model.n"] for one in trials] == [1, 2]
+    is_missed = trials[0].value > math.log(10.0)
+    assert is_missed if direction == "maximize" else trials[0].value == pytest.approx(math.log(5))
+    optuna.create_study(study_name="another", storage=storage)
+    with pytest.raises(UserError, match="another, mine"):
+        told(tmp_path / "two", place, **OWN)
+    assert "knows 2" in told(tmp_path / "named", f"{place}#mine", **OWN)[0]
+
+
+def test_what_is_none_of_these_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"\x00\x01")
+    for place in (tmp_path / "x.bin", "sqlite:////nowhere/x.db"):
+        with pytest.raises(UserError, match="Optuna st"):
+            told(tmp_path / "new", place, **OWN)
