@@ -207,7 +207,7 @@ class Exchange:
         self._awaited: list[nn.Parameter] = []
         self._reached: set[nn.Parameter] = set()
         if spec.num_workers > spec.replicas_per_process and may_leave_out:
-            self._awaited = list(model.parameters())
+            self._awaited = [one for one in model.parameters() if one.requires_grad]
             for one in self._awaited:
                 one.register_post_accumulate_grad_hook(self._reached.add)  # type: ignore[no-untyped-call]
         if spec.replicas_per_process > 1:
