@@ -101,7 +101,8 @@ def set_arithmetic(precision: str) -> None:
     torch has two sets of switches, since 2.9, and raises where somebody reads one that the other
     contradicts: all of both are set, the older first, since it writes to the newer.
     """
-    is_tf32, backends = precision == "tf32", torch.backends
+    is_tf32 = precision == "tf32"
+    backends: Any = torch.backends
     torch.set_float32_matmul_precision("highest")  # of CPUs too
     backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = is_tf32
     if hasattr(backends, "fp32_precision"):
