@@ -294,7 +294,7 @@ def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
     if framework_of(spec.optimizer) == framework:
         find_part(framework, "optim").check_optimizer(spec)
     is_own = not isinstance(workload, LayerWorkload | NamedWorkload)
-    asks_model = spec.optimizer == "muon" and is_own  # of its matrices
+    asks_model = is_own and (spec.optimizer == "muon" or spec.precision == "fp16")
     if not (isinstance(workload, NamedWorkload) or _begins_otherwise(spec) or asks_model):
         return []
     model = find_part(framework, "model").build_model(workload, spec.seed)

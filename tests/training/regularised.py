@@ -73,7 +73,8 @@ class Experts(Workload):
                 chosen = pixels[:, 29] > 0.9  # of one sample in six
                 if chosen.any():
                     filtered = torch.fft.irfft(torch.fft.rfft(hidden[chosen]) * self.filter, 16)
-                    hidden = hidden.index_add(0, chosen.nonzero()[:, 0], self.expert(filtered))
+                    added = self.expert(filtered).to(hidden.dtype)
+                    hidden = hidden.index_add(0, chosen.nonzero()[:, 0], added)
                 return self.last(hidden)
 
         return Model()

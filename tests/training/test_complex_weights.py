@@ -101,10 +101,11 @@ def test_a_complex_bias_is_neither_decayed_nor_scaled() -> None:
     np.testing.assert_allclose(weight.detach().numpy(), np.full(3, 0.9 - 0.2j), atol=1e-6)
 
 
-def test_muon_refuses_complex_matrices() -> None:
-    spec, workload = spec_of("muon"), Spectral(True, (4, 9))
+@pytest.mark.parametrize("changes", [{"optimizer": "muon"}, {"precision": "fp16"}])
+def test_what_takes_no_complex_matrices_refuses_them(changes: dict[str, Any]) -> None:
+    spec, workload = spec_of(**({"optimizer": "sgd"} | changes)), Spectral(True, (4, 9))
     with pytest.raises(UserError, match="complex"):
         new_trainer(spec, workload=workload, dataset=DATA)
     with pytest.raises(UserError, match="complex"):
         find_part("torch", "probe").check_built(workload.build_torch(), workload, spec)
-    new_trainer(spec, workload=Spectral(True), dataset=DATA)[0].close()  # a vector, no matrix
+    new_trainer(spec, workload=Spectral(False), dataset=DATA)[0].close()

@@ -37,7 +37,13 @@ from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
-from raybench.training.torch.optim import build_optimizer, forms, scale_rates, scale_weights
+from raybench.training.torch.optim import (
+    build_optimizer,
+    forms,
+    refuse_complex,
+    scale_rates,
+    scale_weights,
+)
 from raybench.training.torch.state import (
     Averaging,
     Freezing,
@@ -134,6 +140,7 @@ class Trainer(base.Trainer):
         self._spec, self._workload, self._world = spec, workload, world
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
+        refuse_complex(self._model, spec)
         set_arithmetic(spec.precision)  # whatever the user's code has set
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)

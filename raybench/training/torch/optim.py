@@ -339,13 +339,22 @@ def build_optimizer(
     own = DEFAULTS[name] | settings
     if name == "muon":
         matrices = hidden_matrices(model)
-        if any(one.is_complex() for one in matrices):
-            raise UserError(
-                "optimizer muon: the model has complex weights between its inputs and its head, "
-                "which muon cannot orthogonalise; take adamw, or another."
-            )
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
     return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+
+
+def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
+    """Raise UserError for complex weights where muon has no such matrices, and fp16 no scale."""
+    if spec.precision == "fp16" and any(one.is_complex() for one in trainable(model)):
+        raise UserError(
+            "precision: fp16: the model has complex weights, whose gradients torch does not scale; "
+            "set precision: bf16 or fp32."
+        )
+    if spec.optimizer == "muon" and any(one.is_complex() for one in hidden_matrices(model)):
+        raise UserError(
+            "optimizer muon: the model has complex weights between its inputs and its head, which "
+            "muon cannot orthogonalise; take adamw, or another."
+        )
 
 
 def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.optim.Optimizer:

@@ -14,13 +14,12 @@ from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training import probe
-from raybench.training.optimizers import settings_of
 from raybench.training.probe import Array
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.kernels import as_real
 from raybench.training.torch.layers import synchronise
 from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
-from raybench.training.torch.optim import build_optimizer
+from raybench.training.torch.optim import refuse_complex
 
 
 class Trial(probe.Trial):
@@ -73,14 +72,13 @@ class Trial(probe.Trial):
 
 
 def check_built(model: nn.Module, workload: Workload, spec: RunSpec) -> list[str]:
-    """Raise UserError for images, batch normalisation and weights of muon that cannot be; there are
+    """Raise UserError for images, batch normalisation and complex weights that cannot be; there are
     no sentences."""
     if isinstance(workload, NamedWorkload):
         _check_size(model, workload)
     if spec.sync_batch_norm:
         synchronise(model)
-    if spec.optimizer == "muon":
-        build_optimizer(spec.optimizer, model, **settings_of(spec))
+    refuse_complex(model, spec)
     return []
 
 

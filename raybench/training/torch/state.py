@@ -209,7 +209,7 @@ class LossScale:
             return None
         if isinstance(optimizer, torch.optim.SGD):
             # A first step that torch's fused one skips leaves it a momentum of unwritten memory.
-            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+            optimizer._step_supports_amp_scaling = False
         before = self.now()
         self._scaler.unscale_(optimizer)
         clip()

@@ -101,7 +101,8 @@ def set_arithmetic(precision: str) -> None:
     torch has two sets of switches, since 2.9, and raises where somebody reads one that the other
     contradicts: all of both are set, the older first, since it writes to the newer.
     """
-    is_tf32, backends = precision == "tf32", torch.backends
+    is_tf32 = precision == "tf32"
+    backends: Any = torch.backends
     torch.set_float32_matmul_precision("highest")  # of CPUs too
     backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = is_tf32
     if hasattr(backends, "fp32_precision"):
@@ -207,7 +208,7 @@ class Exchange:
         self._awaited: list[nn.Parameter] = []
         self._reached: set[nn.Parameter] = set()
         if spec.num_workers > spec.replicas_per_process and may_leave_out:
-            self._awaited = list(model.parameters())
+            self._awaited = [one for one in model.parameters() if one.requires_grad]
             for one in self._awaited:
                 one.register_post_accumulate_grad_hook(self._reached.add)  # type: ignore[no-untyped-call]
         if spec.replicas_per_process > 1:
