@@ -19,13 +19,14 @@ from rich.console import Console
 
 from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.queue import Waiting
-from raybench.cluster.session import Session, busy_sentence
+from raybench.cluster.session import Session, busy_sentence, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
 from raybench.report.live.progress import Progress
 from raybench.runs.deadline import Deadline
 from raybench.spec.errors import StudyError
 from raybench.spec.text import redact_text
+from raybench.training.machine import nvml_sees, used_gpus
 
 RAY_LOG = "ray.log"
 """The file, in the folder of a study."""
@@ -224,11 +225,13 @@ def live_session(
 
     `hosts`: what becomes of one that is slower than others, where there are several.
     """
-    busy = busy_sentence() if address is None else None
-    if busy is not None:
-        say(console, busy)
+    is_here = chosen_address(address) is None
+    looked = [busy_sentence(), used_gpus(nvml_sees())] if is_here else []
+    busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]
+    for sentence in busy:
+        say(console, sentence)
     with Session(address=address) as session, interrupt.needing(session.lost):
-        session.notes += [] if busy is None else [busy]
+        session.notes += busy
         interrupt.listen()  # again: what a library may have taken meanwhile
         interrupt.check()
         if session.warning is not None:

@@ -36,9 +36,14 @@ ASK_TIMEOUT_S = 120.0
 """A framework is imported and has its GPUs counted in less, on a cold disk too."""
 WORD_BITS = 64
 """Cores in each number of the driver's masks of them."""
+USED_SHARE = 0.25
+"""Of a GPU's time or memory: what others use from which on it is said."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
-    "tensorflow": "run: pip install 'raybench[tensorflow-gpu]'",
+    "tensorflow": (
+        "run: pip install 'raybench[tensorflow-gpu]', in an environment without torch, whose cuDNN "
+        "and NCCL it would overwrite"
+    ),
     "python": "install NVIDIA's driver",
 }
 """What to do where a framework sees none of the GPUs that there are."""
@@ -54,6 +59,8 @@ class Seen:
     """Whole memory of each; of a framework that does not tell it empty."""
     free_bytes: tuple[int, ...] = ()
     """What nobody has taken of it; NVML's alone."""
+    busy_percent: tuple[int, ...] = ()
+    """Of the last second or less, in which it worked for somebody; NVML's alone."""
     versions: dict[str, str] = field(default_factory=dict)
     """`driver`, `cuda` (that the driver can run, or that the framework is built for), `cudnn`,
     `nccl` and the framework's own; what is not known is left out."""
@@ -73,6 +80,7 @@ def nvml_sees() -> Seen:
         names=tuple(str(nvml.nvmlDeviceGetName(handle)) for handle in handles),
         memory_bytes=tuple(total for total, _ in memory),
         free_bytes=tuple(free for _, free in memory),
+        busy_percent=tuple(_busy_percent(nvml, handle) for handle in handles),
         versions={
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
@@ -272,6 +280,14 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
     return int(memory.total), int(memory.free)
 
 
+def _busy_percent(nvml: Any, handle: Any) -> int:
+    """Return how busy a GPU is; 0 where the driver does not tell, as of a part of one (MIG)."""
+    try:
+        return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except nvml.NVMLError:
+        return 0
+
+
 def _visible_gpu(nvml: Any, index: int) -> Any:
     """Return NVML's handle of a GPU that is visible to this process; None without.
 
@@ -373,14 +389,38 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
 
 def notes_of(facts: Facts) -> list[str]:
-    """Return what somebody has chosen on a host and may have forgotten, each a sentence."""
+    """Return what somebody has chosen on a host and may have forgotten, each a sentence, and which
+    of its GPUs others use."""
     number = len(facts["gpus"]["nvml"]["names"])
+    used = used_gpus(Seen(**facts["gpus"]["nvml"]))
+    said = [f"host {facts['host']}: {used}"] if used else []
     if not (hidden := number - _visible_gpus(facts)):
-        return []
+        return said
     return [
+        *said,
         f"host {facts['host']}: CUDA_VISIBLE_DEVICES={facts['visible']} hides {hidden} of "
-        f"{number} GPUs; unset it before Ray is started, if they are to be used."
+        f"{number} GPUs; unset it before Ray is started, if they are to be used.",
     ]
+
+
+def used_gpus(driver: Seen) -> str | None:
+    """Return the sentence on GPUs that other processes use, before any of ours is there; None where
+    they use little."""
+    taken = [
+        (total - free) / total if total else 0.0
+        for total, free in zip(driver.memory_bytes, driver.free_bytes, strict=True)
+    ]
+    used = [
+        f"GPU {index} ({busy} % busy, {share:.0%} of its memory taken)"
+        for index, (busy, share) in enumerate(zip(driver.busy_percent, taken, strict=True))
+        if max(busy / 100, share) >= USED_SHARE
+    ]
+    if not used:
+        return None
+    return (
+        f"other processes use {', '.join(used)}: what runs take there is theirs too, and no run is "
+        "marked for it; CUDA_VISIBLE_DEVICES leaves a GPU out."
+    )
 
 
 def _visible_gpus(facts: Facts) -> int:

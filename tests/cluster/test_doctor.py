@@ -29,7 +29,8 @@ def of(**properties: Any) -> dict[str, Any]:
     return kind | {"properties": properties}
 
 
-SEEN = of(names=TEXTS, memory_bytes=TEXTS, free_bytes=TEXTS, versions=VERSIONS, problem=TEXT)
+MEASURED = ("names", "memory_bytes", "free_bytes", "busy_percent")
+SEEN = of(**dict.fromkeys(MEASURED, TEXTS), versions=VERSIONS, problem=TEXT)
 HOST = of(
     **{
         "host": TEXT,
@@ -64,7 +65,8 @@ SCHEMA = of(
 
 def facts(host: str = "a", gpus: int = 0, **changed: Any) -> dict[str, Any]:
     """A host on which all agree on its GPUs, but for what is changed (`torch__names=()`, ...)."""
-    seen = {"names": (A100,) * gpus, "memory_bytes": (), "free_bytes": (), "problem": ""}
+    seen = {"names": (A100,) * gpus, "problem": ""}
+    seen |= dict.fromkeys(("memory_bytes", "free_bytes", "busy_percent"), ())
     cuda = {"cuda": "12.4"} if gpus else {}
     each = {name: seen | {"versions": dict(cuda)} for name in ("nvml", "torch", "tensorflow")}
     found = {

@@ -13,9 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import raybench
+from raybench.cluster.protocol import Measure
+from raybench.cluster.run_client import RunClient
+from raybench.cluster.session import Session
 from raybench.results.verdict import judge
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunOutcome
 from raybench.training.machine import nvml_sees
 from tests.e2e.commands import raybench as run
 
@@ -48,12 +54,12 @@ from raybench.stats.clock import Ledger
 from raybench.spec.run import RunSpec
 from raybench.models.find import load_workload_dataset
 
-framework, device, file = sys.argv[1:]
+framework, device, file, changes = sys.argv[1:]
 gpus = int(device != "cpu")
 objective = {"kind": "best_at_budget", "max_train_seconds": 1e6}
 spec = RunSpec(framework=framework, gpus_per_worker=gpus, epochs=1, optimizer="sgd",
                learning_rate=0.05, dataset={"name": "digits", "image_size": 28, "limit": 512},
-               objective=objective, record_steps=True)
+               objective=objective, record_steps=True, **json.loads(changes))
 backend = find_backend(framework)
 world = backend.join(rank=0, num_workers=1, device=device, num_threads=1, num_gpus=gpus)
 workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
@@ -76,11 +82,13 @@ print(json.dumps(said))
 """
 
 
-def trained(framework: str, device: str, folder: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+def trained(
+    framework: str, device: str, folder: Path, **changes: str
+) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Return what a run on a device said, and its weights."""
     pytest.importorskip(framework)
-    file = folder / f"{device}.npz"
-    words = [sys.executable, "-c", TRAIN, framework, device, str(file)]
+    file = folder / f"{device}{''.join(changes.values())}.npz"
+    words = [sys.executable, "-c", TRAIN, framework, device, str(file), json.dumps(changes)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     with np.load(file) as arrays:
@@ -101,6 +109,103 @@ def test_a_run_there_trains_the_weights_of_a_cpu(
         expected = trained(framework, "cpu", tmp_path)[1]
         for one, other in zip(weights, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "framework", "changes"),
+    [
+        pytest.param(*device.values, framework, changes, marks=device.marks)
+        for framework, compiled in (("torch", "default"), ("tensorflow", "xla"))
+        for device, changes in (
+            (LONG, {"precision": "bf16"}),
+            (GPU, {"precision": "bf16"}),
+            (GPU, {"precision": "fp16"}),
+            (GPU, {"compile": compiled}),
+        )
+    ],
+)
+def test_low_precision_and_compiled_steps_train_nearly_the_same_weights(
+    device: str, framework: str, changes: dict[str, str], tmp_path: Path
+) -> None:
+    said, weights = trained(framework, device, tmp_path, **changes)
+    assert (said["device"] == "cpu") == (device == "cpu")
+    expected = trained(framework, device, tmp_path)[1]
+    one, other = (
+        np.concatenate([array.ravel() for array in every]) for every in (weights, expected)
+    )
+    assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(other)
+
+
+TWO_GPUS = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(len(nvml_sees().names) < 2, reason="fewer than two GPUs"),
+    ],
+)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("device", [LONG, TWO_GPUS])
+@IN
+def test_two_workers_sum_their_gradients_and_serve_the_next_trial(
+    framework: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(framework)
+    monkeypatch.chdir(tmp_path)
+    one = RunSpec.model_validate(
+        {
+            "framework": framework,
+            "gpus_per_worker": int(device != "cpu"),
+            "batch_size_per_worker": 64,
+            "optimizer": "sgd",
+            "learning_rate": 0.05,
+            "epochs": 1,
+            "dataset": {"name": "digits", "image_size": 28, "limit": 512},
+            "objective": {"kind": "best_at_budget", "max_train_seconds": 1e6},
+        }
+    )
+    two = one.model_copy(update={"num_workers": 2, "batch_size_per_worker": 32})
+    with Session() as session:
+        first, weights = ran(session, "first", two)
+        again, equal = ran(session, "again", two)
+        placement, command = two.placement, Measure((2**20,), 3)
+        ray.get(session.pool.acquire.remote("sums", placement))
+        measured = ray.get(session.pool.command.remote("sums", command, 120.0))
+        ray.get(session.pool.release.remote("sums"))
+        _, alone = ran(session, "alone", one)
+    assert first.ledger["start"] > 0
+    assert again.ledger["start"] == 0, "the same processes"
+    if device != "cpu":
+        assert {reply.through.lower() for reply in measured} == {"nccl"}
+        assert len(set(again.devices)) == 2 or framework == "tensorflow"
+    for other in (equal, alone):
+        assert weights.keys() == other.keys()
+        for name, array in weights.items():
+            np.testing.assert_allclose(array, other[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def ran(session: Session, name: str, spec: RunSpec) -> tuple[RunOutcome, dict[str, np.ndarray]]:
+    """Train a run to its end; return what is known of it, and its weights."""
+    client = RunClient(session.pool, name, spec)
+    while not client.step().is_over:
+        pass
+    outcome = client.finish(save=True)
+    assert outcome.failure is None, outcome.message
+    assert client.weights is not None
+    if spec.framework == "torch":
+        import torch
+
+        content = torch.load(client.weights, weights_only=True, map_location="cpu")
+        return outcome, {key: value.numpy() for key, value in content.items()}
+    import h5py
+
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(client.weights) as file:
+        file.visititems(
+            lambda key, node: found.update({key: node[()]} if hasattr(node, "dtype") else {})
+        )
+    return outcome, found
 
 
 @ON

@@ -28,6 +28,11 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(total=80 * 2**30, free=60 * 2**30)
 
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        if handle == "gpu 0":
+            raise self.NVMLError  # NOT_SUPPORTED
+        return SimpleNamespace(gpu=87, memory=12)
+
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return "580.65"
 

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,14 @@ from local import NoTraining
 
 from raybench.spec.run import RunSpec
 from raybench.training import memory
-from raybench.training.machine import GpuLoad, framework_sees, nvml_sees
+from raybench.training.machine import (
+    GpuLoad,
+    Seen,
+    framework_sees,
+    notes_of,
+    nvml_sees,
+    used_gpus,
+)
 from raybench.training.run import Recording
 from tests.training.fake_gpus import FakeNvml
 
@@ -150,7 +158,28 @@ def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch)
     seen = nvml_sees()
     assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
     assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
+    assert seen.busy_percent == (0, 87)
     assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
+
+
+@pytest.mark.parametrize(
+    ("free", "busy", "named"),
+    [
+        ((80, 76), (3, 24), []),
+        ((80, 0), (0, 90), ["GPU 1 (90 % busy, 100% of its memory taken)"]),  # 0 GiB left
+        ((60, 80), (0, 25), ["GPU 0 (0 % busy, 25% of", "GPU 1 (25 % busy, 0% of"]),
+    ],
+)
+def test_gpus_that_others_use_are_named(
+    free: tuple[int, int], busy: tuple[int, int], named: list[str]
+) -> None:
+    driver = Seen(("A", "B"), (80, 80), free, busy)
+    said = used_gpus(driver)
+    assert (said is None) == (not named)
+    assert all(part in str(said) for part in named)
+    assert str(said).count(" busy,") == len(named)
+    notes = notes_of({"host": "a", "visible": None, "gpus": {"nvml": asdict(driver)}})
+    assert notes == ([] if said is None else [f"host a: {said}"])
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
