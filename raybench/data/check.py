@@ -175,9 +175,9 @@ def check_something_to_learn(
 ) -> None:
     """Raise UserError where all training samples have one label; `source` begins the sentence."""
     counted = labels[labels != IGNORED] if task == "language_modelling" else labels
-    first = counted[0]
-    if not (counted == first).all():
+    if not len(counted) or not (counted == counted[0]).all():
         return
+    first = counted[0]
     if task == "regression":
         raise UserError(
             f"{source}: all {len(labels):,} training labels are {first}; there is nothing to learn."

@@ -4,6 +4,7 @@ import codecs
 import datetime
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -96,7 +97,7 @@ def test_how_columns_are_read_is_said():
         (["0,5", "0.5"], "decimal points and with decimal commas ('0.5' and '0,5')"),
         (["1"] * 30 + ["abc"], "holds numbers, and 'abc' there (1 such rows)"),
         (["31/12/2017"] * 30 + ["soon"], "holds dates, and 'soon' there"),
-        (["31/12/2017", "12/31/2017"], "several orders ('31/12/2017' and '12/31/2017')"),
+        (["31/12/2017", "12/31/2017"], "several orders ('31/12/2017', '12/31/2017')"),
         (["01/02/2017", "03/04/2017"], "set dataset.dates: day_first or month_first"),
     ],
 )
@@ -117,6 +118,7 @@ DAY = datetime.datetime(2017, 2, 1)
         (["01.02.2017", "n/a"], [DAY, None], {}),
         (["1-2-17", "31-12-99"], [DAY, datetime.datetime(1999, 12, 31)], {}),
         (["2017/02/01", "2017-2-1"], [DAY, DAY], {}),
+        (["2017-02-01", "31/12/2017"], [DAY, datetime.datetime(2017, 12, 31)], {}),
         (["02/01/2017"], [DAY], {"dates": "month_first"}),
         (["01/02/2017"], [DAY], {"dates": "day_first"}),
         (["12/31/2017 3:45 PM"], [datetime.datetime(2017, 12, 31, 15, 45)], {}),
@@ -252,6 +254,19 @@ def test_new_rows_are_read_as_the_training_rows_were(tmp_path):
         rows_as_inputs([{"when": "02/13/2017", "x": "1,5"}], columns)
     plain = [{key: value for key, value in one.items() if key != "form"} for one in columns]
     assert encoder_of(plain[1]).form is None, "of a model that was saved before"
+
+
+def test_what_a_frame_calls_categories_and_folders_stay_names(tmp_path):
+    frame = pd.DataFrame({"x": pd.Categorical(["$5", "$6"] * 30), "y": ["a", "b", "b"] * 20})
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = build_dataset(DatasetSpec(name="parquet", path=str(tmp_path / "t.parquet"), label="y"))
+    assert found.encoding["columns"][0]["kind"] == "name"
+    for name in ("10 %", "20 %"):
+        (tmp_path / "f" / name).mkdir(parents=True)
+        for number in range(10):
+            (tmp_path / "f" / name / f"{number}.txt").write_text("a text")
+    found = build_dataset(DatasetSpec(name="text", path=str(tmp_path / "f")))
+    assert found.class_names == ("10 %", "20 %")
 
 
 def test_parquet_texts_are_read_too(tmp_path):

@@ -375,7 +375,8 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
             )
         chosen["label"] = found[0]
     if spec.image is None and spec.text is None and spec.columns is None:
-        used = {chosen.get("label"), spec.label if isinstance(spec.label, str) else None}
+        labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
+        used = {chosen.get("label"), *labels}
         texts = [name for name in train.schema.names if is_text(train, name) and name not in used]
         if train.images:
             chosen["image"] = train.images[0]

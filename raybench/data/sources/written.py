@@ -5,6 +5,7 @@ Where a column alone does not tell which mark is the decimal one, or the day fro
 other columns do, then `dataset.decimal` and `dataset.dates`.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from raybench.data.sources.table import (
     is_text,
     is_text_type,
 )
-from raybench.spec.dataset_spec import DatasetSpec, DateOrder, DecimalMark
+from raybench.spec.dataset_spec import TABLES, DatasetSpec, DateOrder, DecimalMark
 
 Mask = npt.NDArray[np.bool_]
 MISSING = (
@@ -187,8 +188,16 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
         return np.asarray(filled.cast(pa.float64()))
 
     digits = {name: np.asarray(pc.utf8_length(part[name])) for name in ORDERS[order]}
-    year, month, day = (number(name).astype(np.int64) for name in ORDERS[order])
-    lengths = [digits[name] for name in ORDERS[order]]
+    values = {name: number(name).astype(np.int64) for name in ORDERS[order]}
+    is_iso = digits["first"] == 4  # whatever the others are
+    year, month, day = (
+        np.where(is_iso, values[iso], values[own])
+        for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
+    )
+    lengths = [
+        np.where(is_iso, digits[iso], digits[own])
+        for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
+    ]
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
     # As POSIX has years of two digits.
     year = np.where(lengths[0] == 4, year, year + np.where(year < 69, 2000, 1900))
@@ -232,7 +241,7 @@ class _Facts:
     is_dotted: bool = True
     """Whether all dates have points between their parts."""
     differ: bool = False
-    """Whether day first and month first are two dates."""
+    """Whether two orders read two dates."""
     shown: dict[str, str] = field(default_factory=dict)
     """The first text of a kind, for sentences."""
 
@@ -302,9 +311,9 @@ class _Facts:
             is_date |= is_read
         self.dates += int(counts[is_date].sum())
         self.is_dotted &= bool(_mask(pc.match_substring_regex(texts, r"^\d+\.\d+\.\d+")).all())
-        days, months = found["day_first"], found["month_first"]
-        self.differ |= bool(((days[0] != months[0]) & days[1] & months[1]).any())
-        self.show("differs", texts, (days[0] != months[0]) & days[1] & months[1])
+        for one, other in itertools.combinations(found.values(), 2):
+            differs = (one[0] != other[0]) & one[1] & other[1]
+            self.differ |= self.show("differs", texts, differs)
         return is_date
 
     @property
@@ -361,10 +370,15 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
 
     `say` hears how they are read. What cannot be told is in `Table.unread`, with the reason.
     """
+    if spec.name not in TABLES:  # classes called as their folders
+        return tables
     labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
     kept = {spec.text, spec.image, *(spec.categories or []), *tables["train"].class_names}
     kept |= set(labels) if spec.task == "classification" else set()
-    names = [name for name in tables["train"].schema.names if name not in kept]
+    columns = tables["train"].schema
+    # Pandas' categories are names by what their owner says.
+    kept |= {one.name for one in columns if pa.types.is_dictionary(one.type)}
+    names = [name for name in columns.names if name not in kept]
     numbers = _maybe_parted(tables, names)
     facts = _facts_of(_with_texts(tables, numbers), names)
     marks = {mark for one in facts.values() if (mark := _own_mark(one)) is not None}
@@ -490,7 +504,7 @@ def _orders(facts: _Facts) -> list[DateOrder]:
     can = [order for order in ORDERS if facts.dates and facts.orders[order] == facts.dates]
     if len(can) > 1 and "day_first" in can and facts.is_dotted:
         return ["day_first"]  # whoever has the month first writes slashes
-    return can if facts.differ or "year_first" in can else can[:1]
+    return can if facts.differ else can[:1]
 
 
 @dataclass(frozen=True)
@@ -562,9 +576,11 @@ def _number_form(facts: _Facts, known: _Known) -> Form | Unread:
 def _date_form(facts: _Facts, known: _Known) -> Form | Unread:
     can = _orders(facts)
     if not can:
-        first, second = (facts.shown.get(one, "") for one in ("day_first", "month_first"))
-        reason = f"holds dates in several orders ('{first}' and '{second}'); write them alike"
-        return Unread(reason, second)
+        shown = [facts.shown[f"only {one}"] for one in ORDERS if f"only {one}" in facts.shown]
+        shown = shown or [facts.shown["no number"]]
+        examples = "', '".join(shown)
+        reason = f"holds dates in several orders ('{examples}'); write them alike"
+        return Unread(reason, shown[0])
     told = [one for one in can if one == known.spec.dates] or [
         one for one in can if known.orders == {one}
     ]
