@@ -72,7 +72,7 @@ def own_collective(run: Run) -> None:
 LOOPS = {one.__name__: one for one in (uneven, clock, own_collective)}
 
 
-def work(framework: str, case: str, world: World, folder: Path) -> None:
+def work(framework: Any, case: str, world: World, folder: Path) -> None:
     """Run the case's loop; write what is said of it."""
     own.LOOK_S, ranks.STUCK_S, ranks.IDLE_S = 0.1, 0.3, 3.0
     spec = RunSpec(
