@@ -20,7 +20,7 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -35,12 +35,12 @@ from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
-from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, cpu_use, merge_ranks
+from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.training import loop_signals
 from raybench.training.base import World, find_part
 from raybench.training.memory import give_back
-from raybench.training.ranks import IDLE_SHARE, Call, Position, mismatch
+from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import not_ours
 from raybench.training.settings import settings_kept
 
@@ -50,6 +50,8 @@ least, has forgotten to."""
 GRACE_S = 60.0
 """How long a function may take to return after it was told to stop."""
 LOOK_S = 1.0
+MAX_WHY = 200
+"""Characters of a framework's error in a sentence."""
 LEFT_BYTES = 2 * GIB
 """What runs may leave in memory, all together: more is a leak, and the workers are replaced."""
 
@@ -293,7 +295,16 @@ class Run:
         self._part.synchronise(self._world)
         rest = [0.0] * (_NUM_VALUES - len(values))
         self._num_calls, self._waits_at = self._num_calls + 1, call
-        rows = self._part.gather(self._world, [float(call), *values, *rest])
+        try:
+            rows = self._part.gather(self._world, [float(call), *values, *rest])
+        except Exception as error:  # any of a framework's: another rank is lost, or elsewhere
+            why = shorten(" ".join(f"{type(error).__name__}: {error}".split()), MAX_WHY)
+            raise UserError(
+                f"{self.spec.workload}: rank {self.rank} waited at {call.words} for the others, "
+                f"which take part in another exchange or are lost; give all ranks as many batches "
+                f"and the same calls ({why}).",
+                details=traceback.format_exc(),
+            ) from error
         self._waits_at = None
         if (sentence := mismatch([Call(round(row[0])) for row in rows])) is not None:
             raise UserError(f"{self.spec.workload}: {sentence}.")
@@ -335,21 +346,6 @@ _first_bytes: list[int] = []
 """Memory of this process after its first run."""
 
 
-class _Look(NamedTuple):
-    """What is seen of a loop at a moment."""
-
-    at: float
-    busy_s: float
-    """Processor seconds of this process so far, and those for which it was ready and got none."""
-    num_exchanges: int | None
-
-    @classmethod
-    def now(cls, num_exchanges: int | None) -> "_Look":
-        """Look at this process."""
-        used = cpu_use()
-        return cls(time.monotonic(), used.own + used.delayed, num_exchanges)
-
-
 class OwnTrainer:
     """What a worker has of a run whose loop is the user's own, in place of a `Trainer`."""
 
@@ -376,9 +372,8 @@ class OwnTrainer:
         """How the function has ended without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
         self._before = self.run._part.num_exchanges() or 0
-        self._looked = _Look.now(None)
-        self._moved_at = self._looked.at
-        """When the loop was last seen to exchange something, or to do anything."""
+        self._exchanges: tuple[int | None, float] = None, time.monotonic()
+        """Collectives that the loop has begun, and when that number was last seen to change."""
         self._last = resume.evaluations[-1] if resume else None
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
 
@@ -486,18 +481,10 @@ class OwnTrainer:
         run = self.run
         if run.num_workers == 1:
             return None
-        number, stack = run._part.num_exchanges(), self._stack()
+        number, now = run._part.num_exchanges(), time.monotonic()
         number = None if number is None else number - self._before
-        before, now = self._looked, _Look.now(number)
-        if number is None:
-            is_inside = bool(stack) and f"/{run._part.package}/" in stack[-1].filename
-            share = (now.busy_s - before.busy_s) / max(now.at - before.at, 1e-9)
-            has_moved = not is_inside or share > IDLE_SHARE
-        else:
-            has_moved = number != before.num_exchanges
-        if has_moved:
-            self._moved_at = now.at
-        self._looked = now
+        if number != self._exchanges[0]:
+            self._exchanges = number, now
         return self._compare(
             Position(
                 rank=run.rank,
@@ -506,8 +493,8 @@ class OwnTrainer:
                 is_training=self._ledger.phase == "train",
                 left=self._left,
                 num_exchanges=number,
-                still_s=now.at - self._moved_at,
-                place=place_of(stack),
+                still_s=now - self._exchanges[1],
+                place=place_of(self._stack()),
             )
         )
 
@@ -557,9 +544,6 @@ class PlainWorld(World):
 class Part:
     """What a loop needs of its framework: of `python` nothing; torch and tensorflow have their own,
     in a module of this name."""
-
-    package = "-"
-    """Folder of the framework's code; the name of none."""
 
     def begin(self, world: Any, seed: int) -> None:
         """Seed a run, in the thread of the loop; Python and numpy are."""

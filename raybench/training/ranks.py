@@ -12,11 +12,6 @@ from dataclasses import dataclass
 STUCK_S = 5.0
 """Seconds after which an exchange that another rank has not begun counts as stuck."""
 
-IDLE_S = 20.0
-"""The same where exchanges are not counted, and all that is known is that a rank does nothing."""
-IDLE_SHARE = 0.1
-"""Share of a core that a rank uses at most which does nothing."""
-
 
 class Call(enum.IntEnum):
     """Calls of `Run` at which all ranks meet."""
@@ -54,8 +49,7 @@ class Position:
     num_exchanges: int | None = None
     """Collectives of the loop's own that this rank has begun, such as DDP's; None if unknown."""
     still_s: float = 0.0
-    """Seconds since `num_exchanges` last changed; where it is unknown, seconds that the rank has
-    been inside its framework without using its processor."""
+    """Seconds since `num_exchanges` last changed."""
     place: str = ""
     """File and line of the user's code, such as `train.py, line 17`."""
 
@@ -73,7 +67,7 @@ class Position:
     def lacks(self, other: "Position") -> bool:
         """Whether `other` waits in an exchange that this rank has not begun."""
         if self.num_exchanges is None or other.num_exchanges is None:
-            return other.still_s >= IDLE_S
+            return False
         return other.num_exchanges > self.num_exchanges and other.still_s >= STUCK_S
 
 

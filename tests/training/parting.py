@@ -74,7 +74,7 @@ LOOPS = {one.__name__: one for one in (uneven, clock, own_collective)}
 
 def work(framework: Any, case: str, world: World, folder: Path) -> None:
     """Run the case's loop; write what is said of it."""
-    own.LOOK_S, ranks.STUCK_S, ranks.IDLE_S = 0.1, 0.3, 3.0
+    own.LOOK_S, ranks.STUCK_S = 0.1, 0.3
     spec = RunSpec(
         workload="train.py:train",
         framework=framework,
@@ -87,6 +87,8 @@ def work(framework: Any, case: str, world: World, folder: Path) -> None:
         file = folder / f"position-{position.rank}"
         file.with_suffix(".new").write_bytes(pickle.dumps(position))
         file.with_suffix(".new").rename(file.with_suffix(".now"))
+        if any(folder.glob(f"said-{1 - position.rank}.json")):
+            return "the other rank has failed"  # then the pool ends this one
         return parting([pickle.loads(one.read_bytes()) for one in folder.glob("*.now")])
 
     trainer = OwnTrainer(spec, LOOPS[case], world, Ledger("setup"), compare=compare)
@@ -95,7 +97,7 @@ def work(framework: Any, case: str, world: World, folder: Path) -> None:
         for _ in trainer.evaluations():
             num_reports += 1
     except UserError as error:
-        (folder / "said.json").write_text(json.dumps([num_reports, str(error)]))
+        (folder / f"said-{world.rank}.json").write_text(json.dumps([num_reports, str(error)]))
 
 
 if __name__ == "__main__":

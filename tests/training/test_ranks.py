@@ -19,7 +19,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training import own
 from raybench.training.own import OwnTrainer, Run
-from raybench.training.ranks import IDLE_S, STUCK_S, Call, Position, mismatch, parting
+from raybench.training.ranks import STUCK_S, Call, Position, mismatch, parting
 
 
 def rank_0(**given: Any) -> Position:
@@ -50,9 +50,8 @@ STUCK = {"num_exchanges": 9, "still_s": STUCK_S, "is_training": True}
         (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED, num_exchanges=9)),
         # Rank 0 has met rank 1 since, and exchanges in what follows.
         (rank_0(num_calls=6, **STUCK), rank_1(num_calls=5, waits_at=1, num_exchanges=8)),
-        # A framework that does not count, and a rank that does nothing for a moment.
+        # A framework that does not count.
         (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED)),
-        (rank_0(is_training=True, still_s=STUCK_S), rank_1(num_calls=5, waits_at=Call.TRAINED)),
     ],
 )
 def test_ranks_that_may_still_meet(positions: tuple[Position, ...]) -> None:
@@ -81,10 +80,6 @@ def test_ranks_that_may_still_meet(positions: tuple[Position, ...]) -> None:
         ),
         (
             (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED, num_exchanges=8)),
-            ("rank 1 waits at the end of run.training()", "rank 0 is in run.training()", "batches"),
-        ),
-        (
-            (rank_0(is_training=True, still_s=IDLE_S), rank_1(num_calls=5, waits_at=Call.TRAINED)),
             ("rank 1 waits at the end of run.training()", "rank 0 is in run.training()", "batches"),
         ),
     ],
@@ -230,9 +225,9 @@ def test_workers_that_part_in_an_exchange_of_gradients(framework: str, tmp_path:
         folder = tmp_path / case
         folder.mkdir()
         run_two("parting.py", framework, case, folder)
-        num_reports, sentence = json.loads((folder / "said.json").read_text())
-        assert [one for one in words if one not in sentence] == [], sentence
-        assert num_reports == reports, "a rank that is slower is waited for"
+        said = [json.loads(file.read_text()) for file in folder.glob("said-*.json")]
+        assert {number for number, _ in said} == {reports}, "a rank that is slower is waited for"
+        assert any(all(word in sentence for word in words) for _, sentence in said), said
 
 
 UNEVEN = (
@@ -246,6 +241,7 @@ CASES: dict[str, dict[str, tuple[int, tuple[str, ...]]]] = {
         "clock": (0, ("rank 0 waits at run.training()", "rank 1 is outside of run.training()")),
         "own_collective": (0, ("rank 1 waits at run.report",)),
     },
-    "tensorflow": {"uneven": (1, UNEVEN)},
+    # It ends the exchange by itself where shapes differ, with words of its own.
+    "tensorflow": {"uneven": (1, ("rank 1 waited at the end of run.training()", "batches"))},
 }
 """By framework and loop, the reports before it ends and words of the sentence."""

@@ -29,8 +29,6 @@ SETTINGS: tuple[Setting, ...] = (
 class Part(own.Part):
     """That of TensorFlow; of several workers a model is built in the scope of `Run.strategy`."""
 
-    package = "tensorflow"
-
     def begin(self, world: World, seed: int) -> None:
         """Seed a run."""
         keras.utils.set_random_seed(seed)
