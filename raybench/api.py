@@ -209,7 +209,7 @@ def _value_of(value: Any, kind: Any) -> Any:
     or a class here."""
     types = get_args(kind)
     if get_origin(kind) is list:  # repeatable
-        return [value] if isinstance(value, str) else value
+        return list(value) if isinstance(value, list | tuple) else [value]
     if hasattr(value, "tolist"):
         value = plain_data(value, "an option")
     if isinstance(value, str | None) or str not in (kind, *types) or dict[str, Any] in types:
