@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from raybench.cluster.signals import Interrupt
 from raybench.commands.cli import run_asked
 from raybench.spec.errors import FAILED, INTERRUPTED, StudyError, UserError
-from raybench.spec.values import plain
+from raybench.spec.values import plain_data
 
 if TYPE_CHECKING:
     from raybench.report.plan_report import PlanReport
@@ -200,7 +200,7 @@ def asked(name: str, given: dict[str, Any]) -> "Options":
         if key in kind.model_fields:
             found[key] = _value_of(value, kind.model_fields[key].annotation)
         else:
-            settings.append(f"{key}={json.dumps(plain(value, f'raybench.{name}: {key}'))}")
+            settings.append(f"{key}={json.dumps(plain_data(value, f'raybench.{name}: {key}'))}")
     return validate(kind, found | {"settings": settings}, f"raybench.{name}")
 
 
@@ -209,9 +209,9 @@ def _value_of(value: Any, kind: Any) -> Any:
     or a class here."""
     types = get_args(kind)
     if get_origin(kind) is list:  # repeatable
-        return [value] if isinstance(value, str) else value
+        return list(value) if isinstance(value, list | tuple) else [value]
     if hasattr(value, "tolist"):
-        value = plain(value, "an option")
+        value = plain_data(value, "an option")
     if isinstance(value, str | None) or str not in (kind, *types) or dict[str, Any] in types:
         return value
     if isinstance(value, Mapping):

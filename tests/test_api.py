@@ -90,8 +90,12 @@ def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys: Any) -> None:
     assert capsys.readouterr().out == ""
     assert str(plan) == plan.text
     assert "4 trials of at most" in plan.text
+    assert "over the best 4," in plan.text, "there are no more"
     assert (plan.plan["num_trials"], plan.plan["results"]) == (4, "here")
     assert plan.plan["at_most_s"] > 4
+    own: Any = raybench.tune(grid, dry_run=True, first={"learning_rate": 0.5})
+    assert own.plan["search"]["first"] == [{"learning_rate": 0.5}]
+    assert (own.plan["num_trials"], "first: " in own.text) == (5, True)
     assert raybench.tune(grid, dry_run=True, time_budget=9).plan["at_most_s"] == 9
     training: Any = raybench.train(learning_rate=0.5, dry_run=True)
     assert training.plan["learning_rate"] == 0.5

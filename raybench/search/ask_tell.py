@@ -89,9 +89,11 @@ class Search:
         self._sampled = space if factors is None else factors.sampled
         self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
         """Trials of the whole study."""
-        self._most_trials = self.num_trials
-        if study.search.sampler != "grid":  # a second look may run what the space has no more of
-            self._most_trials = study.search.trials or DEFAULT_TRIALS
+        self._most_trials = study.search.trials or DEFAULT_TRIALS
+        """Trials that may run: a second look may run what the space has no more of, and a user's
+        own configuration what a reference run has run."""
+        if study.search.sampler == "grid":
+            self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
         self._early: EarlyStopping | None = None
         if study.search.early_stopping:
             self._early = EarlyStopping(study, self.placer, policy)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.values import plain
+from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
 """Levels of nesting that are read; more is a mistake, or meant to do harm."""
@@ -140,7 +140,7 @@ def content_of(
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
     if isinstance(given, dict):
-        return plain(given, name), name
+        return plain_data(given, name), name
     path = Path(given)
     best = path / "best.yaml"
     path = best if best.is_file() else path

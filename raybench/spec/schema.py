@@ -11,7 +11,7 @@ from raybench.spec.study import AUTO, COMMON, StudySpec
 
 _RANGE = RangeForm.model_json_schema()
 _SIMPLE: list[dict[str, Any]] = [
-    {"type": ["number", "string", "boolean"], "description": "one value"},
+    {"type": ["number", "string", "boolean", "null"], "description": "one value"},
     {"type": "array", "minItems": 1, "description": "one of a list"},
     _RANGE,
 ]

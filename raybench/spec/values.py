@@ -16,7 +16,7 @@ _WORDS = ("null", "none", "true", "false", "~", ".nan", ".inf", "-.inf", "+.inf"
 _MARKS = frozenset("'\"[]{},")
 
 
-def plain(value: Any, source: str, path: str = "") -> Any:
+def plain_data(value: Any, source: str, path: str = "") -> Any:
     """Return a value of Python as YAML or JSON would hold it, copied.
 
     Arrays (NumPy, pandas, torch), tuples, ranges and sets become lists, their scalars plain
@@ -31,22 +31,22 @@ def plain(value: Any, source: str, path: str = "") -> Any:
         UserError: For an object that no file could hold, such as another tool's distribution.
     """
     if isinstance(value, Mapping):
-        return {key: plain(one, source, f"{path}.{key}") for key, one in value.items()}
+        return {key: plain_data(one, source, f"{path}.{key}") for key, one in value.items()}
     if isinstance(value, Enum):
-        return plain(value.value, source, path)
+        return plain_data(value.value, source, path)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     if hasattr(value, "tolist"):
         found = value.tolist()
         if isinstance(found, list):
-            return [plain(one, source, path) for one in value]
+            return [plain_data(one, source, path) for one in value]
         with contextlib.suppress(ValueError):  # 0.1 of a float32, not 0.10000000149011612
             found = float(str(value)) if isinstance(found, float) else found
         value = found
     if isinstance(value, set | frozenset):  # whose order differs from process to process
-        return sorted((plain(one, source, path) for one in value), key=identity)
+        return sorted((plain_data(one, source, path) for one in value), key=identity)
     if isinstance(value, list | tuple | range):
-        return [plain(one, source, path) for one in value]
+        return [plain_data(one, source, path) for one in value]
     if isinstance(value, PurePath):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):

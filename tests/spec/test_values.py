@@ -15,7 +15,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.spec.space import num_configurations, parse_space, possible_values
 from raybench.spec.study import build_study
-from raybench.spec.values import identity, is_among, plain, short
+from raybench.spec.values import identity, is_among, plain_data, short
 
 ALIKE = [None, "", "None", "null", "1", 1, 1.0, True, "true", "1.0", [1], "[1]", [], {}, [None]]
 ALIKE += [{"a": 1}, {"a": 1.0}, "nan", float("inf"), "inf", " ", "a, b", ["a", "b"], "~", "it's"]
@@ -72,13 +72,13 @@ def test_the_words_of_a_label_are_read_as_the_same_value():
     ],
 )
 def test_objects_of_python_are_taken_for_what_they_hold(given, expected):
-    assert identity(plain(given, "space")) == identity(expected)
+    assert identity(plain_data(given, "space")) == identity(expected)
 
 
 @pytest.mark.parametrize("value", [object(), 1j, b"x", lambda: 1, np.datetime64("2020-01-01")])
 def test_an_object_that_no_file_holds_is_refused_by_its_key(value):
     with pytest.raises(UserError, match=r"'space\.n': holds an object of"):
-        plain({"space": {"n": [value]}}, "space")
+        plain_data({"space": {"n": [value]}}, "space")
 
 
 def searched(**space):

@@ -17,6 +17,7 @@ from raybench.results.trials import searched_columns
 from raybench.spec.documents import to_yaml
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
+from raybench.spec.values import short
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import RunRecord
 
@@ -171,7 +172,8 @@ def _states(trials: pd.DataFrame) -> list[str]:
 
 def _own(key: str, column: pd.Series) -> Column:
     if pd.api.types.is_bool_dtype(column):
-        return Column(key, "text", ["yes" if value else "no" for value in column], is_chosen=True)
+        truths = [None if pd.isna(value) else short(bool(value)) for value in column]
+        return Column(key, "text", truths, is_chosen=True)
     if pd.api.types.is_numeric_dtype(column):
         kind = "count" if pd.api.types.is_integer_dtype(column) else "rate"
         return Column(key, kind, column.tolist())

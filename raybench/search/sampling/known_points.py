@@ -23,6 +23,7 @@ from raybench.spec.space import (
     NOT_SEARCHED,
     SEARCHABLE,
     Space,
+    is_one_of,
     known_values,
     lies_in,
     possible_values,
@@ -117,14 +118,9 @@ def parameters_of(
 
 def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
     """Return a value of a table as the space has it, where only its type differs: `1` for 1.0."""
-    if not is_open(key) or lies_in_list(value, possible):
+    if not is_open(key) or is_one_of(key, value, possible):
         return value
     return next((one for one in possible if one == value or str(one) == str(value)), value)
-
-
-def lies_in_list(value: Any, possible: Sequence[Any]) -> bool:
-    """Return whether a value of the same type is among the possible ones."""
-    return any(type(one) is type(value) and one == value for one in possible)
 
 
 def settings_of_spec(spec: RunSpec) -> dict[str, Any]:

@@ -281,7 +281,7 @@ def restore(
         before = left_open.pop(name, None)
         kept = before.user_attrs if before else {PLACEMENT: speed_values(record.spec.placement)}
         params = before.params if before else params_of(record.spec, study, space, widen=widen)
-        first = _first_of(record.spec, firsts)
+        first = _first_of(record, firsts)
         if first is None and not params:
             continue
         attributes = _kept(kept) | {TRIAL: name}
@@ -304,10 +304,16 @@ def restore(
         journal.tell(trial.number, state=TrialState.FAIL)
 
 
-def _first_of(spec: RunSpec, firsts: Mapping[str, RunSpec]) -> str | None:
-    """Return which of the user's own configurations a run spec is; None where it is none."""
+def _first_of(record: RunRecord, firsts: Mapping[str, RunSpec]) -> str | None:
+    """Return which of the user's own configurations a trial is; None where it is none.
+
+    Also a reference run of it that counts as a trial, unless the reference's end cut it off.
+    """
+    spec = record.spec
+    judged = {"objective": spec.objective, EVAL_INTERVAL: spec.eval_every_samples}
+    if record.trial.startswith("reference") and record.time_to_target_s is not None:
+        judged["seed"] = spec.seed
     for given, first in firsts.items():
-        judged = {"objective": spec.objective, EVAL_INTERVAL: spec.eval_every_samples}
         if first.model_copy(update=judged) == spec:
             return given
     return None

@@ -13,8 +13,8 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from raybench.results.place import comparable
-from raybench.results.store import STUDY_FILE, machine
+from raybench.results.place import comparable, is_url
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, machine
 from raybench.results.study import Study, load
 from raybench.search.sampling.feedback import Answer, Feedback
 from raybench.search.sampling.known_points import (
@@ -27,7 +27,12 @@ from raybench.search.sampling.known_points import (
     settings_of_spec,
 )
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, distributions, params_of
-from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
+from raybench.search.sampling.optuna_study import (
+    EARLIER_STUDY,
+    JOURNAL_FILE,
+    NOT_RUN,
+    add_answer,
+)
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET
@@ -38,6 +43,8 @@ from raybench.spec.text import counted
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 """How the URL of an Optuna storage begins."""
+OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
+"""Files of a results folder that stand for it."""
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""
 
@@ -52,11 +59,14 @@ def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = Non
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")
     place = str(folder)
     path = Path(place.partition("#")[0])
-    if DATABASE.match(place) or (path.is_file() and not (path.parent / STUDY_FILE).is_file()):
+    if not (is_url(place) or path.exists()):
+        raise UserError(f"--seed-from {place}: is not there; name a folder or a file that is.")
+    is_own = path.name in OWN_FILES and (path.parent / STUDY_FILE).is_file()
+    if DATABASE.match(place) or (path.is_file() and not is_own):
         if path.suffix.lower() in (".csv", ".tsv"):
             return points_of_table(path, study, space or {})
         return points_of_optuna(place, study, space or {})
-    earlier = load(path.parent if path.is_file() else folder)
+    earlier = load(path.parent if is_own else folder)
     if earlier.study["study"].get("run"):
         return points_of_runs(earlier, study)
     if not earlier.searched:

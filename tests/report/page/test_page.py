@@ -169,6 +169,36 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
     assert said[1].startswith("report.html could not be written (ModuleNotFoundError: ")
 
 
+def test_the_page_is_whole_whatever_the_choices_are(tmp_path):
+    choices = {
+        "act": [None, "relu"],
+        "bn": [True, None],
+        "n": [None, 8],
+        "drop": [0.5, None],
+        "max": ["1", 1],
+        "deep": [[64, 32], {"kernel": 3}],
+    }
+    lines = []
+    for number in range(6):
+        model = {key: values[number % 2] for key, values in choices.items()}
+        lines += [*curve(f"{number:04d}", [0.5, 0.95]), run_line(f"{number:04d}", 2.0, model=model)]
+    space = {f"model.{key}": values for key, values in choices.items()}
+    results = results_folder(tmp_path, lines, study={"space": space})
+    said = []
+    assert try_page(results, tmp_path, said.append) == [tmp_path / PAGE_FILE]
+    assert said == []
+    text = Seen((tmp_path / PAGE_FILE).read_text()).text
+    for label in (
+        "null, relu",
+        "null, true",
+        "8, null",
+        "0.5, null",
+        "'1', 1",
+        "[64,32], {kernel:3}",
+    ):
+        assert label in text, label
+
+
 def test_a_figure_that_cannot_be_drawn_is_missing_alone_and_said(tmp_path, monkeypatch):
     results = made_study(tmp_path)
 

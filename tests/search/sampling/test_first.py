@@ -79,6 +79,20 @@ def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path, is_lost
     assert len(rest) == 5
 
 
+@pytest.mark.parametrize(("seconds", "runs"), [(2.0, 3), (None, 4)])
+def test_a_reference_run_of_it_that_counts_as_a_trial_is_it(
+    tmp_path: Path, seconds: float | None, runs: int
+) -> None:
+    """Unless its end cut it off before the target: then it runs anew, and the grid goes on."""
+    study, space = build_study(GRID | {"search": {"first": [INSIDE]}}, "test")
+    spec = reference_spec(study, space).model_copy(
+        update={"seed": 2000, "objective": study.objective}
+    )
+    ended = record("reference0", spec, stop="target" if seconds else "max_train_seconds")
+    one = search_in(tmp_path, [INSIDE], runs=by_name([ended]))
+    assert len(run_all(one)) == runs
+
+
 def test_one_beside_the_placements_of_a_space_taken_apart(tmp_path: Path) -> None:
     first = [{"learning_rate": 50.0, "optimizer": "lars", "batch_size_per_worker": 48}]
     one = make_search(tmp_path, STUDY | {"search": {"trials": 12, "first": first}}, apart=True)

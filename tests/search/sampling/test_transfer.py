@@ -317,6 +317,7 @@ def test_an_optuna_study_is_known(kind: str, direction: str, tmp_path: Path) -> 
 
 def test_what_is_none_of_these_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\x00\x01")
-    for place in (tmp_path / "x.bin", "sqlite:////nowhere/x.db"):
-        with pytest.raises(UserError, match="Optuna st"):
+    places = {tmp_path / "x.bin": "Optuna st", "sqlite:////nowhere/x.db": "Optuna st"}
+    for place, word in (places | {tmp_path / "nowhere.csv": "not there"}).items():
+        with pytest.raises(UserError, match=word):
             told(tmp_path / "new", place, **OWN)
