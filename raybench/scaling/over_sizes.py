@@ -34,8 +34,8 @@ LEAST_NOISE = 0.05
 """Variance of a run beside that of all trials: few trials may lie on a smooth curve by luck."""
 GRID, DRAWS = 64, 500
 OPEN, OPEN_SD = 0.5, 1.0
-"""Share of the draws with their best rate at an end of those tried beyond which that is a bound; and
-how far the best may lie beyond it, as a standard deviation."""
+"""Share of the draws with their best rate at an end of those tried, above which that is a bound;
+and how far the best may lie beyond it, as a standard deviation."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-QUICK = 40
+QUICK = 80
 """Times fewer studies than the table has."""
 
 
