@@ -246,7 +246,9 @@ def sentences(
 
     def words(one: BestRate) -> str:
         low, high = one.interval
-        return f"{one.rate:.3g} (90 %: {low:.2g} to {high:.2g}) at {one.size:,.0f} parameters"
+        ends = f"{one.bound}: costs still fell at the end of the rates that were tried"
+        ends = ends if one.bound else f"90 %: {low:.2g} to {high:.2g}"
+        return f"{one.rate:.3g} ({ends}) at {one.size:,.0f} parameters"
 
     said = [
         f"Best rate of {optimizer} at a batch of {batch}: {'; '.join(map(words, known))}.",

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -32,6 +33,9 @@ LEAST_TRIALS = 8
 LEAST_NOISE = 0.05
 """Variance of a run beside that of all trials: few trials may lie on a smooth curve by luck."""
 GRID, DRAWS = 64, 500
+OPEN, OPEN_SD = 0.5, 1.0
+"""Share of the draws with their best rate at an end of those tried, above which that is a bound;
+and how far the best may lie beyond it, as a standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class BestRate:
     rate: float
     spread: float
     """Standard deviation of the rate's logarithm."""
+    bound: Literal["", "or less", "or more"] = ""
+    """Which side is open: costs still fell at that end of the rates that were tried."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -100,7 +106,10 @@ def best_rate(
     covariance -= process.kernel_.k2.noise_level * float(np.std(clipped)) ** 2 * np.eye(GRID)
     draws = np.random.default_rng(0).multivariate_normal(mean, covariance, DRAWS, method="svd")
     least = grid[draws.argmin(axis=1)]
-    return BestRate(size, float(np.exp(least.mean())), float(least.std()))
+    at_ends = {"or less": np.mean(least == grid[0]), "or more": np.mean(least == grid[-1])}
+    bounds = [side for side, share in at_ends.items() if share > OPEN]
+    spread = max(float(least.std()), OPEN_SD if bounds else 0.0)
+    return BestRate(size, float(np.exp(least.mean())), spread, bounds[0] if bounds else "")
 
 
 def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> BestRate:
@@ -115,4 +124,6 @@ def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> 
     precision = np.diag([0.0, 1 / SLOPE_SD**2])
     covariance = np.linalg.inv(x.T @ (weights[:, None] * x) + precision)
     height, _ = covariance @ (x.T @ (weights * y) + precision @ [0.0, slope])
-    return BestRate(size, math.exp(height), math.sqrt(covariance[0, 0] + MISFIT**2))
+    sides = {one.bound for one in known} - {""}
+    spread = math.sqrt(covariance[0, 0] + MISFIT**2)
+    return BestRate(size, math.exp(height), spread, sides.pop() if len(sides) == 1 else "")

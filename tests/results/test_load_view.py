@@ -30,10 +30,10 @@ def test_the_answer_comes_first():
     first, tied, once, counted, where = repr(study).split("\n")
     assert first.startswith("Train with PyTorch on 2 workers, 64 samples a step each, adam at")
     assert (
-        "of 24 configurations tried (15 were stopped early and not compared); 6 others may be as "
+        "of 24 configurations tried (15 were stopped early and not compared); 7 others may be as "
         "fast. It reaches "
     ) in first
-    assert (tied[-5:], once[:14]) == ("0014.", "4 other trials")
+    assert (tied[-5:], once[:14]) == ("0014.", "5 other trials")
     assert [*study.answer, *study.remarks] == [first, tied, once]
     assert str(study.how_sure).startswith("3 configurations ran again")
     assert counted == "33 runs (24 search, 9 confirming), 206 evaluations"

@@ -80,6 +80,20 @@ def test_the_best_rate_is_that_of_the_batch_asked_for() -> None:
     assert 2 < many.rate / few.rate < 8  # the root of 16
 
 
+@pytest.mark.parametrize(
+    ("best", "bound"), [(1.0, "or more"), (1e-6, "or less"), (3e-3, "")], ids=str
+)
+def test_a_best_rate_at_an_end_of_those_tried_is_a_bound(best: float, bound: str) -> None:
+    rates, rng = np.geomspace(1e-4, 1e-1, 16), np.random.default_rng(0)
+    costs = 0.3 * np.log(rates / best) ** 2 + 0.1 * rng.normal(size=16)
+    found = best_rate(1e5, rates, np.full(16, 64.0), costs, batch=64)
+    assert found is not None
+    assert found.bound == bound
+    assert predict([found], 1e6).bound == bound
+    said = transfer.sentences([found, found], predict([found], 1e6), "adam", 64, {"adam"})
+    assert any(bound in line for line in said)
+
+
 def test_too_few_trials_tell_nothing() -> None:
     assert best_rate(1e5, **drawn(0, number=7), batch=64) is None
 
