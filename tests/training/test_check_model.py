@@ -213,7 +213,7 @@ def test_a_model_beyond_the_memory_is_built_and_not_tried(monkeypatch):
     workload = find_workload("own_models:Normalised", None, {})
     trial = torch_probe.Trial(workload, ACCURACY, gpu=True)
     images, labels = np.zeros((8, 8, 8, 1), np.uint8), np.zeros(8, np.int64)
-    (sentence,), has_statistics = trial.run(images, labels, several=False)
+    (sentence,), has_statistics = trial.run(images, labels)
     assert "little memory" in sentence
     assert has_statistics
 
