@@ -10,7 +10,8 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from raybench.cluster.host_speed import measure_hosts, on_node, slow_hosts
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, Measured, RunFailed
 from raybench.cluster.session import Session
+from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
 from raybench.stats.clock import unix_seconds
 from raybench.training.base import PACKAGES as FRAMEWORKS
@@ -107,6 +109,24 @@ def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> 
         except ray.exceptions.RayError as error:
             seen = Seen(problem=_last_line(error))
         require_gpus(framework, number, len(seen.names), seen.problem, host=node.name)
+
+
+def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
+    """Raise UserError where a host of the cluster does not have files that its workers read: its
+    user's code, or data."""
+    names = [str(file) for file in files]
+    tasks = {node: on_node(node.id, _missing_there).remote(names) for node in nodes if names}
+    for node, task in tasks.items():
+        if missing := ray.get(task, timeout=FACTS_S):
+            raise UserError(
+                f"host {node.name} has no {missing[0]}: outside of a submitted job nothing is sent "
+                "to the hosts; keep it in a folder that they share, or send the command with its "
+                "folder: ray job submit --working-dir . -- python -m raybench.tune ..."
+            )
+
+
+def _missing_there(names: list[str]) -> list[str]:
+    return [name for name in names if not Path(name).exists()]
 
 
 def _last_line(error: Exception) -> str:

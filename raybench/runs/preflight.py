@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from raybench.cluster.admission import Capacity
-from raybench.cluster.doctor import check_gpus_there
+from raybench.cluster.doctor import check_files_there, check_gpus_there
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
@@ -435,18 +436,29 @@ def check_cluster(
     *,
     are_gpus_named: bool,
     asking: str,
+    spec: RunSpec,
 ) -> None:
     """Say which GPUs of a connected cluster are not used; UserError where a framework does not see
-    those that its workers are to have.
+    those that its workers are to have, or a host has not what `spec` reads.
 
     A machine of our own was checked before Ray started. `asking` names one GPU a worker, on the
     command line.
     """
     if session.is_local:
         return
+    check_files_there(session.capacity.nodes, files_of(spec))
     check_gpus_there(session.capacity.nodes, placements)
     if (gpus := session.capacity.gpus) and not are_gpus_named:
         say(console, f"The cluster has {gpus} GPUs, and none is used: {asking} uses them.")
+
+
+def files_of(spec: RunSpec) -> list[Path]:
+    """Return the files and folders of this machine that the workers of a run read too."""
+    code, _, _ = spec.workload.rpartition(":")  # a loop's file, or a module that is imported here
+    module = getattr(sys.modules.get(code), "__file__", None)
+    paths = (Path(one).absolute() for one in (spec.dataset.path, spec.weights, code, module) if one)
+    # What is installed lies elsewhere on a host with another Python.
+    return [path for path in paths if path.exists() and "-packages" not in str(path)]
 
 
 def check_gpus(placements: Iterable[Placement]) -> None:

@@ -422,7 +422,9 @@ def _run(
         placements = [cell.spec.placement for cell in study_cells(wanted)]
         named = wanted.cells is not None or GPUS in {*wanted.axes, *wanted.base.model_fields_set}
         asking = f"--set base.{GPUS}=1"
-        check_cluster(session, console, placements, are_gpus_named=named, asking=asking)
+        check_cluster(
+            session, console, placements, are_gpus_named=named, asking=asking, spec=wanted.base
+        )
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         watch = HostWatch(session, options.hosts, partial(say, console), earlier.get(HOSTS))

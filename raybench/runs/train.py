@@ -150,7 +150,9 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
     """Say what GPUs of a cluster are not used; UserError for what a run cannot have there."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
-    check_cluster(session, console, [spec.placement], are_gpus_named=named, asking=asking)
+    check_cluster(
+        session, console, [spec.placement], are_gpus_named=named, asking=asking, spec=spec
+    )
 
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:

@@ -413,7 +413,14 @@ def _run(
             say(console, sentence)
         named = preflight.GPUS in space or preflight.GPUS in study.fixed
         every, asking = preflight.groups(study, space), "--gpus-per-worker 1"
-        preflight.check_cluster(session, console, every, are_gpus_named=named, asking=asking)
+        preflight.check_cluster(
+            session,
+            console,
+            every,
+            are_gpus_named=named,
+            asking=asking,
+            spec=study.run_spec(preflight.first_values(study, space)),
+        )
         concurrency = study.search.concurrency or preflight.default_concurrency(
             study, space, session.capacity
         )

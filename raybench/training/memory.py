@@ -104,6 +104,9 @@ def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
 
 SHARE = 0.5
 """Of the memory that is free before any are there: what all samples of a run may take of it."""
+SHARE_OF_GPU = 0.2
+"""The same of a GPU's: gradients, the optimizer's state and activations are to come, and a batch
+that is out of memory for its data's sake would be taken for one that does not fit."""
 MOST_VALUES = 2**25
 """Numbers that go into a model, or come out of it, in one forward pass of an evaluation."""
 
@@ -116,9 +119,9 @@ def num_bytes(split: Split) -> int:
 class Room:
     """The memory for the samples of a run, whose splits ask for their part one after another."""
 
-    def __init__(self, free_bytes: int) -> None:
+    def __init__(self, free_bytes: int, *, is_gpu: bool = False) -> None:
         """`free_bytes`: before any split is there."""
-        self._left = SHARE * free_bytes
+        self._left = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
 
     def takes(self, split: Split) -> bool:
         """Whether a split may lie there whole; then its room is taken."""

@@ -3,6 +3,8 @@
 import copy
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +12,11 @@ import jsonschema
 import pytest
 
 from raybench.cluster import doctor
+from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measured, RunFailed
 from raybench.commands import cli
 from raybench.commands import doctor as command
+from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
 from raybench.training import machine
 from raybench.training.machine import Seen, machine_facts, notes_of, problems_between, problems_of
@@ -243,6 +247,31 @@ def examined(
     levels = 1 + (found["inside"] is not None)
     assert session.released == [{"keep": False, "for_good": True}] * levels
     return found
+
+
+def test_a_host_without_the_user_s_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host sees a folder of its own here."""
+
+    def on_node(node: str, task: Callable[[list[str]], list[str]]) -> Any:
+        def there(names: list[str]) -> list[str]:
+            own = {str(tmp_path / node) + name: name for name in names}
+            return [own[name] for name in task(list(own))]
+
+        return SimpleNamespace(remote=there)
+
+    monkeypatch.setattr(doctor, "on_node", on_node)
+    monkeypatch.setattr(doctor.ray, "get", lambda found, timeout: found)  # type: ignore[attr-defined]
+    nodes = [Node(4, 0, id="id-a", name="a"), Node(4, 0, id="id-b", name="b")]
+    for node in nodes:
+        (tmp_path / node.id).mkdir()
+        (tmp_path / node.id / "loop.py").touch()
+    doctor.check_files_there(nodes, [Path("/loop.py")])
+    (tmp_path / "id-b" / "loop.py").unlink()
+    with pytest.raises(UserError, match=r"host b has no /loop\.py: .* --working-dir"):
+        doctor.check_files_there(nodes, [Path("/loop.py")])
+    doctor.check_files_there(nodes, [])
 
 
 def test_a_cluster_without_room_for_the_workers_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,9 +130,17 @@ def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.M
     from raybench.training.torch import batches
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70, 80))
-    monkeypatch.setattr(batches, "Room", lambda free_bytes: free_bytes)
+    monkeypatch.setattr(batches, "Room", lambda free_bytes, is_gpu: free_bytes * is_gpu)
     device = torch.device("cuda", 0)
     assert [batches.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
+
+
+def test_data_leave_most_of_a_gpu_to_what_is_to_come() -> None:
+    split = TASKS["regression"][1].train
+    for share, is_gpu in ((2, False), (5, True)):
+        free = share * room.num_bytes(split)
+        assert room.Room(free + 1, is_gpu=is_gpu).takes(split)
+        assert not room.Room(free - share, is_gpu=is_gpu).takes(split)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -166,6 +174,7 @@ def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
     own = run_of("tensorflow", name)
     if is_file:  # of which batches are read
         monkeypatch.setattr(room, "SHARE", 0.0)
+        monkeypatch.setattr(room, "SHARE_OF_GPU", 0.0)
     monkeypatch.setattr(batches, "has_gpus", lambda: True)
     found = train(spec_of("tensorflow", METRICS[name]), *TASKS[name])
     np.testing.assert_allclose(numbers(own[0]), numbers(found[0]), rtol=1e-6)

@@ -160,7 +160,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 def room_for_data(share: float) -> Room:
     """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
-    return Room(free_bytes(share))
+    return Room(free_bytes(share), is_gpu=has_gpus())
 
 
 def batches_of(split: Split, prefetch: int, room: Room) -> Batches:

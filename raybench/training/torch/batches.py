@@ -188,7 +188,7 @@ def room_for_data(device: torch.device, share: float) -> Room:
     if device.type != "cuda":
         return Room(available_bytes())
     free, total = torch.cuda.mem_get_info(device)
-    return Room(min(free, int(total * min(share, 1))))
+    return Room(min(free, int(total * min(share, 1))), is_gpu=True)
 
 
 def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Batches:

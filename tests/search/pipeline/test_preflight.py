@@ -1,7 +1,9 @@
 """What is said before anything starts: room, addresses, evaluations that can come."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from raybench.runs.preflight import (
     check_study,
     check_task,
     default_concurrency,
+    files_of,
     first_groups,
     groups,
     num_asked_ahead,
@@ -160,6 +163,24 @@ def test_trials_are_asked_for_ahead_where_idle_groups_keep_their_machines(
     one = STUDY["space"] | {"num_workers": [1], "framework": ["torch"]}
     study, space = build_study(STUDY | {"space": one, "fixed": fixed, "search": search}, "test")
     assert num_asked_ahead(study, space, is_local=is_local) == 0
+
+
+def test_the_files_that_workers_read_too_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("loop.py", "mine.py", "rows.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(__file__=str(tmp_path / "mine.py")))  # type: ignore[arg-type]
+    table = {"name": "csv", "path": "rows.csv", "label": "y"}
+    for workload, data, names in (
+        ("loop.py:train", "digits", ["loop.py"]),
+        ("mine:Mine", table, ["rows.csv", "mine.py"]),
+        ("mnist_small", "digits", []),
+        ("torchvision:resnet18", "digits", []),
+    ):
+        spec = RunSpec.model_validate({"workload": workload, "dataset": data})
+        assert files_of(spec) == [tmp_path / name for name in names]
 
 
 def test_replicas_of_one_process_ask_for_one_node() -> None:
