@@ -192,6 +192,11 @@ def test_splits_are_read_alike_or_refused(tmp_path):
     found = load(tmp_path / "s", label="y")
     assert found.input_shape == (2,)
     np.testing.assert_allclose(np.sort(found.validation.array[:, 0])[-1], 1.66, atol=0.2)
+    for name, prices in (("train", ["2.100", "900"]), ("val", ["700", "800"])):
+        write(tmp_path / "s" / f"{name}.csv", ["p;y", *[f"{one};{one}" for one in prices] * 20])
+    found = load(tmp_path / "s", label="p", task="regression")
+    assert float(found.label_offset) == pytest.approx(1500, rel=0.1)
+    write(tmp_path / "s" / "train.csv", ["x,y", *rows, "-,a"])
     commas = [row.replace(",", ";").replace(".", ",") for row in rows]
     write(tmp_path / "s" / "val.csv", ["x;y", *commas])
     with pytest.raises(UserError, match=r"val.csv.* 'x' .*decimal points and with decimal commas"):

@@ -76,12 +76,6 @@ def is_number(text: str) -> bool:
         return False
 
 
-def is_no_number(values: Any) -> npt.NDArray[np.bool_]:
-    """Return which values of a `pyarrow.Array` are there and not written as numbers."""
-    texts = as_texts(values).to_pylist()
-    return np.array([text is not None and not is_number(text) for text in texts], np.bool_)
-
-
 BATCH_ROWS = 65_536  # rows that are read together: of a table larger than memory no more are held
 MAX_SHOWN = 20  # names of columns that a sentence lists
 
@@ -196,20 +190,6 @@ def column_of(table: Table, name: str) -> Any:
     """Return a whole column as a `pyarrow.Array`."""
     parts = [batch.column(0) for batch in table.batches([name])]
     return pa.chunked_array(parts, table.schema.field(name).type).combine_chunks()
-
-
-def first_place(table: Table, column: str, is_wrong: Callable[[Any], Any]) -> tuple[str, Any]:
-    """Return the place and the value of the first row of a column that is wrong.
-
-    `is_wrong`: (`pyarrow.Array`) -> booleans, one a value, of which at least one is true.
-    """
-    start = 0
-    for batch in table.batches([column]):
-        wrong = np.flatnonzero(is_wrong(batch.column(0)))
-        if len(wrong):
-            return table.place(start + int(wrong[0])), batch.column(0)[int(wrong[0])].as_py()
-        start += batch.num_rows
-    raise AssertionError(f"nothing is wrong in column {column}")
 
 
 def is_text(table: Table, column: str) -> bool:

@@ -26,6 +26,7 @@ from raybench.data.sources.table import (
     Unread,
     as_numbers,
     as_texts,
+    is_number_type,
     is_text,
     is_text_type,
 )
@@ -142,8 +143,7 @@ class _Cells:
 def _cells(texts: Any) -> _Cells:
     is_plain = pc.fill_null(pc.match_substring_regex(texts, PLAIN), True)
     if pc.all(is_plain).as_py() is not False:  # many times faster than taken apart
-        none = pa.array(np.zeros(len(texts), np.int8)).cast(pa.string())
-        none = pc.utf8_slice_codeunits(none, 0, 0)
+        none = pc.fill_null(pc.utf8_slice_codeunits(texts, 0, 0), "")
         is_negative = _mask(pc.starts_with(texts, "-"))
         return _Cells(pc.utf8_ltrim(texts, "-"), none, is_negative, none)
     found = pc.extract_regex(texts, pattern=NUMBER)
@@ -446,14 +446,17 @@ def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
         numbers = [one for one in own if not is_text(one, name)]
         if not numbers or not all(isinstance(one, CsvTable) for one in numbers):
             continue
-        if len(numbers) < len(own) or all(_is_parted(one, name) for one in numbers):
+        are_fractions = [pa.types.is_floating(one.schema.field(name).type) for one in own]
+        if len(numbers) < len(own) or (
+            any(are_fractions) and all(_is_parted(one, name) for one in numbers)
+        ):
             found.append(name)
     return found
 
 
 def _is_parted(table: Table, name: str) -> bool:
     """Whether numbers may be 900 and 2.100: no fractions of one, nor with other digits."""
-    if not pa.types.is_floating(table.schema.field(name).type):
+    if not is_number_type(table.schema.field(name).type):
         return False
     for batch in table.batches([name]):  # mostly the first one says no
         numbers = np.abs(as_numbers(batch.column(0)))
