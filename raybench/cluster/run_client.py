@@ -453,6 +453,7 @@ def run_once(
     on_saved: Callable[[str], None] = lambda name: None,
     on_refused: Callable[[str, str], None] = lambda name, why: None,
     on_restart: Callable[[str, str], None] = lambda name, why: None,
+    on_note: Callable[[str, str], None] = lambda name, note: None,
     save: bool = False,
     test: bool = False,
     keep: bool = True,
@@ -465,8 +466,9 @@ def run_once(
     returns the message to keep; it has no weights. `on_saved` is given the name when the pool has
     a new checkpoint of the run, `on_refused` the name and a sentence when it does not go on from
     the one it had, `on_restart` the name and what has happened when it has lost its workers and
-    goes on in new ones. `test` measures the test split. With `keep` False the workers are new and
-    end with the run. `limit_s` is that of RunClient.
+    goes on in new ones, `on_note` the name and what there is to say of how it ran. `test` measures
+    the test split. With `keep` False the workers are new and end with the run. `limit_s` is that of
+    RunClient.
     """
     client = RunClient(
         pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None, limit_s=limit_s
@@ -501,6 +503,8 @@ def run_once(
         release(pool, name, keep=keep)
         raise
     outcome = client.finish(save=save, test=test)
+    if outcome.note is not None:
+        on_note(name, outcome.note)
     if outcome.message is not None and outcome.failure != "nan":
         message = on_error(name, outcome.message, outcome.traceback)
         outcome = replace(outcome, message=message)

@@ -108,6 +108,10 @@ class SingleRun:
             with self._writing:
                 self.progress.say(f"trial {name} goes on in new workers: {why}")
 
+        def noted(name: str, note: str) -> None:
+            with self._writing:
+                self.progress.say(f"trial {name}: {note}")
+
         with self._writing:
             self.progress.started(name, spec)
         for evaluation in self.saved.resume(name, spec):
@@ -124,6 +128,7 @@ class SingleRun:
             on_saved=self.saved.save,
             on_refused=self.saved.refused,
             on_restart=restarted,
+            on_note=noted,
             test=test,
             keep=self.keep_groups,
             limit_s=self.limit_s,

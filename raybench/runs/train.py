@@ -213,6 +213,7 @@ def _run(
                 on_error=lambda *error: keep_error(store, *error, log=saved.log(TRIAL)),
                 on_saved=saved.save,
                 on_refused=saved.refused,
+                on_note=lambda name, note: say(console, note),
                 save=True,
                 test=True,
             )

@@ -182,6 +182,13 @@ def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
     assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)
 
 
+def test_run_once_tells_what_there_is_to_say_of_how_a_run_ended() -> None:
+    told: list[Any] = []
+    pool = FakePool(last=1, faults={Finish: LOST})
+    once(pool, [], save=False, test=False, on_note=lambda *given: told.append(given))
+    assert told == [("a", LOST.message)], "no failure: nothing is wanted of the workers any more"
+
+
 def test_run_once_tells_of_lost_workers_where_the_run_goes_on() -> None:
     told: list[Any] = []
     pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Allocation: [LOST] * 9})]
