@@ -193,7 +193,8 @@ def _train(
                 started_s = left_s - deadline.left_s - busy[0]
                 limit_s.append(length_s(share - started_s, rounds - index // slots, seconds))
             next_s = busy[-1] + (busy[-1] - busy[-2] if len(busy) > 1 else busy[0])
-            return "max_train_seconds" if next_s > limit_s[0] else None
+            is_over = next_s > limit_s[0] and busy[-1] >= min(FEW_S, limit_s[0])
+            return "max_train_seconds" if is_over else None
 
         records[index] = single_run.train(
             spec.model_copy(update={"seed": seed}), f"reference{index}", "reference", judge=judge
