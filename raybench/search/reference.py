@@ -1,10 +1,12 @@
 """What is set before a search by training a typical configuration: target, seconds, eval interval.
 
-The reference is the space's first optimizer at its default rate, with seeds of its own; where none
-has a default (a library's), the first at the middle of its range.
+The reference is the user's own first configuration (`search.first`), else the space's first
+optimizer at its default rate, with seeds of its own; where none has a default (a library's), the
+first at the middle of its range.
 
 - `target: auto`: three runs of it, side by side, train for as long as a trial may, in a time budget
-  for a fifth of it in all (a single one where that is little). The target is the median of what
+  for a fifth of it in all, the start of their workers in it (fewer of them where that is little,
+  but each has FEW_S after its start). The target is the median of what
   they had reached early enough that a search has room (`reference_settings.early_s`), less half a
   point. Of a metric that is no share it is worse than the median by 1 % of its gap to the
   baseline. It is always above what luck adds to the baseline on so many validation rows. Where
@@ -57,7 +59,10 @@ SEEDS_FROM = 2000
 NEARLY = 0.9
 """Share of what a trial may train that a reference run has, unless the budget left it less."""
 FEW_S = 10.0
-"""Seconds of a run below which one after the other says less than fewer, longer ones."""
+"""Seconds of a run below which one after the other says less than fewer, longer ones; the least
+that one has after its start, however long that took."""
+AFTER_START = [phase for phase in WORKER_PHASES if phase not in ("setup", "compile")]
+"""What a reference run does with its seconds once it has begun to train."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 TYPICAL_BUDGET_S = 600.0
@@ -183,12 +188,13 @@ def _train(
         busy: list[float] = []
 
         def judge(point: Evaluation) -> StopReason | None:
-            busy.append(sum(point.ledger.get(phase, 0.0) for phase in WORKER_PHASES))
-            if not limit_s:  # what is left of the share: its workers may have taken long to start
+            busy.append(sum(point.ledger.get(phase, 0.0) for phase in AFTER_START))
+            if not limit_s:  # what is left of the share: starting may have taken long
                 started_s = left_s - deadline.left_s - busy[0]
                 limit_s.append(length_s(share - started_s, rounds - index // slots, seconds))
             next_s = busy[-1] + (busy[-1] - busy[-2] if len(busy) > 1 else busy[0])
-            return "max_train_seconds" if next_s > limit_s[0] else None
+            is_over = next_s > limit_s[0] and busy[-1] >= min(FEW_S, limit_s[0])
+            return "max_train_seconds" if is_over else None
 
         records[index] = single_run.train(
             spec.model_copy(update={"seed": seed}), f"reference{index}", "reference", judge=judge
@@ -201,13 +207,13 @@ def _train(
 
 
 def length_s(left_s: float, rounds: int, most_s: float) -> float:
-    """Return the seconds that a reference run may take, evaluation included.
+    """Return the seconds that a reference run may train and evaluate.
 
     Args:
-        left_s: What is left of the share of all of them.
+        left_s: What is left of the share of all of them, its start, set-up and compiling apart.
         rounds: Runs one after the other that are to come, this one included; fewer where each of
             so many would have less than FEW_S.
-        most_s: What it would have if no time went to starting workers.
+        most_s: What it would have if no time went to starting.
     """
     while rounds > 1 and left_s / rounds < FEW_S:
         rounds -= 1

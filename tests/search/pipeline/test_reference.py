@@ -270,6 +270,15 @@ def test_their_share_has_the_start_of_workers_and_the_last_evaluation_in_it(
     assert all(seconds >= 9.0 for seconds in one.seconds.values())
 
 
+def test_a_run_whose_evaluations_are_far_apart_has_more_than_one(machine: Make) -> None:
+    """6 s each, as on a machine whose cores others have; a start of 45 s of 48."""
+    one = machine(240.0, 200.0)
+    one.start_s, one.rate, one.begun = 45.0, 512 / 6, threading.Barrier(2)
+    one.set(slots=2)
+    curves = read_records(one.store.folder).curves
+    assert [len(points) for points in curves.values()] == [2, 2]
+
+
 def test_a_short_budget_leaves_a_reference_run_seconds_to_learn_in(machine: Make) -> None:
     one = machine(60.0, 50.0)
     one.start_s, one.rate, one.begun = 12.0, 1000.0, threading.Barrier(2)
