@@ -30,7 +30,7 @@ from raybench.results.store import machine, versions
 from raybench.scaling.bottleneck import judge
 from raybench.scaling.fits import run_spread
 from raybench.scaling.over_sizes import best_rate
-from raybench.scaling.plan import chance, plan
+from raybench.scaling.plan import StepSeconds, chance, plan
 from raybench.scaling.samples_to_target import fit, leave_one_out
 from raybench.scaling.shares import PARTS, Estimate, Probes, Shares
 from raybench.scaling.speed_axes import AXES, Found
@@ -295,14 +295,14 @@ DRAWS = ("normal", "Student's t, 2 degrees", "one in ten misses")
 
 def _differences(rng: Rng, kind: str, number: int, gap: float = 0.0) -> list[float]:
     if kind == DRAWS[1]:
-        return (gap + 0.3 * rng.standard_t(2, size=number)).tolist()
+        return [gap + 0.3 * float(one) for one in rng.standard_t(2, size=number)]
     found = gap + 0.3 * rng.normal(size=number)
     if kind == DRAWS[2]:
         missed = rng.random((2, number)) < 0.1
         found = np.where(missed[0] & ~missed[1], -np.inf, found)
         found = np.where(missed[1] & ~missed[0], np.inf, found)
         found = np.where(missed[0] & missed[1], np.nan, found)
-    return found.tolist()
+    return [float(one) for one in found]
 
 
 @claim(
@@ -537,14 +537,14 @@ def _plan(rng: Rng, sizes: list[int], repeats: int, sigma: float) -> tuple[pd.Se
     )
     doubt = 0.05
 
-    def steps(asked: Any) -> list[SimpleNamespace]:
+    def steps(asked: Any) -> list[StepSeconds]:
         log = doubt * rng.normal()
-        ends = (math.exp(log + one * 1.645 * doubt) for one in (0, -1, 1))
-        step = SimpleNamespace(**dict(zip(("step_s", "low_s", "high_s"), ends, strict=True)))
+        step = StepSeconds(*(math.exp(log + one * 1.645 * doubt) for one in (0, -1, 1)))
         return [step for _ in asked]
 
     table = plan(
-        *(fit(runs), {"CPU": steps}),
+        fit(runs),
+        {"CPU": steps},
         layouts=[(1, 1)],
         batch_sizes=sizes,
         apart=run_spread(cells),
@@ -585,6 +585,7 @@ def rate(rng: Rng, trials: int, noise: float) -> bool:
     costs = 0.3 * (np.log(rates) - best) ** 2
     costs = costs + noise * costs.std() * rng.normal(size=trials)
     found = best_rate(1e6, rates, np.full(trials, 64.0), costs, batch=64)
+    assert found is not None
     return bool(found.interval[0] <= math.exp(best) <= found.interval[1])
 
 

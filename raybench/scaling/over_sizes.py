@@ -106,10 +106,13 @@ def best_rate(
     covariance -= process.kernel_.k2.noise_level * float(np.std(clipped)) ** 2 * np.eye(GRID)
     draws = np.random.default_rng(0).multivariate_normal(mean, covariance, DRAWS, method="svd")
     least = grid[draws.argmin(axis=1)]
-    at_ends = {"or less": np.mean(least == grid[0]), "or more": np.mean(least == grid[-1])}
-    bounds = [side for side, share in at_ends.items() if share > OPEN]
-    spread = max(float(least.std()), OPEN_SD if bounds else 0.0)
-    return BestRate(size, float(np.exp(least.mean())), spread, bounds[0] if bounds else "")
+    bound: Literal["", "or less", "or more"] = ""
+    if np.mean(least == grid[0]) > OPEN:
+        bound = "or less"
+    elif np.mean(least == grid[-1]) > OPEN:
+        bound = "or more"
+    spread = max(float(least.std()), OPEN_SD if bound else 0.0)
+    return BestRate(size, float(np.exp(least.mean())), spread, bound)
 
 
 def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> BestRate:

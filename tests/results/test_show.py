@@ -92,14 +92,14 @@ def test_the_steps_are_the_studys_own_commands(tmp_path):
     found = steps(results)
     assert found == {
         "train it, keep the model": f"python -m raybench.train {tmp_path}/best.yaml",
-        "settle 1 tie": f"python -m raybench.tune my.yaml --out {tmp_path} --more 8",
+        "narrow down 1 tie": f"python -m raybench.tune my.yaml --out {tmp_path} --more 8",
     }
     (tmp_path / "report.html").write_text("")
     results.study["study"]["search"] = {"trials": 10}
     found = steps(results)
     assert list(found)[1:] == [
         "pictures, every trial",
-        "settle 1 tie",
+        "narrow down 1 tie",
         "run the 7 trials left",
     ]
     assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"
