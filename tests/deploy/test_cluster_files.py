@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 AWS: dict[str, Any] = yaml.safe_load((DEPLOY / "aws.yaml").read_text())
 RUNTIME_ENV: dict[str, Any] = yaml.safe_load((DEPLOY / "runtime_env.yaml").read_text())
 README = (ROOT / "README.md").read_text() + (ROOT / "docs/cluster.md").read_text()
-SUBMIT = shlex.split(next(x for x in README.splitlines() if x.startswith("ray job submit")))
+SUBMIT = shlex.split(next(x for x in README.splitlines() if " ray job submit" in x))[1:]
 
 
 def test_ray_up_takes_the_file() -> None:
