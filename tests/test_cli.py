@@ -17,7 +17,6 @@ from raybench.search.factorisation import factorise
 from raybench.search.tune import print_plan
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.study import build_study
-from raybench.training.check_model import Probed
 from tests.search.made_up import STUDY
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -63,29 +62,6 @@ def test_the_plan_names_what_is_aimed_at_and_where_the_data_lie(capsys, tmp_path
 def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
     assert tune.main(["--time-budget", "0.001"]) == cli.WRONG_INPUT
     assert "went to reading and checking the data" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["train", "scale", "compare", "tune"])
-def test_models_are_tried_for_as_many_workers_as_train_them(command, monkeypatch, tmp_path):
-    asked = []
-
-    def tried(*arguments, several, **options):
-        asked.append(several)
-        return Probed([])
-
-    module = "preflight" if command == "tune" else command
-    monkeypatch.setattr(f"raybench.runs.{module}.check_models", tried)
-    spec = tmp_path / "spec.yaml"
-    spec.write_text("{num_workers: 2, dataset: digits, objective: {target: 0.5}}")
-    given = {
-        "train": [spec],
-        "compare": [spec, spec],
-        "tune": ["--set", "framework=torch", "--set", "space.num_workers=[1,2]"],
-        "scale": ["--set", "num_workers=[1,2]", "--set", "base.dataset=digits"],
-    }
-    assert cli.main([command, *map(str, given[command]), "--dry-run"]) == cli.DONE
-    assert asked == [{"torch"}] * len(asked)
-    assert asked
 
 
 @pytest.mark.parametrize(

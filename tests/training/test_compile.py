@@ -64,9 +64,9 @@ def test_xla_is_given_full_batches_alone() -> None:
     trainer, dataset, world = new_trainer(spec)
     real, sizes = trainer._compiled, set[int]()  # type: ignore[attr-defined]
 
-    def seen(inputs: Any, labels: Any, mixed: Any, weights: Any) -> Any:
+    def seen(inputs: Any, labels: Any, *others: Any) -> Any:
         sizes.add(len(labels))
-        return real.python_function(inputs, labels, mixed, weights)
+        return real.python_function(inputs, labels, *others)
 
     trainer._compiled = seen  # type: ignore[attr-defined]
     tensorflow.config.run_functions_eagerly(True)
