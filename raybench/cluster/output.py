@@ -110,7 +110,8 @@ class Capture:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed by the user's code
+        # Closed by the user's code, or an object that only writes.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 

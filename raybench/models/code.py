@@ -7,6 +7,7 @@ beside them, wherever in the file the import stands. Installed packages are not 
 import ast
 import hashlib
 import json
+import os.path
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -64,6 +65,10 @@ def _first_files(workload: str) -> Iterator[Path]:
         yield from _module_files(workload.partition(":")[0], Path.cwd())
 
 
+CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".ipynb")
+"""Endings of files that hold code or settings, as a log or a model that a command writes does not."""
+
+
 def _files_of_command(command: str) -> Iterator[Path]:
     """Yield the words that are files (`train.py`, `--config=small.yaml`), and the module behind
     `-m`. The program itself, the first word, only where it is the user's: in this folder."""
@@ -74,7 +79,10 @@ def _files_of_command(command: str) -> Iterator[Path]:
         for text in dict.fromkeys((word, word.rpartition("=")[2])):
             file = Path(text)
             is_own = number > 0 or not file.is_absolute()
-            if text and is_own and file.is_file() and file.stat().st_size <= MAX_BYTES:
+            is_code = number == 0 or file.suffix.lower() in CODE
+            # os.path: a word may be too long for a path, which pathlib raises.
+            is_file = text and is_own and is_code and os.path.isfile(text)  # noqa: PTH113
+            if is_file and file.stat().st_size <= MAX_BYTES:
                 yield file
 
 
@@ -93,6 +101,8 @@ def _imported(file: Path) -> Iterator[Path]:
                 yield from _module_files(one.name, file.parent, root)
         elif isinstance(node, ast.ImportFrom):
             module, folders = node.module or "", (file.parent, root)
+            if node.level > len(file.parents):
+                continue  # Python refuses it too
             if node.level:
                 folders = (file.parents[node.level - 1],) * 2
             for one in node.names:

@@ -58,10 +58,17 @@ def written_here(content: Any) -> str | None:
     steps = _steps(low, high, step)
     if steps:
         return f"steps are listed: {_listed(steps)}"
-    if is_log and isinstance(low, int | float) and low <= 0:  # exponents, as of W&B's log_uniform
+    are_numbers = all(isinstance(end, int | float) for end in (low, high))
+    if (
+        is_log and are_numbers and low <= 0 and high < MAX_EXPONENT
+    ):  # exponents, as of W&B's log_uniform
         low, high = (float(f"{math.exp(end):.3g}") for end in (low, high))
     text = f"{{low: {low}, high: {high}{', log: true' if is_log else ''}}}"
     return f"write {text}" + ("" if step is None else ", or list the values of each step")
+
+
+MAX_EXPONENT = 300
+"""Beyond it a range cannot be of exponents: they are of no float."""
 
 
 def _inside(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

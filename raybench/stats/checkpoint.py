@@ -25,7 +25,7 @@ from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
 
-VERSION = 2
+VERSION = 3
 """Of the format; a checkpoint of another one is refused."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that change nothing of what a run computes."""

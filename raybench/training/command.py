@@ -206,7 +206,9 @@ class _Reports:
         if told is None:
             return None
         value = told.get(self._metric, math.nan)
-        if self._metric not in told or isinstance(value, list | dict):
+        if isinstance(value, list | dict):
+            return None  # settings, or a whole history
+        if self._metric not in told:
             self._note_keys(told)
             return None
         told[self._metric] = math.nan if value is None else value  # JSON has no NaN

@@ -27,7 +27,7 @@ def left_out() -> Iterator[None]:
         """Set a handler as Python does, in the main thread; return the present one."""
         if threading.current_thread() is threading.main_thread():
             return before(number, handler)
-        _asked[signal.Signals(number).name] = None
+        _asked[signal.Signals(number).name if number in set(signal.Signals) else str(number)] = None
         return signal.getsignal(number)
 
     signal.signal = set_handler  # type: ignore[assignment]

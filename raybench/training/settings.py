@@ -32,6 +32,8 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
     (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
     (lambda: list(sys.argv), lambda words: sys.argv.__setitem__(slice(None), words)),
     (sys.getrecursionlimit, sys.setrecursionlimit),
+    attribute(sys, "stdout"),
+    attribute(sys, "stderr"),
     (gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
     (gc.get_threshold, lambda threshold: gc.set_threshold(*threshold)),
     (
@@ -41,7 +43,7 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
 )
 """What a loop may change of the process that the next trial runs in. Random states are not among
 them: each run is seeded."""
-LOADED = {"torch": "torch", "tensorflow": "keras"}
+LOADED = {"torch": "torch", "tensorflow": "tensorflow"}
 """Frameworks whose settings are kept too, each with the module that a loop has imported then."""
 
 

@@ -24,7 +24,7 @@ SAYS = {
     "tune_results": (
         "Opened: ../tests/fixtures/digits_race",
         "9 configurations ran again",
-        "Statistically tied with the winner: trials 0024, 0027, 0018.",
+        "Statistically tied with the winner: trials 0024, 0027, 0000, 0018, 0006.",
     ),
     "scaling": (
         "Each worker keeps its batch (weak scaling): 2 workers train 1.27 times",

@@ -181,7 +181,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     content["state"]["version"] = 1
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="written in format 1, this version of raybench reads 2"):
+    with pytest.raises(UserError, match="written in format 1, this version of raybench reads 3"):
         latest_checkpoint(tmp_path, SPEC)
 
 

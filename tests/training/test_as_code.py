@@ -136,6 +136,6 @@ def test_what_is_not_printed_is_said() -> None:
     with pytest.raises(UserError, match="torch:SGD is of torch; ask for the code of that"):
         code_of(RunSpec(optimizer="torch:SGD"), "keras")
     text = code_of(RunSpec(label_smoothing=0.1, augment=["flip"], num_workers=2), "torch")
-    assert "Not in this code: label_smoothing 0.1, augment flip." in text
+    assert "Not in this code: label_smoothing 0.1, augment [flip]." in text
     assert "64 samples, in each of 2 processes" in text
     assert "raybench" not in text.partition('"""\n')[2]

@@ -201,7 +201,7 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
     # As POSIX has years of two digits.
     year = np.where(lengths[0] == 4, year, year + np.where(year < 69, 2000, 1900))
-    is_read &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    is_read &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     months = (12 * (year - 1970) + np.where(is_read, month, 1) - 1).astype("datetime64[M]")
     days = months.astype("datetime64[D]") + (np.where(is_read, day, 1) - 1)
     is_read &= days.astype("datetime64[M]") == months  # no 30 February

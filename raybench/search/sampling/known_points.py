@@ -98,6 +98,9 @@ def parameters_of(
     if GLOBAL_BATCH in space:
         known = known_values(study.fixed, dict(settings))
         placement = {key: known[key] for key in SPEED_KEYS}
+        counts = ("num_workers", "accumulate", "batch_size_per_worker")
+        if not all(isinstance(known[key], int) for key in counts):
+            return None
         passes = known["num_workers"] * known["accumulate"]
         values[GLOBAL_BATCH] = passes * known["batch_size_per_worker"]
     known = known_values(study.fixed, values)
@@ -171,8 +174,8 @@ def points_of_table(path: Path, study: StudySpec, space: Space) -> KnownPoints:
         sample = file.read(4096)
         file.seek(0)
         delimiter = max(",;\t", key=sample.partition("\n")[0].count)
-        rows = list(csv.DictReader(file, delimiter=delimiter))
-    columns = list(rows[0]) if rows else []
+        reader = csv.DictReader(file, delimiter=delimiter)
+        rows, columns = list(reader), list(reader.fieldnames or [])
     keys = {one: key for one in columns if (key := _key_of(one, space)) is not None}
     if not keys:
         raise UserError(
@@ -192,6 +195,8 @@ def points_of_table(path: Path, study: StudySpec, space: Space) -> KnownPoints:
             continue
         settings = {key: cells[one] for one, key in keys.items() if one in cells}
         seconds, value = _number(cells.get(SECONDS)), _number(cells.get(of_value or ""))
+        if seconds is not None and seconds <= 0:
+            seconds = None  # how tables write "never"
         points.append(KnownPoint(settings, settings, f"{path}, line {number}", seconds, value))
     return KnownPoints(str(path), points)
 
