@@ -66,7 +66,7 @@ def _first_files(workload: str) -> Iterator[Path]:
 
 
 CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".ipynb")
-"""Endings of files that hold code or settings, as a log or a model that a command writes does not."""
+"""Endings of files that hold code or settings; a log or a model that a command writes does not."""
 
 
 def _files_of_command(command: str) -> Iterator[Path]:
