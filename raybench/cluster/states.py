@@ -102,8 +102,8 @@ class StateFiles:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
-        if self._own is None:
+        """The folder of a study while there is one, else one in the temporary folder."""
+        if self._own is None or not self._own.is_dir():  # a study has ended, or was removed
             self._own = self._scratch() / FOLDER
             self._own.mkdir(exist_ok=True)
         return self._own
