@@ -22,6 +22,7 @@ from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
 from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean
+from raybench.spec.removed import removed
 from raybench.spec.text import clean, redact_text, shorten
 
 if TYPE_CHECKING:
@@ -87,9 +88,14 @@ class Parser(argparse.ArgumentParser):
         return self.kind(**{name: getattr(given, name) for name in self.kind.model_fields})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Keep what was given: an error must know whether a document is wanted."""
+        """Keep what was given: an error must know whether a document is wanted. Refuse options that
+        were removed."""
         self._given = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        for option in (word.partition("=")[0] for word in unknown):
+            if (problem := removed(f"{self.name} {option}")) is not None:
+                self.error(f"{option}: {problem}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; exit 2."""
