@@ -110,6 +110,8 @@ def test_an_unknown_command(capsys, command):
     [
         ("report results --as torch", "best.yaml"),
         ("report --as=keras results", "best.yaml"),
+        ("watch results", "--log tensorboard"),
+        ("watch", "optuna-dashboard"),
     ],
 )
 def test_what_was_removed_is_refused_with_what_replaces_it(capsys, words, instead):

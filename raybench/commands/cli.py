@@ -37,7 +37,6 @@ COMMANDS = {
     "compare": "say whether B is better than A, by pairs of runs",
     "transfer": "plan the few trials of a large model from searches of small ones",
     "init": "look at your data, and write a space file for them",
-    "watch": "show a study that runs in another terminal, or has ended",
     "report": "write tables and page of a results folder anew, and print them",
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
@@ -283,9 +282,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"raybench {metadata.version('raybench')}")
         return DONE
     if given[0] not in COMMANDS:
-        print(f"raybench: unknown command '{given[0]}'; there are:\n{overview}", file=sys.stderr)
+        sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
+        shown = f"unknown command '{given[0]}'; there are:\n{overview}"
+        if (problem := removed(given[0])) is not None:
+            sentence = shown = f"{given[0]}: {problem}."
+        print(f"raybench: {shown}", file=sys.stderr)
         if "--json" in given:
-            sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
             _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
         return WRONG_INPUT
     module = f"raybench.commands.{given[0]}"

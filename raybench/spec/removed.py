@@ -2,6 +2,8 @@
 
 REMOVED = {
     "report --as": "best.yaml holds every number of the winner",
+    "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
+    "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
 """By the name a user writes, after the command's name for an option: the end of a sentence that
 says what to do instead."""
