@@ -49,8 +49,6 @@ def test_of_a_search_it_has_the_winners_as_its_files_do(capsys: Capture, tmp_pat
     assert "0.51 s" in found["answer"][0]
     assert any("best.yaml" in step["do"] for step in found["next"])
     assert not found["details"]["is_running"]
-    watched = asked(capsys, "watch", tmp_path / "digits_race")
-    assert watched["configurations"] == found["configurations"]
 
 
 def test_of_a_scaling_study_it_has_the_cells(capsys: Capture, tmp_path: Path) -> None:

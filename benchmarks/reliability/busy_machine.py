@@ -3,7 +3,7 @@
 The same study (a grid of batch sizes and rates; the same seeds in each run of it) three times:
 undisturbed, with a busy loop per core that is switched on for the middle third of the seconds that
 the first took, and undisturbed again. Compared are the configuration of `best.yaml` and the
-seconds of its runs alone; both are printed with how many runs were disturbed and ran again. The
+seconds of its runs alone; both are printed with how many runs were disturbed. The
 third says what the machine does to a study by itself. Batch sizes lie a factor of eight apart: of
 factors of two (`--batches 8,16,32,64,128,256`) 16 and 32 are tied, and name each other's winner.
 
@@ -44,9 +44,7 @@ class Found:
     """Of the winner's runs alone."""
     wall_s: float
     disturbed: int
-    """Runs that stayed disturbed."""
-    again: int
-    """Runs that ran again."""
+    """Runs that were disturbed."""
     runs: int
 
 
@@ -125,7 +123,6 @@ def run(batches: list[int], busy: tuple[float, float] | None) -> Found:
             seconds=float(first["time_to_target_s"]),
             wall_s=wall_s,
             disturbed=stays,
-            again=sum(line.get("reruns", 0) > 0 for line in last),
             runs=len(last),
         )
 
@@ -137,8 +134,8 @@ def main() -> int:
     options = parser.parse_args()
     batches = [int(one) for one in options.batches.split(",")]
     lines = [
-        "| round | study | winner | seconds | wall s | disturbed | ran again | runs |",
-        "|---|---|---|---|---|---|---|---|",
+        "| round | study | winner | seconds | wall s | disturbed | runs |",
+        "|---|---|---|---|---|---|---|",
     ]
     is_met = True
     for number in range(options.rounds):
@@ -148,7 +145,7 @@ def main() -> int:
         kinds = ("undisturbed", "busy middle third", "undisturbed again")
         for kind, one in zip(kinds, (quiet, busy, again), strict=True):
             cells = f"{one.winner} | {one.seconds:.3f} | {one.wall_s:.0f} | {one.disturbed}"
-            lines.append(f"| {number} | {kind} | {cells} | {one.again} | {one.runs} |")
+            lines.append(f"| {number} | {kind} | {cells} | {one.runs} |")
             print(lines[-1], flush=True)
         is_met &= quiet.winner == busy.winner
         is_met &= abs(busy.seconds / quiet.seconds - 1) <= BAR

@@ -210,8 +210,7 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
         return None
     return (
         f"Other processes were using {used:.1f} of this machine's {len(shares)} cores when the "
-        "command began; runs that they disturb are marked ! and run again where they would decide "
-        "something."
+        "command began; runs that they disturb are marked !."
     )
 
 

@@ -325,11 +325,6 @@ class WorkerPool:
             self._hold(trial, Checkpoint(state=first.state, weights=file))
         return replace(first, state=None, sent_bytes=None, saved=index)
 
-    def again(self, trial: str) -> None:
-        """Let a trial that was over begin anew."""
-        self._over.discard(trial)
-        self.forget(trial)
-
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
         """Give the trial's workers back; return the most others that ran beside it.
 

@@ -22,6 +22,7 @@ from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
 from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean
+from raybench.spec.removed import removed
 from raybench.spec.text import clean, redact_text, shorten
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ COMMANDS = {
     "compare": "say whether B is better than A, by pairs of runs",
     "transfer": "plan the few trials of a large model from searches of small ones",
     "init": "look at your data, and write a space file for them",
-    "watch": "show a study that runs in another terminal, or has ended",
     "report": "write tables and page of a results folder anew, and print them",
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
@@ -87,9 +87,14 @@ class Parser(argparse.ArgumentParser):
         return self.kind(**{name: getattr(given, name) for name in self.kind.model_fields})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Keep what was given: an error must know whether a document is wanted."""
+        """Keep what was given: an error must know whether a document is wanted. Refuse options that
+        were removed."""
         self._given = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        for option in (word.partition("=")[0] for word in unknown):
+            if (problem := removed(f"{self.name} {option}")) is not None:
+                self.error(f"{option}: {problem}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; exit 2."""
@@ -277,9 +282,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"raybench {metadata.version('raybench')}")
         return DONE
     if given[0] not in COMMANDS:
-        print(f"raybench: unknown command '{given[0]}'; there are:\n{overview}", file=sys.stderr)
+        sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
+        shown = f"unknown command '{given[0]}'; there are:\n{overview}"
+        if (problem := removed(given[0])) is not None:
+            sentence = shown = f"{given[0]}: {problem}."
+        print(f"raybench: {shown}", file=sys.stderr)
         if "--json" in given:
-            sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
             _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
         return WRONG_INPUT
     module = f"raybench.commands.{given[0]}"

@@ -1,7 +1,6 @@
 """`python -m raybench.report DIR`: rebuild tables and page of a results folder; print them.
 
-Of several folders, `--compare` writes one page with all of them side by side. `--as torch` prints a
-winner as code.
+Of several folders, `--compare` writes one page with all of them side by side.
 """
 
 import argparse
@@ -12,17 +11,14 @@ from pathlib import Path
 
 from raybench.commands import cli
 from raybench.loggers.processes import Loggers, check_loggers
-from raybench.report.as_code import Kind, code_of
 from raybench.report.console import make_console, say
 from raybench.report.export import export, write_plots
 from raybench.report.page import try_page
 from raybench.report.page.document import write_comparison
 from raybench.report.show import show
-from raybench.results.store import WINNERS, StudyFiles
+from raybench.results.store import StudyFiles
 from raybench.results.study import load
-from raybench.spec.documents import read_mapping, validate
 from raybench.spec.errors import Ended, UserError
-from raybench.spec.run import RunSpec
 
 COMPARISON = "compare.html"
 
@@ -42,13 +38,6 @@ def parser() -> cli.Parser:
     )
     result.add_argument(
         "--png", action="store_true", help="write every figure as a PNG file into the folder too"
-    )
-    result.add_argument(
-        "--as",
-        choices=("torch", "keras"),
-        dest="kind",
-        help="print optimizer, schedule and loop of a run spec (or a folder's best.yaml) as code "
-        "that needs no raybench",
     )
     help_ = "write the runs to tensorboard, mlflow or wandb too; repeatable"
     result.add_argument("--log", action="append", default=[], metavar="TOOL", help=help_)
@@ -72,8 +61,6 @@ def _asked(options: argparse.Namespace) -> Ended:
             f"{len(options.folders)} folders were named; add --compare for one page of all, or "
             "name one."
         )
-    if options.kind is not None:
-        return print_code(Path(options.folders[0]), options.kind)
     return report(options.folders[0], options.log, verbose=options.verbose, png=options.png)
 
 
@@ -108,14 +95,6 @@ def report(
         loggers.start()
         loggers.end()
     return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
-
-
-def print_code(path: Path, kind: Kind) -> Ended:
-    """Print a run spec, or that of a folder's winner, as code that needs no raybench."""
-    path = path / WINNERS[0] if path.is_dir() else path
-    code = code_of(validate(RunSpec, read_mapping(path), str(path)), kind)
-    print(code, end="")
-    return Ended(cli.DONE, details={"code": code})
 
 
 def compare(places: Sequence[str], file: Path) -> Ended:

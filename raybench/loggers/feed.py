@@ -32,9 +32,9 @@ from raybench.loggers.sink import (
     shown,
     winners_of,
 )
-from raybench.report.live.replay import FolderSource
+from raybench.loggers.tail import Tail
 from raybench.results.records import add_point, record_of, what_runs
-from raybench.results.store import StudyFiles, mend_last_line, plain
+from raybench.results.store import RECORDS_FILE, StudyFiles, mend_last_line, plain
 from raybench.spec.errors import DONE, FAILED, StudyError, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import command_line, counted
@@ -221,13 +221,13 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
         module = importlib.import_module(f"raybench.loggers.to_{tool}")
         sink: Sink = module.open_sink(folder, study)
         ledger.open(sink.place)
-        feed, source = Feed(sink, ledger), FolderSource(str(folder))
+        feed, tail = Feed(sink, ledger), Tail(folder / RECORDS_FILE)
         ended, bad = None, 0
         while ended is None:
             found, _, _ = select.select([0], [], [], POLL_S)
             if found:  # a word, or the end of all words
                 ended = os.read(0, len(END)) == END
-            news = source.news()
+            news = tail.news()
             if news.is_anew:
                 feed.close()
             for line in news.lines:

@@ -109,17 +109,14 @@ def ledger_line(results: Study) -> str:
 
 
 def disturbed_line(results: Study) -> list[str]:
-    """Return how many runs others disturbed, and how many of all ran again for it; [] of none."""
-    stays = results.trials["is_disturbed"].eq(True).fillna(False)
-    again = results.trials["reruns"].fillna(0).gt(0)
-    if not (stays | again).any():
+    """Return how many runs other processes disturbed; [] where none was."""
+    number = int(results.trials["is_disturbed"].eq(True).sum())
+    if not number:
         return []
-    whose = "its" if stays.sum() == 1 else "their"
-    marked = f"; {stays.sum()} kept as measured (marked {DISTURBED}): {whose} seconds are too long"
+    whose = "its seconds are" if number == 1 else "their seconds are"
     return [
-        f"Disturbed by other processes: {(stays | again).sum()} of "
-        f"{counted(len(results.trials), 'run')}, {again.sum()} ran again"
-        f"{marked if stays.any() else ''}."
+        f"Disturbed by other processes: {number} of {counted(len(results.trials), 'run')} (marked "
+        f"{DISTURBED}); {whose} too long."
     ]
 
 

@@ -93,9 +93,9 @@ class StudyLock:
         return UserError(clean(f"{self.folder}: is in use by {who}; {advice}."))
 
 
-Driver = Literal["lives", "ended", "died", "unknown"]
-"""`ended`: it gave the place back; `died`: it did not, and is gone; `unknown`: it is on a host
-whose processes are not seen from here."""
+Driver = Literal["lives", "died", "unknown"]
+"""`died`: it is gone and did not give the place back; `unknown`: it is on a host whose processes
+are not seen from here."""
 
 
 def owner_of(folder: Path) -> dict[str, Any] | None:

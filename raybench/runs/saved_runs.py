@@ -7,7 +7,7 @@ trial is, when the same command is run again. One that the search has stopped is
 `raybench train SPEC.yaml --out NEW`, SPEC.yaml being its spec (`raybench.load(DIR).specs["0007"]`)
 and `checkpoints/0007` copied to `NEW/checkpoints/0000`.
 
-Also here: runs that something else on the machine disturbed, told by their seconds and run again.
+Also here: the mark of runs that something else on the machine disturbed, told by their seconds.
 """
 
 import shutil
@@ -30,14 +30,9 @@ from raybench.spec.errors import StudyError, UserError
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
-from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
+from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import is_informative
 
-TRIES = 2
-"""How often a run is begun again at most because it was disturbed; then it stands, marked."""
-IN_VAIN = 3
-"""Runs begun again, in a row, that were disturbed again: the machine is busy, and until a run is
-undisturbed none is begun again any more."""
 SLOW = 1.5
 """A run that needs so many times the processor's seconds a sample of others like it had a throttled
 core: seeds and learning rates change them by a tenth at most."""
@@ -45,75 +40,33 @@ LIKE_IT = 3
 """Undisturbed runs of its kind that this needs."""
 LEARNT_BY = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
 """Keys of a run spec that change what is learnt, not what a sample costs."""
-NEAR = 2.0
-"""A trial that reached the target later than so many times the best undisturbed one, even without
-the seconds that others took, would not win undisturbed either: it is not run again."""
-
-
-RUNS_AGAIN = (
-    "trial {name} was disturbed: others had its cores for {seconds:.2f} s of its training; it runs "
-    "again."
-)
-
-
-def is_cut(record: RunRecord) -> bool:
-    """Whether a run was ended by what says nothing of it."""
-    return record.stop in ("interrupted", "time_budget") or record.failure in MACHINE_FAULTS
 
 
 class Disturbed:
-    """Judges every run of a study when it has ended; asked in any thread."""
+    """Marks the runs of a study that a throttled core has slowed down; asked in any thread."""
 
     def __init__(self) -> None:
         self._costs: dict[str, list[float]] = {}
         """Processor seconds a sample of undisturbed runs, by what decides them."""
-        self._best_s = float("inf")
-        self._in_vain = 0
         self._judging = threading.RLock()
-        self.is_quiet = True
-        """Whether the last run that ended was undisturbed."""
 
-    @property
-    def gives_up(self) -> bool:
-        """Whether no run is begun again, because the machine stays busy."""
-        return self._in_vain >= IN_VAIN
-
-    def judged(self, record: RunRecord, *, reruns: int) -> RunRecord:
-        """Return a record with how often it was run before, and what a throttled core took."""
+    def judged(self, record: RunRecord) -> RunRecord:
+        """Return the record of a run that has ended, with what a throttled core took."""
+        # A training loop of the user's own compiles while it trains: what that costs a sample
+        # depends on how many there are. A run without samples failed before it had trained.
+        if not record.samples or is_own_loop(record.spec.workload):
+            return record
+        cost = record.ledger.get("train_cpu", 0.0) / record.samples
         with self._judging:
-            record = replace(record, reruns=reruns)
-            if not record.samples:  # it failed before it had trained
-                return record
-            # A training loop of the user's own compiles while it trains: what that costs a sample
-            # depends on how many there are.
-            is_own = is_own_loop(record.spec.workload)
-            cost = 0.0 if is_own else record.ledger.get("train_cpu", 0.0) / record.samples
             costs = self._costs.setdefault(_kind(record.spec), [])
             typical = statistics.median(costs) if len(costs) >= LIKE_IT else cost
             if cost > SLOW * typical:
                 slow_s = record.ledger["train"] * (1 - typical / cost)
                 taken_s = max(slow_s, record.disturbed_s)
                 record = replace(record, ledger=record.ledger | {"disturbed": taken_s})
-            self.is_quiet = not record.is_disturbed
-            if self.is_quiet:
-                self._in_vain = 0
-                if cost:
-                    costs.append(cost)
-                if record.role == "trial" and record.time_to_target_s is not None:
-                    self._best_s = min(self._best_s, record.time_to_target_s)
-            elif reruns:
-                self._in_vain += 1
-            return record
-
-    def runs_again(self, record: RunRecord) -> bool:
-        """Whether a run of that record is to be begun again: it was disturbed, and would decide."""
-        if record.reruns >= TRIES or self.gives_up:
-            return False
-        if not record.is_disturbed or is_cut(record):
-            return False
-        if record.role != "trial" or record.time_to_target_s is None:
-            return True
-        return record.time_to_target_s - record.disturbed_s < NEAR * self._best_s
+            if cost and not record.is_disturbed:
+                costs.append(cost)
+        return record
 
 
 def _kind(spec: RunSpec) -> str:
@@ -205,11 +158,6 @@ class SavedRuns:
         self._say_anew(why, name)
         # In its turn: what is saved from now on is of the new run.
         self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
-
-    def again(self, name: str) -> None:
-        """Drop the checkpoint of a run that is to begin anew, and let it."""
-        self._writer.submit(self._noting_faults, self._forget, name, False).result()
-        ray.get(self._pool.again.remote(name))
 
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""

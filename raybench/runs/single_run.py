@@ -13,7 +13,7 @@ from raybench.cluster.session import Session
 from raybench.report.live.progress import Progress
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
-from raybench.runs.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
+from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
 
@@ -52,36 +52,19 @@ class SingleRun:
 
         `judge` is given every evaluation, and ends the run by returning a reason. One that the
         time budget ends after more than `cap_s` train seconds, between two evaluations too, has
-        missed. One that was cut off in an earlier session goes on from its checkpoint; one that
-        was disturbed begins again, unless it is a reference in a time budget.
+        missed. One that was cut off in an earlier session goes on from its checkpoint.
         """
-        before: RunRecord | None = None
-        earlier: list[dict[str, object]] = []
-        while True:
-            record, lines = self._train(spec, name, role, source, test, judge)
-            if record.stop == "time_budget" and record.ledger["train"] > cap_s:
-                record = replace(record, stop="cap")
-            if self.watch is not None:
-                record = replace(record, host_drift=self.watch.drift_of(record.hosts))
-            with self._writing:
-                reruns = 0 if before is None else before.reruns + 1
-                record = self.disturbed.judged(record, reruns=reruns)
-                # The references of a time budget have a share of it, which a rerun would exceed.
-                has_share = role == "reference" and self.deadline.time_budget_s is not None
-                is_over = self.deadline.over or has_share
-                is_over = is_over or not self.disturbed.runs_again(record)
-                if before is not None and is_cut(record):
-                    record, is_over = before, True
-                    for line in earlier:
-                        self.store.append(line)
-                self.store.append(record.line())
-                self.saved.over(record)
-                if is_over:
-                    self.progress.finished(record)
-                    return record
-                self.progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
-            self.saved.again(name)
-            before, earlier = record, lines
+        record = self._train(spec, name, role, source, test, judge)
+        if record.stop == "time_budget" and record.ledger["train"] > cap_s:
+            record = replace(record, stop="cap")
+        if self.watch is not None:
+            record = replace(record, host_drift=self.watch.drift_of(record.hosts))
+        with self._writing:
+            record = self.disturbed.judged(record)
+            self.store.append(record.line())
+            self.saved.over(record)
+            self.progress.finished(record)
+        return record
 
     def _train(
         self,
@@ -91,15 +74,13 @@ class SingleRun:
         source: str | None,
         test: bool,
         judge: Callable[[Evaluation], StopReason | None],
-    ) -> tuple[RunRecord, list[dict[str, object]]]:
-        """Train once; return the record, not written yet, and the lines of the curve, which are."""
+    ) -> RunRecord:
+        """Train; write the curve, and return the record, not written yet."""
         reasons: list[StopReason | None] = [None]
-        lines: list[dict[str, object]] = []
 
         def seen(name: str, evaluation: Evaluation) -> None:
             with self._writing:
-                lines.append(evaluation.line(name, role=role, spec=spec))
-                self.store.append(lines[-1])
+                self.store.append(evaluation.line(name, role=role, spec=spec))
                 self.progress.evaluated(name, evaluation)
             self.saved.look(name)
             reasons.append(judge(evaluation))
@@ -135,7 +116,7 @@ class SingleRun:
         )
         if (fault := fault_of(record.message)) is not None:
             self.deadline.ends_with(fault)
-        return record, lines
+        return record
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:

@@ -6,9 +6,7 @@ simulated clock; the other methods are for a session's beginning and end.
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from raybench.search.asha import EarlyStopping
@@ -39,8 +37,6 @@ SECOND_SEED = 5000
 """How far the seed of second looks is from the search's: those of other phases lie before."""
 MOST_LOOKS = 24
 """Second looks of a study at most: each goes through all trials, which of very many takes long."""
-RERUN = "+"
-"""Does so for a run that begins again in the same session."""
 
 
 class Search:
@@ -98,7 +94,6 @@ class Search:
         if study.search.early_stopping:
             self._early = EarlyStopping(study, self.placer, policy)
         self._open: dict[str, Proposal] = {}
-        self._reruns: Counter[str] = Counter()
         self._journal = open_study(study, folder, policy)
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
         self._learn_recorded(runs or {}, curves or {})
@@ -189,8 +184,7 @@ class Search:
         self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
         score = outcome.score(spec.objective)
         self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
-        run = self._run_of(name)
-        reason = self._early.judge(run, spec, evaluation) if self._early else None
+        reason = self._early.judge(name, spec, evaluation) if self._early else None
         # What others are compared with runs to its end.
         return None if FIRST in trial.user_attrs else reason
 
@@ -202,21 +196,11 @@ class Search:
         self._num_told += 1
         self._observe(record.trial, spec, record.samples, _own_s(record))
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
-            self._early.learn(replace(record, trial=self._run_of(record.trial)))
+            self._early.learn(record)
         self._end(record.trial, record)
         if record.failure == "oom":
             self._too_large.append(spec)
-        if record.reruns < self._reruns[record.trial]:  # its rerun was cut off: what was before it
-            self._feedback.forget(trial)
         self._feedback.add(trial, record, is_early=self._is_early)
-
-    def again(self, name: str) -> None:
-        """Note that a trial begins again: what was reported of it tells nothing of its new run."""
-        self._reruns[name] += 1
-        self._feedback.forget(self._open[name].trial)
-
-    def _run_of(self, name: str) -> str:
-        return name + RERUN * self._reruns[name]
 
     def tell_all(self) -> None:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
@@ -232,7 +216,7 @@ class Search:
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:
-            self.placer.observe(self._run_of(name), spec, samples=samples, train_s=train_s)
+            self.placer.observe(name, spec, samples=samples, train_s=train_s)
 
     def _end(self, name: str, record: RunRecord) -> None:
         if self.placer is not None:

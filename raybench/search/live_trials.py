@@ -14,13 +14,13 @@ from raybench.report.live.progress import Progress
 from raybench.report.tables import BATCH_STATISTICS
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
-from raybench.runs.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
+from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.own_loop import UNREPORTED
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
+from raybench.stats.record import Evaluation, RunOutcome, StopReason
 
 LOST = "the trial's own process was lost"
 HOPELESS = 5
@@ -32,8 +32,6 @@ class _Running:
     """A trial that runs, or waits for its workers."""
 
     spec: RunSpec
-    lines: list[dict[str, object]] = field(default_factory=list)
-    """Of its curve."""
     last: RunOutcome = field(default_factory=RunOutcome)
     reason: StopReason | None = None
     """Why it must end: the first reason there was."""
@@ -65,12 +63,6 @@ class LiveTrials:
         self._saved, self._disturbed = saved, disturbed or Disturbed()
         self._on_begun = on_begun
         self._running: dict[str, _Running] = {}
-        self._again: dict[str, tuple[RunRecord, list[dict[str, object]]]] = {}
-        """Of trials that were disturbed and are to run again: the record that stands otherwise."""
-        self._due: list[str] = []
-        """Those of them that have not begun again."""
-        self._is_searched = False
-        """Whether the search has no more to propose."""
         self._may_warn = search.placer is not None
         self._noted: set[str] = set()
         """What was said of how trials ended."""
@@ -89,7 +81,7 @@ class LiveTrials:
         """Return the next trial; None once the search is over. One that was cut off goes on from
         its checkpoint, its curve written anew up to there."""
         self.ended_by = self.ended_by or self._deadline.reason()
-        asked = None if self.ended_by else self._next()
+        asked = None if self.ended_by else self._search.ask()
         if asked is not None:
             self._on_begun()
             name, spec = asked
@@ -98,30 +90,6 @@ class LiveTrials:
                 run.last = RunOutcome(evaluation=point, ledger=dict(point.ledger))
                 self._evaluated(name, run, point)
         return asked
-
-    def _next(self) -> tuple[str, RunSpec] | None:
-        """Return a trial that is to run again, once nothing disturbs; else a new one, if any."""
-        asked = None
-        if not self._is_searched and not (self._due and self._disturbed.is_quiet):
-            asked = self._search.ask()
-            self._is_searched = asked is None
-        if asked is not None or not self._due or self._disturbed.gives_up:
-            return asked
-        name = self._due.pop(0)
-        self._search.again(name)
-        self._saved.again(name)
-        return name, self._again[name][0].spec
-
-    @property
-    def may_have_more(self) -> bool:
-        """Whether a trial that runs may yet have to run again."""
-        return bool(self._running) and self.ended_by is None
-
-    def close(self) -> None:
-        """Let the records stand of trials that were to run again, and have not come to it."""
-        for name in self._due:
-            self._learn(self._again.pop(name)[0])
-        self._due = []
 
     def started(self, name: str) -> None:
         """Show a trial that waits for its workers."""
@@ -190,22 +158,15 @@ class LiveTrials:
             self._progress.say(f"trial {name}: {outcome.note}")
         stopped_by = run.reason or self._deadline.reason() or "scheduler"
         record = outcome.record(name, run.spec, role="trial", source=None, stopped_by=stopped_by)
-        lines, before = run.lines, self._again.pop(name, None)
-        record = self._disturbed.judged(record, reruns=before[0].reruns + 1 if before else 0)
-        is_restored = before is not None and is_cut(record)
-        if before is not None and is_restored:
-            record, lines = before
-            for line in lines:
-                self._append(line)
+        record = self._disturbed.judged(record)
         if not self._append(record.line()):
             record = replace(record, stop="interrupted")  # without a record it has to run again
         self._saved.over(record)
-        if is_restored or self._deadline.over or not self._disturbed.runs_again(record):
-            self._learn(record)
-            return
-        self._again[name] = record, lines
-        self._due.append(name)
-        self._progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
+        self._search.tell(record)
+        self._confirm_budget.add(record)
+        self._deadline.reserve_s = self._confirm_budget.reserve_s()
+        self._progress.state.after_s = self._confirm_budget.confirming_s()
+        self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
         """Return what ends the search where all trials so far have failed alike before they had
@@ -225,18 +186,8 @@ class LiveTrials:
             "then the same command goes on."
         )
 
-    def _learn(self, record: RunRecord) -> None:
-        """Take a record that stands."""
-        self._search.tell(record)
-        self._confirm_budget.add(record)
-        self._deadline.reserve_s = self._confirm_budget.reserve_s()
-        self._progress.state.after_s = self._confirm_budget.confirming_s()
-        self._progress.finished(record)
-
     def _evaluated(self, name: str, run: _Running, point: Evaluation) -> None:
-        line = point.line(name, role="trial", spec=run.spec)
-        run.lines.append(line)
-        self._append(line)
+        self._append(point.line(name, role="trial", spec=run.spec))
 
     def _append(self, line: dict[str, object]) -> bool:
         """Write a record; return whether that worked."""

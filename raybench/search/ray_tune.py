@@ -165,11 +165,11 @@ class TuneSearcher(Searcher):
         super().__init__(metric="score", mode="min")
         self._trials = trials
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the next configuration for Tune, or that there is none; None: not now."""
+    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        """Return the next configuration for Tune, or that there is none."""
         asked = self._trials.next()
-        if asked is None:  # a trial that was disturbed may come again
-            return None if self._trials.may_have_more else str(Searcher.FINISHED)
+        if asked is None:
+            return str(Searcher.FINISHED)
         name, spec = asked
         return {"trial": name, "spec": spec}
 

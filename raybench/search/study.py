@@ -277,7 +277,6 @@ class StudyPipeline:
                 ahead=ahead,
                 follow=following(self.study, self.space, self.session.capacity),
             )
-        trials.close()
         ended_by = trials.ended_by or self.deadline.reason()
         if not self.deadline.interrupted:
             search.tell_all()

@@ -215,8 +215,6 @@ class RunRecord:
     """Joules of its training: of its workers' GPUs (NVML), and of their share of the processors of
     their hosts where Linux lets them be read (RAPL), with what else ran there; None where neither
     tells."""
-    reruns: Whole = 0
-    """How often it had run before and was disturbed by others; what those runs took is dropped."""
     code: str | None = None
     """Version of the user's code that it ran (`models.code`); None where it is not known."""
     host_drift: Finite | None = None

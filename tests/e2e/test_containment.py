@@ -81,7 +81,6 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     trials = trials[trials["phase"] == "search"]
     assert len(trials) == num_trials
     assert list(trials["state"]) == ["complete"] * num_trials
-    # By line: one that was disturbed runs again, and its last line knows no death.
     lines = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "run"]
     searched = [line for line in lines if line["phase"] == "search"]
     assert sum(line["restarts"] for line in searched) == len(DEATHS)

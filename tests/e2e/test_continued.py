@@ -45,7 +45,6 @@ def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path:
     assert (record.state, record.restarts) == ("complete", 0)
     assert facts(read_records(folder).curves["0000"]) == facts(undisturbed(record.spec))
     lines = read_lines(folder / "records.jsonl")
-    # Up to its first end: one that a busy machine disturbed runs again, from its beginning.
     end = [line["kind"] for line in lines].index("run")
     # What a run that goes on has behind it is recorded once more.
     seconds = list({line["index"]: line["train_s"] for line in lines[:end]}.values())

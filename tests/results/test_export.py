@@ -2,7 +2,6 @@ import pandas as pd
 import pytest
 from test_loaded_columns import CURVE_COLUMNS, TRIAL_COLUMNS
 
-from raybench.commands.report import main
 from raybench.report.export import export
 from raybench.results.store import Store
 from raybench.spec.documents import read_mapping, validate
@@ -48,16 +47,6 @@ def test_winners_are_run_specs_that_train_takes_as_they_are(exported, name, tria
     assert comment[0].startswith(f"# {what}")
     assert any("confirmed by 3 of 3" in line for line in comment)
     assert comment[-1] == "# run it again: python -m raybench.train THIS_FILE"
-
-
-def test_a_winner_is_printed_as_code(exported, capsys):
-    for place, kind in ((exported.folder, "keras"), (exported.folder / "cheapest.yaml", "torch")):
-        assert main([str(place), "--as", kind]) == 0
-        code = capsys.readouterr().out
-        compile(code, "code", "exec")
-        assert f"class Optimizer({kind if kind == 'keras' else 'torch.optim'}" in code
-    assert code.startswith('"""lars at learning rate 2.5')
-    assert main([str(exported.folder / "none.yaml"), "--as", "torch"]) == 2
 
 
 def test_tables_for_spreadsheets_read_back(exported):

@@ -125,7 +125,7 @@ CASES = {
     "interpolated": (FAR_RUNS, FAR),
     "disturbed": [
         run_line("0000", 4.0, slow={"disturbed": 1.2, "train_cpu": 2.5}),
-        run_line("0001", 5.0, learning_rate=0.01) | {"reruns": 1},
+        run_line("0001", 5.0, learning_rate=0.01),
         run_line("0002", 6.0, learning_rate=0.02, slow={"disturbed": 0.3}),
     ],
     "RMSE at a budget": (RMSE_LINES, RMSE_BUDGET),

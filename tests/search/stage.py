@@ -65,7 +65,6 @@ class FakeSavedRuns:
         self.curve: tuple[Evaluation, ...] = ()
         self.written: list[str] = []
         self.over_with: list[str] = []
-        self.begun_anew: list[str] = []
         self.put_aside: list[tuple[str, str]] = []
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
@@ -76,9 +75,6 @@ class FakeSavedRuns:
 
     def refused(self, name: str, why: str) -> None:
         self.put_aside.append((name, why))
-
-    def again(self, name: str) -> None:
-        self.begun_anew.append(name)
 
     def look(self, name: str) -> None:
         pass

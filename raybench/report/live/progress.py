@@ -67,8 +67,7 @@ class EventLines:
                 line["best"] = known | {"time_to_target_s": best.time_to_target_s}
             print(json.dumps(plain(line), ensure_ascii=False), file=self._lines, flush=True)
             return
-        total = "?" if pace.num_runs is None else pace.num_runs
-        words = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{total} {event}"]
+        words = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{pace.num_runs} {event}"]
         words += [f"{key}={_value(value)}" for key, value in found.items()]
         say(self._console, " ".join(filter(None, [*words, text])))
 
@@ -114,7 +113,7 @@ class EventLines:
         values: dict[str, object] = {
             "running": len(state.training),
             "not_yet": len(state.runs) - len(state.training),
-            "workers": None if state.num_training is None else f"{state.num_training}/{num_all}",
+            "workers": f"{state.num_training}/{num_all}",
             "failed": sum(cause.count for cause in list(state.causes.values())) or None,
             "best": None if state.best is None else state.best.trial,
             "left_s": self._left(at),

@@ -20,7 +20,7 @@ from raybench.report.console import WholeLines
 from raybench.report.live.state import LiveRun, LiveState
 from raybench.report.words import target_words
 from raybench.spec.metric import Metric
-from raybench.spec.text import clean, counted, shorten
+from raybench.spec.text import clean, shorten
 from raybench.stats.record import RunRecord
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -106,10 +106,8 @@ def _best_words(state: LiveState) -> str:
 
 
 def _workers_words(state: LiveState) -> str:
-    training, num_all = state.num_training, state.num_workers
-    if training is None:
-        return f"{counted(len(state.training), 'run')} training"
-    return f"{training}{'' if num_all is None else f' of {num_all}'} training"
+    num_all = state.num_workers
+    return f"{state.num_training}{'' if num_all is None else f' of {num_all}'} training"
 
 
 MOST_LINES = 3
@@ -120,8 +118,6 @@ NAMED = 9
 """Columns of the names on the left."""
 LEAST_ROWS = 4
 """Lines for the runs that go on, however low the terminal is."""
-WHOLE = 10**6
-"""Lines of a screen that is printed once."""
 
 
 def study_screen(
@@ -130,25 +126,21 @@ def study_screen(
     at: float,
     *,
     has_best: bool = True,
-    notes: Iterable[str] = (),
-    height: int | None = None,
 ) -> Group:
-    """Return the screen for a console, no more lines than `height` (None: the console's) if that
-    can be.
+    """Return the screen for a console, no more lines than it has if that can be.
 
-    `has_best` is false where no run is the best of the others; `notes` stand below the head.
+    `has_best` is false where no run is the best of the others.
     """
     width = console.width
-    top = [*_head(state, at, width), *(_text(note, width, "yellow") for note in notes)]
+    top = _head(state, at, width)
     facts: list[tuple[str, str, str]] = []
     if has_best:
         facts.append(("best", _best_words(state), "green"))
         if state.target is not None and state.num_searched:
             reached = f"reached by {state.num_reached} of {state.num_searched}"
             facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
-    if not state.is_over:
-        facts.append(("workers", _workers_words(state), ""))
-    top += [_named(facts, width)] if facts else []
+    facts.append(("workers", _workers_words(state), ""))
+    top.append(_named(facts, width))
     causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
     failed = [f"{one.count} {one.failure} ({one.message})" for one in causes[:MOST_CAUSES]]
     if more := sum(one.count for one in causes[MOST_CAUSES:]):
@@ -156,24 +148,22 @@ def study_screen(
     named = [("" if number else "failed", words, "red") for number, words in enumerate(failed)]
     bottom = [_named(named, width, 1)] if named else []
     used = sum(len(console.render_lines(one, pad=False)) for one in (*top, *bottom))
-    room = max((height or console.height) - used - 1, LEAST_ROWS)
+    room = max(console.height - used - 1, LEAST_ROWS)
     rows: list[RenderableType] = _running(console, state, at, room)
-    if not rows and not state.pace.num_done and not state.is_over:
+    if not rows and not state.pace.num_done:
         rows = [Text(STARTING)]
     return Group(*top, *([Text(), *rows] if rows else []), *bottom)
 
 
 def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
     pace = state.pace
-    words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done}"
-    words += " done" if pace.num_runs is None else f" of {pace.num_runs} done"
-    in_all = f"{state.num_finished} runs in all" if state.is_over else ""
+    words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done} of {pace.num_runs} done"
     left, left_words = state.time_left(at), ""
     if left is not None:
         left_words = f"about {about(left.seconds)} left"
         if left.is_budget:
             left_words = f"at most {about(left.seconds)} left (time budget)"
-    parts = [words, in_all, spent(at - state.began_s), left_words]
+    parts = [words, spent(at - state.began_s), left_words]
     lines: list[RenderableType] = [_text(", ".join(filter(None, parts)), width, "bold")]
     if pace.num_runs:
         done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
@@ -205,8 +195,6 @@ CURVE = 16
 LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
 """Columns of a terminal from which on a column of the table is shown; the value needs 30."""
 LONGEST_NAME = 20
-UNKNOWN = "recorded when it ends"
-"""The configuration of a trial of which only evaluations were read."""
 
 
 def _running(console: Console, state: LiveState, at: float, room: int) -> list[RenderableType]:
@@ -237,7 +225,7 @@ def _running(console: Console, state: LiveState, at: float, room: int) -> list[R
     scale = values if state.target is None else [*values, state.target]
     lines = 1
     for number, run in enumerate(runs):
-        words = _text(run.label or UNKNOWN, wide, lines=2)
+        words = _text(run.label, wide, lines=2)
         if run.evaluation is None:
             standing = clean(_standing(state, run, at))
             fits = cell_len(words.plain) + cell_len(standing) + 2 <= wide

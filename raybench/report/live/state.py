@@ -2,7 +2,7 @@
 how long the runs of a phase that are left will take.
 
 Events in, numbers out: no clock, no terminal, no files. Every event is given the moment at which
-it happened, in seconds of any one clock, so a study is followed, replayed and tested alike.
+it happened, in seconds of any one clock.
 """
 
 import bisect
@@ -39,8 +39,8 @@ class Pace:
     """The runs of one phase, and when they were done; times are seconds of the state's clock."""
 
     began_s: float
-    num_runs: int | None
-    """Runs of the phase; None where nobody knows."""
+    num_runs: int
+    """Runs of the phase."""
     num_done: int = 0
     expect_s: float | None = None
     """Seconds that all of its runs that were left in the beginning take, as was known before."""
@@ -60,7 +60,7 @@ class Pace:
         None while it is not known.
         """
         num_new = self.num_done - self._num_before
-        if self.num_runs is None or (num_new < ENOUGH_RUNS and self.expect_s is None):
+        if num_new < ENOUGH_RUNS and self.expect_s is None:
             return None
         recent = list(self._recent)[-min(max(num_new // 2, LEAST_RECENT), MOST_RECENT) :]
         is_all = len(recent) == num_new
@@ -93,8 +93,7 @@ class LiveRun:
     asked_s: float
     label: str = ""
     metric: Metric = ACCURACY
-    num_workers: int | None = None
-    """None where it is not known: of a run whose evaluations alone were read."""
+    num_workers: int = 1
     evaluation: Evaluation | None = None
     """The newest one."""
     trains_since_s: float = 0.0
@@ -129,15 +128,13 @@ class Cause:
 class LiveState:
     """A study from its first event on."""
 
-    def __init__(self, at: float, *, num_runs: int | None = None, keys: Iterable[str] = ()) -> None:
+    def __init__(self, at: float, *, num_runs: int = 0, keys: Iterable[str] = ()) -> None:
         self.began_s = at
         self.phase, self.pace = "search", Pace(at, num_runs)
         self.after_s = 0.0
         """Seconds of what follows this phase; a part of the time left."""
         self.ends_s: float | None = None
         """When the time budget ends."""
-        self.is_over = False
-        """Whether nothing runs any more."""
         self.num_workers: int | None = None
         """All that the machines have room for; None where it is not known."""
         self.runs: dict[str, LiveRun] = {}
@@ -164,7 +161,7 @@ class LiveState:
     def begin(
         self,
         phase: str,
-        num_runs: int | None,
+        num_runs: int,
         at: float,
         *,
         num_done: int = 0,
@@ -178,16 +175,13 @@ class LiveState:
         self.phase, self.after_s = phase, 0.0
         self.pace = Pace(at, num_runs, num_done, expect_s)
 
-    def started(self, name: str, spec: RunSpec | None, at: float) -> LiveRun:
-        """Take a run that was asked for; `spec` is None where only its evaluations are known."""
-        run = LiveRun(name, asked_s=at, heard_s=at, metric=self.metric)
-        if spec is not None:
-            self.metric = run.metric = spec.objective.judged_by
-            run.label, run.num_workers = self.label(spec), spec.num_workers
-            if self.phase == "search":
-                self._aim(spec)
-        self.runs[name] = run
-        return run
+    def started(self, name: str, spec: RunSpec, at: float) -> None:
+        """Take a run that was asked for."""
+        self.metric = spec.objective.judged_by
+        label = self.label(spec)
+        self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers, heard_s=at)
+        if self.phase == "search":
+            self._aim(spec)
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
         """Take a run's newest evaluation."""
@@ -230,18 +224,15 @@ class LiveState:
         return any(run.evaluation is None for run in list(self.runs.values()))
 
     @property
-    def num_training(self) -> int | None:
-        """Workers that train now; None where it is not known of some."""
-        each = [run.num_workers for run in self.training]
-        return None if None in each else sum(filter(None, each))
+    def num_training(self) -> int:
+        """Workers that train now."""
+        return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
         """Return the time left, what follows the phase included; None if nothing is known of it.
 
         The time budget is the longest that it can be.
         """
-        if self.is_over:
-            return None
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
         is_known = self.phase != "reference"  # nobody knows how long the search after it takes
         work_s = found + self.after_s if is_known and found is not None else None

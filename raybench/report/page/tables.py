@@ -273,7 +273,6 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
         "not ranked": unranked,
         "time to target": "read between two evaluations" if is_interpolated else None,
         "disturbed": disturbed,
-        "ran before": f"{run.reruns} times, disturbed" if run.reruns else None,
         "waited for": run.waited_for,
         "restarts": f"{run.restarts} ({run.restart_reason})" if run.restarts else None,
         "hosts": ", ".join(sorted(set(run.hosts))),

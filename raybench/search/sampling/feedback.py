@@ -230,10 +230,6 @@ class Feedback:
             course = self._courses.setdefault(trial.number, {})
             course[self._milliseconds(spec, train_s)] = score
 
-    def forget(self, trial: optuna.Trial) -> None:
-        """Drop what was noted of a trial that begins again."""
-        self._courses.pop(trial.number, None)
-
     def tell_would_fail(self, trial: optuna.Trial) -> None:
         """End a proposal that is not run because it would fail: as if it had."""
         worst = worst_score(self._objective)

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -15,10 +14,10 @@ from raybench.report.live.state import LiveState
 from tests.report.live.made_live import busy_state, evaluation, record, spec
 
 
-def shown(state: LiveState, at: float, width: int = 80, height: int = 40, **how: Any) -> list[str]:
+def shown(state: LiveState, at: float, width: int = 80, height: int = 40) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height)
     with console.capture() as taken:
-        console.print(study_screen(console, state, at, **how))
+        console.print(study_screen(console, state, at))
     return [line.rstrip() for line in taken.get().splitlines()]
 
 
@@ -32,8 +31,7 @@ def test_the_screen_is_as_it_was_found_good() -> None:
     """`screens.txt`; after a change that is meant, RAYBENCH_SCREENS=write writes it anew."""
     state, at = busy_state()
     screens = [shown(state, at, 120), shown(state, at, 80), shown(missed(), 4.0)]
-    state.is_over = True
-    text = "\n\n----\n".join("\n".join(lines) for lines in [*screens, shown(state, at, 120)])
+    text = "\n\n----\n".join("\n".join(lines) for lines in screens)
     file = Path(__file__).with_name("screens.txt")
     if os.environ.get("RAYBENCH_SCREENS") == "write":
         file.write_text(text)
@@ -86,7 +84,7 @@ def test_no_text_breaks_the_screen(text: str) -> None:
     done = dataclasses.replace(record(f"{text}3", 2.0), spec=hostile)
     state.finished(done, 2.0)
     for width in (40, 80, 160):
-        lines = shown(state, 3.0, width, notes=[text])
+        lines = shown(state, 3.0, width)
         assert max(map(cell_len, lines)) <= width
         assert not any(
             character in line for line in lines for character in "\x1b\x07\n\r\udce9\u202e"
@@ -95,7 +93,7 @@ def test_no_text_breaks_the_screen(text: str) -> None:
 
 def test_no_runs_no_numbers_no_crash() -> None:
     state = LiveState(0.0)
-    assert shown(state, 0.0)[0] == "search: 0 done, 0 s"
+    assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0 s"
     assert shown(state, 0.0)[-1] == "starting workers"
     state.started("0000", spec(), 0.0)
     state.evaluated("0000", evaluation(value=float("nan")), 1.0)

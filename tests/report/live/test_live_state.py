@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raybench.report.live.state import LiveState
-from raybench.search.watched import StudyForecast
+from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.study import StudySpec
 from raybench.stats.clock import PHASES
 from tests.report.live.made_live import OBJECTIVE, evaluation, record, spec
@@ -20,9 +20,6 @@ def test_workers_train_from_the_first_evaluation_on() -> None:
     state.evaluated("0000", evaluation(train_s=10.0), 30.0)
     assert state.num_training == 2
     assert state.is_starting
-    state.started("0002", None, 0.0)
-    state.evaluated("0002", evaluation(), 30.0)
-    assert state.num_training is None, "nobody said how many workers it has"
 
 
 def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
@@ -72,7 +69,7 @@ def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
 def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() -> None:
     """`raybench tune` of the digits on two cores, 2026-11-23: its own times, replayed."""
     study = StudySpec(objective=OBJECTIVE, space={})
-    forecast = StudyForecast(study, lambda spec: 2 // spec.num_workers)
+    budget = ConfirmBudget(study, at_once=lambda spec: 2 // spec.num_workers)
     with TIMES.open() as file:
         rows = list(csv.DictReader(file))
     end_s = float(rows[-1]["ended_s"])
@@ -97,8 +94,9 @@ def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() ->
         )
         at = float(row["ended_s"])
         state.finished(done, at)
-        forecast.add(done)
-        state.after_s = forecast.after_s("search")
+        if done.phase == "search":
+            budget.add(done)
+        state.after_s = budget.confirming_s()
         left = state.time_left(at)
         if state.num_searched >= 40:
             assert left is not None

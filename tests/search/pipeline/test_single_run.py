@@ -89,26 +89,10 @@ def test_a_run_that_is_continued_has_its_curve_written_up_to_there(machine: Mach
     assert [line.get("index") for line in machine.lines] == [0, 1, 2, None]
 
 
-@pytest.mark.parametrize(
-    ("taken", "runs"), [([0.1], 1), ([0.5], 2), ([0.5] * 2, 3), ([0.5] * 9, 3)]
-)
-def test_a_disturbed_run_begins_again_twice_at_most(
-    machine: Machine, taken: list[float], runs: int
-) -> None:
-    machine.disturbed_s = list(taken)
+def test_a_disturbed_run_is_marked_and_not_run_again(machine: Machine) -> None:
+    machine.disturbed_s = [0.5, 0.0]
     found = machine.single_run().train(SPEC, "0001-race0", "race", source="0001")
-    assert len(machine.specs) == runs
-    assert (found.reruns, found.is_disturbed) == (runs - 1, len(taken) > 2)
-    ends = [line["reruns"] for line in machine.lines if line["kind"] == "run"]
-    assert ends == list(range(runs)), "the last of them counts"
-
-
-def test_a_disturbed_reference_of_a_time_budget_stands_marked(machine: Machine) -> None:
-    machine.disturbed_s = [0.5] * 9
-    found = machine.single_run(Deadline(1000.0)).train(SPEC, "reference0", "reference")
-    assert (len(machine.specs), found.reruns, found.is_disturbed) == (1, 0, True)
-    machine.single_run().train(SPEC, "reference0", "reference")
-    assert len(machine.specs) == 4, "without a budget it has two more tries"
+    assert (len(machine.specs), found.is_disturbed) == (1, True)
 
 
 def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it() -> None:
@@ -118,7 +102,7 @@ def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it()
         spec = SPEC.model_copy(update=changes)
         found = record("a", spec, seconds, role="race", samples=1000)
         found = replace(found, ledger=found.ledger | {"train_cpu": cpu_s, "disturbed": 0.0})
-        return disturbed.judged(found, reruns=0)
+        return disturbed.judged(found)
 
     assert not judged(4.0, 4.0, batch_size_per_worker=8).is_disturbed, "nothing is like it"
     others = [judged(cpu_s, 1.0, seed=number) for number, cpu_s in enumerate((0.9, 1.0, 1.1))]
@@ -127,7 +111,6 @@ def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it()
     throttled = judged(2.0, 2.2, seed=8)
     assert throttled.is_disturbed
     assert throttled.disturbed_s == pytest.approx(2.2 * (1 - 1.05 / 2.0))
-    assert disturbed.runs_again(throttled)
 
 
 @pytest.mark.parametrize("seed", [1000, 2**32 - 1])

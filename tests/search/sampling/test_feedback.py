@@ -44,19 +44,6 @@ def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
     assert trial.intermediate_values == {1000: scores[0], 2000: scores[1]}
 
 
-def test_of_a_rerun_that_was_cut_off_optuna_hears_nothing(tmp_path: Path) -> None:
-    """The record of before stands."""
-    one = make_search(tmp_path, policy=SearchPolicy(rungs=False))
-    name, spec = ask(one)
-    assert one.report(name, outcome(8.0, value=0.85)) is None
-    one.again(name)
-    assert one.report(name, outcome(0.5, value=0.3)) is None
-    before = record(name, spec, 8.0, value=0.85, stop=None)
-    one.tell(before)
-    (trial,) = journal_of(one).get_trials()
-    assert trial.intermediate_values == {8000: before.score}
-
-
 def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
     """Wherever a trial ran; the first one, too, that ended before others were known."""
     space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}

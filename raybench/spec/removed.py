@@ -1,0 +1,16 @@
+"""What this version has removed: commands, options, keys and values, with what replaces each."""
+
+REMOVED = {
+    "report --as": "best.yaml holds every number of the winner",
+    "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
+    "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
+}
+"""By the name a user writes, after the command's name for an option: the end of a sentence that
+says what to do instead."""
+
+
+def removed(name: str) -> str | None:
+    """Return why `name` is refused, the end of a sentence without its full stop; None for a name
+    that was never removed."""
+    instead = REMOVED.get(name)
+    return None if instead is None else f"was removed; {instead}"
