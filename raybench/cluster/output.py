@@ -50,6 +50,8 @@ class Capture:
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, -1
+        self._num_read = 0
+        """Bytes of the file that were taken."""
         self._before: list[int] = []
         self._kept = HeadAndTail()
         self._reading = threading.Lock()
@@ -61,6 +63,8 @@ class Capture:
             return
         _flush()
         self._file = os.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_RDWR, 0o600)
+        self._num_read = 0
+        _taken(self._path).unlink(missing_ok=True)
         self._before = [os.dup(stream) for stream in STREAMS]
         for stream in STREAMS:
             os.dup2(self._file, stream)
@@ -92,14 +96,19 @@ class Capture:
             self._file = -1
 
     def _read(self) -> None:
-        """Move what the file holds to memory: its beginning and its end where it is long."""
+        """Take what is new in the file to memory: its beginning and its end where it is long."""
         size = os.fstat(self._file).st_size
-        first = min(size, KEPT_BYTES)
-        self._kept.add(os.pread(self._file, first, 0))
+        first = min(size, self._num_read + KEPT_BYTES)
+        self._kept.add(os.pread(self._file, first - self._num_read, self._num_read))
         start = max(first, size - 2 * KEPT_BYTES)
         self._kept.skip(start - first)
         self._kept.add(os.pread(self._file, size - start, start))
-        os.ftruncate(self._file, 0)
+        self._num_read = size
+        if size > FILE_BYTES:  # what is written from here to the next line is lost, and counted
+            self._kept.skip(os.fstat(self._file).st_size - size)
+            os.ftruncate(self._file, 0)
+            self._num_read = 0
+        _taken(self._path).write_text(str(self._num_read))
 
     def _shorten(self, is_over: threading.Event) -> None:
         while not is_over.wait(LOOK_S):
@@ -120,10 +129,18 @@ def path_of(scratch: str | Path, group: int, rank: int) -> Path:
     return Path(scratch) / f"printed-{group}-{rank}.txt"
 
 
+def _taken(path: Path) -> Path:
+    """Return the file that says how many bytes of a worker's output the worker has handed over."""
+    return path.with_suffix(".taken")
+
+
 def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
     """Yield rank and output of the workers on this host that were ended before they gave it."""
     for rank in range(num_workers):
-        with contextlib.suppress(OSError), path_of(scratch, group, rank).open("rb") as file:
+        path = path_of(scratch, group, rank)
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if (taken := _taken(path)).is_file():
+                file.seek(int(taken.read_text() or 0))
             yield rank, file.read(FILE_BYTES)
 
 

@@ -83,6 +83,30 @@ def test_the_file_is_shortened_between_two_reports(
     assert taken == b"first line\n... 1,000 bytes are left out here ...\nlast words"
 
 
+def test_nothing_is_lost_that_is_written_while_it_is_taken(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capture = Capture(path_of(tmp_path, 1, 0))
+    capture.begin()
+    code = "for number in range(30_000): print(number, flush=True)"
+    child, found = subprocess.Popen([sys.executable, "-c", code]), b""
+    while child.poll() is None:
+        found += capture.take()
+    found += capture.take()
+    capture.end()
+    assert found.split() == [b"%d" % number for number in range(30_000)]
+
+
+def test_what_a_loop_puts_in_the_place_of_stdout_only_has_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = Capture(path_of(tmp_path, 2, 0))
+    capture.begin()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert capture.take() == b""
+    capture.end()
+
+
 def test_lines_of_several_workers_have_their_rank() -> None:
     assert of_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
     assert of_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"

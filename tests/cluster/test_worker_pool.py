@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import shutil
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import states, worker_group, worker_pool
+from raybench.cluster import protocol, states, worker_group, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
@@ -433,6 +434,22 @@ async def test_weights_that_no_disk_takes_fail_the_run(
     await answering.acquire("a", TWO)
     with pytest.raises(RunFailed, match="No space left"):
         await answering.command("a", Finish(save=True), 1.0)
+
+
+async def test_a_run_after_the_study_has_ended_has_its_weights_kept(
+    answering: WorkerPool, tmp_path: Path
+) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    answering.hold_states_in(study)
+    await answering.acquire("a", TWO)
+    await answering.command("a", Start(spec=SPEC), 1.0)
+    assert (study / states.FOLDER).is_dir()
+    shutil.rmtree(study)
+    finished = (await answering.command("a", Finish(save=True), 1.0))[0]
+    assert isinstance(finished, protocol.Finished)
+    assert finished.weights is not None
+    assert finished.weights.is_file()
 
 
 async def test_what_a_run_prints_is_kept_by_its_name_until_it_is_over(
