@@ -119,6 +119,9 @@ class Run:
         self._num_calls = 0
         """Calls so far at which all ranks meet."""
         self._waits_at: Call | None = None
+        self._num_exchanges = self._part.num_exchanges() or 0
+        """Collectives of the loop's own up to the last call at which all ranks met: point-to-point
+        messages may have made them differ between ranks."""
 
     def epochs(self) -> Iterator[int]:
         """Yield 0, 1, ... up to the run spec's `epochs`, from where a continued run is; ends early
@@ -305,7 +308,7 @@ class Run:
                 f"and the same calls ({why}).",
                 details=traceback.format_exc(),
             ) from error
-        self._waits_at = None
+        self._num_exchanges, self._waits_at = self._part.num_exchanges() or 0, None
         if (sentence := mismatch([Call(round(row[0])) for row in rows])) is not None:
             raise UserError(f"{self.spec.workload}: {sentence}.")
         return [row[1:] for row in rows]
@@ -371,7 +374,6 @@ class OwnTrainer:
         self._left: str | None = None
         """How the function has ended without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
-        self._before = self.run._part.num_exchanges() or 0
         self._exchanges: tuple[int | None, float] = None, time.monotonic()
         """Collectives that the loop has begun, and when that number was last seen to change."""
         self._last = resume.evaluations[-1] if resume else None
@@ -482,7 +484,7 @@ class OwnTrainer:
         if run.num_workers == 1:
             return None
         number, now = run._part.num_exchanges(), time.monotonic()
-        number = None if number is None else number - self._before
+        number = None if number is None else number - run._num_exchanges
         if number != self._exchanges[0]:
             self._exchanges = number, now
         return self._compare(

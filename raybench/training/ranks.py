@@ -47,7 +47,8 @@ class Position:
     left: str | None = None
     """How it has left the loop; None while it is in the loop."""
     num_exchanges: int | None = None
-    """Collectives of the loop's own that this rank has begun, such as DDP's; None if unknown."""
+    """Collectives of the loop's own that this rank has begun since the last call at which all
+    ranks met, such as DDP's; None if unknown."""
     still_s: float = 0.0
     """Seconds since `num_exchanges` last changed."""
     place: str = ""
@@ -64,8 +65,15 @@ class Position:
         inside = "in run.training()" if self.is_training else "outside of run.training()"
         return f"rank {self.rank} is {inside}{where}"
 
+    @property
+    def num_met(self) -> int:
+        """Calls at which this rank has met the others."""
+        return self.num_calls - (self.waits_at is not None)
+
     def lacks(self, other: "Position") -> bool:
         """Whether `other` waits in an exchange that this rank has not begun."""
+        if self.num_met != other.num_met:  # a position of before the last call
+            return False
         if self.num_exchanges is None or other.num_exchanges is None:
             return False
         return other.num_exchanges > self.num_exchanges and other.still_s >= STUCK_S

@@ -17,7 +17,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training import own
+from raybench.training import own, ranks
 from raybench.training.own import OwnTrainer, Run
 from raybench.training.ranks import STUCK_S, Call, Position, mismatch, parting
 
@@ -200,6 +200,20 @@ def test_a_rank_that_works_on_after_the_others_have_left_is_let(
         epoch(run)
         if run.rank == 0:
             time.sleep(0.5)  # many looks: an evaluation, a model that is written
+
+    assert run_of(loop, monkeypatch) == {}
+
+
+def test_messages_of_before_the_last_call_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has sent more than rank 1, to a third: later it works alone, and is waited for."""
+    monkeypatch.setattr(ranks, "STUCK_S", 0.1)
+
+    def loop(run: Run) -> None:
+        run._part.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
+        epoch(run)
+        if run.rank == 0:
+            time.sleep(0.5)
+        epoch(run)
 
     assert run_of(loop, monkeypatch) == {}
 
