@@ -133,10 +133,10 @@ def check_task(
             require_framework(workload, framework)
             refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
         source = f"dataset {spec.dataset.name}"
-        if spec.dataset.name == "workload":
+        if is_own := spec.dataset.name == "workload":
             source = f"load_dataset of workload {spec.workload}"
         with users_code(f"{source}: reading its samples failed"):
-            check_dataset(dataset, source)
+            check_dataset(dataset, source, is_own=is_own)
         check_augment(dataset, spec.augment)
         metric = find_metric(objective.metric, task=task, own=own)
         hooks = HOOKS_OF.get(metric.per_sample, ())
@@ -214,7 +214,7 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
         _, other = load_workload_dataset(spec.workload, spec.dataset, spec.model, own)
         shown = ", ".join(f"{key} {short(value)}" for key, value in given.items())
         with users_code(f"{shown}: reading its samples failed"):
-            check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})")
+            check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})", is_own=True)
         if not np.array_equal(other.validation.labels, dataset.validation.labels):
             raise UserError(
                 f"{shown}: has other validation rows than the first values; a search judges all by "

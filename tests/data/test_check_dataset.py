@@ -61,6 +61,15 @@ def test_what_cannot_be_trained_on_is_refused(changes, message, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_labels_of_one_class_that_the_user_states_are_let_through():
+    """An autoencoder's loss looks at none; of a table they are a mistake."""
+    one = Split(np.ones((4, 4), np.float32), labels(0, 0, 0, 0))
+    data = Dataset("own", 1, one, one, one)
+    check_dataset(data, "load_dataset of own:Net", is_own=True)
+    with pytest.raises(UserError, match="nothing to tell apart"):
+        check_dataset(data, "dataset csv")
+
+
 def whole(inputs, labels, *, task="regression", num_classes=None, weights=None, **more):
     one = Split(inputs, np.asarray(labels), weights)
     return Dataset("own", num_classes, one, one, one, task=task, **more)

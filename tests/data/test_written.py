@@ -67,6 +67,10 @@ def test_numbers_are_read_as_they_are_meant(texts, numbers):
         (["12 kg", "+49 30 1234567"], {}),
         (["192.168.1.1", "10.0.0.1"], {}),
         (["3.8.1", "3.9.12"], {}),
+        (["1.10.12", "3.8.10", "2.11.15"], {}),  # versions, not days
+        (["5 Mar 17", "6 Decker 18", "7 Octopus 19"], {}),
+        (["12345", "90210", "-"], {}),  # codes, whatever is missing
+        (["0000-01-01", "0000-05-01"], {}),
     ],
 )
 def test_names_stay_names(texts, keys):
@@ -82,8 +86,17 @@ def test_a_mark_that_may_be_either_is_what_other_columns_have():
     assert read({"a": ["1,200", "3,400"]})[0]["a"] == [1200, 3400]
 
 
+def test_points_in_an_english_file_are_decimal_ones(tmp_path):
+    (tmp_path / "a.csv").write_text("kg,note\n12.500,a\n3,b\n7.250,c\n100,-\n")
+    path, said = str(tmp_path / "a.csv"), []
+    spec = DatasetSpec(name="csv", path=path, label="note")
+    found = read_written(spec, open_tables("csv", path), said.append)["train"]
+    assert column_of(found, "kg").to_pylist() == [12.5, 3, 7.25, 100]
+    assert "dataset.decimal" in " ".join(said)
+
+
 def test_how_columns_are_read_is_said():
-    columns = {"a": ["$5", "$1,200"], "b": ["31/12/2017", "01/02/2018"], "c": ["-", "3"]}
+    columns = {"a": ["$5", "$1,200"], "b": ["31/12/2017", "01/02/2018"], "c": ["-", "3.5"]}
     _, _, said = read(columns)
     for words in ("a ('$5' is 5)", "day/month/year: b ('31/12/2017' is 2017-12-31)", "'-' in 1"):
         assert words in said

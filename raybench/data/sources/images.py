@@ -156,10 +156,11 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
     colors = values[..., :3]
     least, most = float(colors.min()), float(colors.max())
     if not 0 <= least <= most <= white:  # nor NaN
+        enough = next((one for one in WHITES if most <= one), most)
         raise ImageError(
             f"holds numbers from {least:g} to {most:g}, and they go from 0 to {white:g}, which is "
             "white",
-            "set dataset.white to the most that images hold, or scale them",
+            f"set dataset.white: {enough:g}" if least >= 0 else "scale them",
         )
     colors *= 255 / white
     values[..., 3:] /= 257  # how much it covers is of all bits

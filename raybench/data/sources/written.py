@@ -66,8 +66,8 @@ DATE = (
     r"(?: ?(?P<half>[AaPp])\.?[Mm]\.?)?Z?)?$"
 )
 MONTHS = (
-    *("jan", "feb", "m[aä]r", "apr", "ma[yi]", "jun"),
-    *("jul", "aug", "sep", "o[ck]t", "nov", "de[cz]"),
+    *("jan(uary?)?", "feb(ruary?)?", "mar(ch)?|m[aä]rz?", "apr(il)?", "ma[iy]", "jun[ei]?"),
+    *("jul[iy]?", "aug(ust)?", "sept?(ember)?", "o[ck]t(ober)?", "nov(ember)?", "de[cz](ember)?"),
 )  # English and German
 NAMED = {
     r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
@@ -171,7 +171,7 @@ def _with_numbers(texts: Any) -> Any:
     """Return dates that name their month in ISO form, others as they are."""
     named = texts
     for number, month in enumerate(MONTHS, 1):
-        pattern = rf"(?i)\b{month}\pL*\.?"
+        pattern = rf"(?i)\b(?:{month})\b\.?"
         named = pc.replace_substring_regex(named, pattern=pattern, replacement=f"#{number}#")
     is_named = pc.match_substring_regex(named, r"^(\d{1,2}[-/. ]*)?#\d+#")
     for pattern, replacement in NAMED.items():
@@ -199,6 +199,9 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
     ]
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
+    # 1.10.12 is a version as likely as a day: with points a year of two digits has such others.
+    is_short = (lengths[0] == 2) & ((lengths[1] < 2) | (lengths[2] < 2))
+    is_read &= ~(is_short & _mask(pc.equal(part["mark"], ".")))
     # As POSIX has years of two digits.
     year = np.where(lengths[0] == 4, year, year + np.where(year < 69, 2000, 1900))
     is_read &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
@@ -238,6 +241,8 @@ class _Facts:
     """Whether a number begins with 0, as codes do."""
     is_plain: bool = True
     """Whether all are digits and nothing else."""
+    is_typed: bool = False
+    """Whether a table with types, where numbers are no texts, holds it as texts."""
     is_dotted: bool = True
     """Whether all dates have points between their parts."""
     differ: bool = False
@@ -487,7 +492,7 @@ def _facts_of(tables: Tables, names: Sequence[str]) -> dict[str, _Facts]:
                 break
         else:
             if own:
-                found[name] = _Facts()
+                found[name] = _Facts(is_typed=not all(isinstance(one, CsvTable) for one in own))
     for table in tables.values():
         own_names = [name for name in found if name in table.schema.names and is_text(table, name)]
         for batch in table.batches(own_names) if own_names else ():
@@ -528,7 +533,7 @@ def _decide(facts: _Facts, known: _Known, *, is_number: bool) -> Form | Unread |
     if not facts.known:
         return None
     if facts.numbers == facts.known and facts.numbers >= facts.dates:
-        is_name = facts.is_code or (facts.is_plain and not facts.missing)
+        is_name = facts.is_code or (facts.is_plain and (facts.is_typed or not facts.missing))
         return None if is_name and not is_number else _number_form(facts, known)
     if facts.dates == facts.known:
         return _date_form(facts, known)
@@ -562,7 +567,9 @@ def _number_form(facts: _Facts, known: _Known) -> Form | Unread:
         return Unread(reason, wrong)
     if mark is None and marks:
         mark = known.spec.decimal or (next(iter(known.marks)) if len(known.marks) == 1 else None)
-        if mark is None and facts.looks_parted:
+        # 12.500 in an English CSV file is a weight; 1.000 EUR is not, nor what a table has as text.
+        is_plain_english = known.is_english and not facts.is_typed and not units
+        if mark is None and facts.looks_parted and not (marks == ["."] and is_plain_english):
             mark = "," if marks == ["."] else "."
         if mark is None and (marks == ["."] or known.is_english):
             mark = "."
