@@ -16,8 +16,14 @@ from raybench.spec.errors import UserError
 from raybench.spec.text import clean
 
 OWN = "raybench"
-NEVER_IMPORTED = {"antigravity", "idlelib", "lib2to3", "this", "turtle", "turtledemo"}
-"""Of the standard library: nothing that raybench needs imports these."""
+NEVER_IMPORTED = {
+    *("aifc", "antigravity", "cgi", "cgitb", "chunk", "crypt", "idlelib", "imaplib", "lib2to3"),
+    *("mailbox", "mailcap", "nntplib", "poplib", "sched", "sndhdr", "sunau", "telnetlib", "this"),
+    *("trace", "turtle", "turtledemo", "wave", "xdrlib"),
+}
+"""Modules of the standard library that nothing which raybench needs imports."""
+STRAY = {"benchmarks", "docs", "example", "examples", "scripts", "test", "tests", "tools"}
+"""Folders that packages install beside themselves by mistake; nobody imports them."""
 NAME = re.compile(r"^[\w.-]+")
 EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)")
 FRAMEWORKS = ("torch", "tensorflow")
@@ -54,16 +60,23 @@ def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
     """Return what sort of module is hidden by an entry of the folder; None where none is."""
     if name in sys.stdlib_module_names:
         is_needed = name not in sys.builtin_module_names and name not in NEVER_IMPORTED
-        return "standard library's module" if is_needed else None
+        is_here = PathFinder.find_spec(name, _without(folder)) is not None  # not Windows's alone
+        return "standard library's module" if is_needed and is_here else None
+    if name in STRAY:
+        return None
     if name == OWN:
         own = Path(__file__).resolve().parents[1]
         return None if entry.resolve() == own else "package"
-    elsewhere = [one for one in sys.path if Path(one).resolve() != folder.resolve()]
-    found = PathFinder.find_spec(name, elsewhere)
+    found = PathFinder.find_spec(name, _without(folder))
     if found is None or found.origin is None:  # installed nowhere, or a folder without code
         return None
     owners = {_normal(one) for one in metadata.packages_distributions().get(name, [])}
     return "package" if owners & _needed_distributions() else None
+
+
+def _without(folder: Path) -> list[str]:
+    """Return where modules are looked for beside a folder."""
+    return [one for one in sys.path if Path(one).resolve() != folder.resolve()]
 
 
 @functools.cache

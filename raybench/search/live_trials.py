@@ -18,7 +18,7 @@ from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.errors import StudyError, UserError
-from raybench.spec.own_loop import UNREPORTED
+from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, StopReason
 
@@ -175,7 +175,7 @@ class LiveTrials:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout"):
             return None
-        if (outcome.message or "").startswith(UNREPORTED):
+        if (message := outcome.message or "").startswith(UNREPORTED) and OTHER_KEYS in message:
             return UserError(outcome.message or "")
         self._causes.append(re.sub(r"\d+", "", outcome.message or ""))
         if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:

@@ -20,7 +20,7 @@ from raybench.spec.errors import UserError, did_you_mean
 
 MARK = "$ "
 """What a command begins with."""
-UNREPORTED = "the command reports no"
+UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
 """Beginning of what a command fails with that has printed no metric: another configuration will not
 do better."""
 OWN_DATA = {"name": "workload"}

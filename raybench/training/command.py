@@ -27,7 +27,7 @@ import psutil
 
 from raybench.spec.errors import UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
-from raybench.spec.own_loop import UNREPORTED, words_of
+from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, words_of
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
@@ -50,6 +50,8 @@ PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
 EXCESS, EXCESS_S = 1.1, 0.5
 """How far the sum of all `train_s` may exceed the seconds that the command has run: rounding."""
 MAX_SAMPLES = 1e15
+LEAST_S = 1e-6
+"""Seconds of a line that says 0, or comes with the line before."""
 CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
@@ -129,7 +131,7 @@ class _Timing:
                     "and do not say train_s, so they cannot be timed; print train_s, the seconds "
                     "trained since the line before, or flush each line when it is printed."
                 )
-            return max(gap_s, 1e-6)
+            return max(gap_s, LEAST_S)
         self._sum_s += train_s
         ran_s = report.at_s - self._began_s
         if self._sum_s > EXCESS * ran_s + EXCESS_S:
@@ -138,7 +140,7 @@ class _Timing:
                 f"{ran_s:.4g} s; print the seconds trained since the line before, not since the "
                 "beginning, nor of several processes, nor in milliseconds."
             )
-        return train_s
+        return max(train_s, LEAST_S)
 
 
 class _Reports:
@@ -153,7 +155,7 @@ class _Reports:
         pattern = spec.objective.metric_pattern
         self._pattern = re.compile(pattern) if pattern else None
         self._other_keys: list[str] = []
-        """Of the first line of JSON without the metric."""
+        """Of the first line of JSON, while no line has had the metric."""
         self._num_found = 0
         self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
         _in_thread(self._read, process.stdout)
@@ -181,7 +183,7 @@ class _Reports:
         if self._other_keys:
             keys = ", ".join(clean(key) for key in self._other_keys[:MOST_KEYS])
             return (
-                f"{UNREPORTED} {metric}, its lines of JSON have {keys}; name one of these with "
+                f"{UNREPORTED} {metric}, {OTHER_KEYS} {keys}; name one of these with "
                 "objective.metric (and objective.direction), or find the number with "
                 "--metric-pattern."
             )
@@ -216,9 +218,9 @@ class _Reports:
         for key in (self._metric, *OPTIONAL_KEYS):
             if key in told and not _is_number(told[key]):
                 raise self._wrong(line, f"{key} is no number (found {told[key]!r})")
-        if (train_s := told.get("train_s")) is not None and not 0 < train_s < math.inf:
+        if (train_s := told.get("train_s")) is not None and not 0 <= train_s < math.inf:
             raise self._wrong(
-                line, "train_s must be above 0, the seconds trained since the line before"
+                line, "train_s must be 0 or more, the seconds trained since the line before"
             )
         if not 1 <= told.get("samples", 1) <= MAX_SAMPLES:
             raise self._wrong(line, "samples must be 1 or more, those since the line before")
@@ -236,13 +238,17 @@ class _Reports:
             return None
 
     def _note_keys(self, told: dict[str, Any]) -> None:
-        """Keep the keys of the first line without the metric; UserError where one of them is the
-        metric by another name and no line has had it: waiting for more lines would not help."""
-        if self._num_found or self._other_keys:
+        """Keep the keys of the first line without the metric.
+
+        Raises:
+            UserError: this is the second such line, no line has had the metric, and one of the
+                keys is the metric by another name: waiting for more lines would not help.
+        """
+        if self._num_found:
             return
-        self._other_keys = list(told)
-        if any(_is_called(key, self._metric) for key in told):
+        if self._other_keys and any(_is_called(key, self._metric) for key in told):
             raise UserError(self._lack())
+        self._other_keys = self._other_keys or list(told)
 
     def _wrong(self, line: str, what: str) -> UserError:
         return UserError(f"the command's line {shorten(clean(line), 80)}: {what}.")

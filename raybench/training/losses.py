@@ -63,12 +63,12 @@ class Losses:
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
 
     def take(self, of_model: Hook | None) -> None:
-        """Use the loss that the model brings with it where the workload has none of its own.
+        """Use the loss that the model brings with it; for workloads without one of their own.
 
         Raises:
             UserError: `label_smoothing` is set, which such a loss does not use.
         """
-        if of_model is not None and self.hook("loss") is None:
+        if of_model is not None:
             self._of_model = of_model
             if self._smoothing:
                 raise no_label_smoothing(self._smoothing, self._workload)

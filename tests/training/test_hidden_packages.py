@@ -49,6 +49,9 @@ def test_a_file_that_hides_a_package_is_refused(name: str, tmp_path: Path) -> No
         "wandb/run-1.log",
         "sys.py",
         "turtle.py",
+        "sched.py",
+        "winsound.py",
+        "example.py",
         "nothing_of_this_name.py",
     ],
 )

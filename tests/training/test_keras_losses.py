@@ -135,6 +135,15 @@ def test_a_compiled_function_or_object_is_trained(loss: Callable[[], Any]) -> No
     assert len(probed(Own())) == 1
 
 
+def test_what_it_is_compiled_with_is_not_looked_at_where_there_is_a_keras_loss() -> None:
+    class Own(Compiled):
+        loss = "none_of_keras"
+        keras_loss = staticmethod(lambda outputs, labels: own_function()(labels, outputs))
+
+    trained(Own())
+    assert len(probed(Own())) == 1
+
+
 def summed() -> Any:
     import keras
 

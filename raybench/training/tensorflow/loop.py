@@ -207,7 +207,8 @@ class Trainer(base.Trainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._losses = Losses.of(spec, workload, dataset)
-        self._losses.take(compiled_loss(self._model))
+        if self._losses.hook("loss") is None:
+            self._losses.take(compiled_loss(self._model))
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)

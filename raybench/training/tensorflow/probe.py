@@ -37,7 +37,7 @@ class Trial(probe.Trial):
     def _check_model(self, model: keras.Model) -> None:
         if self.losses.hook("loss") is None:
             self._check_trained_alike(model)
-        self.losses.take(keras_model.compiled_loss(model))
+            self.losses.take(keras_model.compiled_loss(model))
         if not model.built:
             raise self._error(
                 "its Keras model is not built yet; begin it with "
