@@ -192,7 +192,7 @@ def beside_first(results: Study, winner: str) -> list[str]:
     best = metric.shown(run.best_value)
     if run.failure is not None:
         return [f"{called.capitalize()} failed ({run.failure})."]
-    if results.is_timed:
+    if results.is_timed and run.time_to_target_s is None:
         ended = "was stopped" if run.state == "stopped" else "ended"
         return [f"{called.capitalize()} {ended} short of the target, at {metric.words} {best}."]
     return [f"{called.capitalize()} reached {metric.words} {best}."]

@@ -491,7 +491,11 @@ def _with_firsts(
     firsts = []
     for one in given:
         spec = content_of(one, "first")[0]
-        firsts.append({key: value for key, value in spec.items() if key not in OF_THE_STUDY})
+        if not isinstance(one, dict):  # a file or a run spec has them all; a dict names what counts
+            spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
+        if not spec:
+            raise UserError("--first: names no key of a configuration; name learning_rate, say.")
+        firsts.append(spec)
     if not firsts:
         return content
     search = content.get("search") or {}

@@ -150,7 +150,7 @@ def find_metric(
     None without an own one is the task's default. UserError for an unknown name, and for
     a metric that the task does not have.
     """
-    if own is not None and not re.match(METRIC_NAME, own.name):
+    if own is not None and not re.fullmatch(METRIC_NAME, own.name):
         raise UserError(
             f"The workload's metric is called '{own.name}'; give it a name of one line, 80 "
             "characters at most, that begins with a letter."

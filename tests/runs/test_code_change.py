@@ -63,6 +63,12 @@ def test_files_of_a_command_are_its_words_and_what_they_import() -> None:
     assert set(digests_of("$ ./run.sh {seed}")) == {"run.sh"}
     assert set(digests_of("$ python -m pack.main")) == {"pack/main.py"}
     assert digests_of("$ /bin/sh -c 'exit 0'") == {}
+    Path("log.txt").touch()
+    Path("best.pt").touch()
+    written = f"$ python train.py --out log.txt --save=best.pt --note {'x' * 400}"
+    assert set(digests_of(written)) == {"train.py", "helper.py"}, "what it writes is no code"
+    write(deep="from .......................... import above")
+    assert set(digests_of("$ python deep.py")) == {"deep.py"}
 
 
 @pytest.mark.parametrize("workload", ["mnist_small", "torchvision:resnet18", "gone.py:train"])

@@ -194,9 +194,7 @@ def points_of_table(path: Path, study: StudySpec, space: Space) -> KnownPoints:
         if cells.get("state") == "failed":
             continue
         settings = {key: cells[one] for one, key in keys.items() if one in cells}
-        seconds, value = _number(cells.get(SECONDS)), _number(cells.get(of_value or ""))
-        if seconds is not None and seconds <= 0:
-            seconds = None  # how tables write "never"
+        seconds, value = _seconds(cells.get(SECONDS)), _number(cells.get(of_value or ""))
         points.append(KnownPoint(settings, settings, f"{path}, line {number}", seconds, value))
     return KnownPoints(str(path), points)
 
@@ -240,7 +238,7 @@ def points_of_optuna(place: str, study: StudySpec, space: Space) -> KnownPoints:
         own = {**trial.params, **trial.user_attrs}
         settings = {key: own[one] for one in own if (key := _key_of(one, space)) is not None}
         value = float(trial.values[0])
-        told = _number(own.get(SECONDS)) if is_value else value
+        told = _seconds(own.get(SECONDS) if is_value else value)
         origin, reached = f"{place}, trial {trial.number}", value if is_value else None
         points.append(KnownPoint(settings, settings, origin, told, reached))
     words = f"its values taken for {metric.words if is_value else 'seconds to the target'}"
@@ -281,3 +279,9 @@ def _cell(text: str) -> Any:
 def _number(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
+
+
+def _seconds(value: Any) -> float | None:
+    """Return seconds to the target; None for 0 and less, as tables write a run that missed it."""
+    seconds = _number(value)
+    return seconds if seconds is not None and seconds > 0 else None

@@ -266,6 +266,11 @@ def test_a_table_of_results_is_known(tmp_path: Path) -> None:
     ]
     assert trials[0].value == pytest.approx(math.log(3.5))
     assert trials[1].value > math.log(10.0)
+    header, *rows = TABLE.splitlines()
+    file.write_text("\n".join([header, *(f"{row},7,7" for row in rows)]))
+    assert "knows 2 of the 5 results" in told(tmp_path / "surplus", file, **OWN)[0]
+    file.write_text("n,learning_rate,time_to_target_s\n2,0.02,-1\n2,0.02,0\n")
+    assert "knows 0 of the 2 results" in told(tmp_path / "never", file, **OWN)[0]
     file.write_text("n,accuracy\n1,0.5\n")
     budget = OWN | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
     assert "knows 1 of the 1 result" in told(tmp_path / "budget", file, **budget)[0]
