@@ -8,7 +8,9 @@ from recorded import Config, Point, Space
 
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import are_alike
+from raybench.search.curve_search import CurvePolicy, CurveSearch
 from raybench.search.factorisation import Factors, factorise, placed
+from raybench.search.model import ModelSettings
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
@@ -29,11 +31,15 @@ class Raybench:
         *,
         policy: SearchPolicy = DEFAULT,
         overwrite: dict[str, Any] | None = None,
+        curve_policy: dict[str, Any] | None = None,
         **search: Any,
     ):
-        """`overwrite` changes parts of `space:`; other options are keys of `search:`."""
+        """`overwrite` changes parts of `space:`, `curve_policy` the constants of sampler `model`;
+        other options are keys of `search:`."""
+        chosen = dict(curve_policy or {})
+        model = ModelSettings(**chosen.pop("model", {}))
         content = {
-            "objective": space.objective.model_dump(),
+            "objective": space.objective.model_dump() | _baseline(space, search),
             # A table has no rates beyond its own.
             "search": {"trials": 1_000_000, "seed": seed, "widen": False} | search,
             "space": space_of(space) | (overwrite or {}),
@@ -42,7 +48,14 @@ class Raybench:
         study, parsed = build_study(content, "benchmark")
         found = factorise(study, parsed, equal_frameworks=True)
         factors = found if study.search.factorise and isinstance(found, Factors) else None
-        self._search = Search(study, parsed, folder, factors=factors, policy=policy)
+        self._search = Search(
+            study,
+            parsed,
+            folder,
+            factors=factors,
+            policy=policy,
+            curve_policy=CurvePolicy(**chosen, model=model),
+        )
         self._chance = space.baseline_value
         self._asked: dict[str, tuple[str, RunSpec]] = {}
         self.records: dict[str, RunRecord] = {}
@@ -93,6 +106,8 @@ class Raybench:
 
     def _ranked(self) -> list[tuple[float, RunSpec, float | None]]:
         """Return score (near `REACHED` where the target was), run spec, own seconds."""
+        if self._search.curves is not None:
+            return self._ranked_by_curves(self._search.curves)
         found: list[tuple[float, RunSpec, float | None]] = []
         placer = self._search.placer
         first = next(iter(self._asked), None)
@@ -106,6 +121,17 @@ class Raybench:
                 spec, own = placed(spec, fastest), own if is_comparable else None
             found.append((score, spec, own))
         return sorted(found, key=lambda one: one[0])
+
+    def _ranked_by_curves(self, curves: CurveSearch) -> list[tuple[float, RunSpec, float | None]]:
+        """Return the trials that reached the target in the model's order."""
+        placer, by_name = self._search.placer, {one.trial: one for one in self.records.values()}
+        found: list[tuple[float, RunSpec, float | None]] = []
+        for place, name in enumerate(one for one in curves.ranked() if one in by_name):
+            spec = by_name[name].spec
+            ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
+            fastest = min(ratios, key=lambda one: ratios[one])
+            found.append((REACHED + place, placed(spec, fastest), None))
+        return found
 
     def _outcome(self, point: Point, spec: RunSpec, stop: Any = None) -> RunOutcome:
         """Return an evaluation as a run client gives it."""
@@ -128,6 +154,12 @@ class Raybench:
             ledger={"train": point.train_s},
             baseline_value=self._chance,
         )
+
+
+def _baseline(space: Space, search: dict[str, Any]) -> dict[str, Any]:
+    """Return the objective's key that the curve model needs; other searches go without, as they
+    were measured."""
+    return {"baseline_value": space.baseline_value} if search.get("sampler") == "model" else {}
 
 
 def space_of(space: Space) -> dict[str, Any]:

@@ -13,6 +13,7 @@ LUCKIEST = SearchPolicy(compared_with=1)
 SEARCHED = 120
 """Trials before the race of RACED begins, as in the default study."""
 OURS, RACED = "raybench", "raybench, then its race"
+MODELLED = "raybench, model"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
     RACED: ("contestant:Raybench", {"trials": SEARCHED}),
@@ -35,6 +36,7 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name: module:maker(space, seed, folder, **options), options."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    MODELLED: ("contestant:Raybench", {"sampler": "model"}),
     "raybench, no priors": ("contestant:Raybench", {"priors": False}),
     "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
     "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),
@@ -65,11 +67,11 @@ def needs(name: str) -> tuple[str, ...]:
     return (*modules, "huggingface_hub") if is_cqr else modules
 
 
-def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
+def make(name: str, task: Task, seed: int, folder: Path, **more: Any) -> Contestant:
     """Build a contestant of the registry."""
     place, options = REGISTRY[name]
     module, _, maker = place.partition(":")
     made: Contestant = getattr(importlib.import_module(module), maker)(
-        task.space, seed, folder, **options
+        task.space, seed, folder, **(options | more)
     )
     return made

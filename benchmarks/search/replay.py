@@ -75,6 +75,7 @@ def search(
     events: list[tuple[float, int, _Running, int]] = []
     waiting: _Running | None = None
     within = dict.fromkeys(MARGINS, math.inf)
+    held: list[tuple[float, float]] = []
     stops: dict[str, int] = {}
 
     def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -117,11 +118,13 @@ def search(
         stops[stop] = stops.get(stop, 0) + 1
         best = call(contestant.incumbent)
         true = task.tta(best) if best is not None else math.inf
+        held.append((clock / task.best_s, true / task.best_s))
         for margin in MARGINS:
             if math.isinf(within[margin]) and true <= (1 + margin) * task.best_s:
                 within[margin] = clock / task.best_s
     return {
         "within": within,
+        "held": held,
         "clock": clock / task.best_s,
         "cpu_s": cpu,
         "trials": trials,

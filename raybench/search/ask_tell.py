@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from raybench.search.asha import EarlyStopping
+from raybench.search.curve_search import CurvePolicy, CurveSearch
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.first import first_specs, num_outside
+from raybench.search.sampling.optuna_space import values_of_params
 from raybench.search.sampling.optuna_study import (
+    EARLIER_STUDY,
     FIRST,
     NOT_RUN,
     WOULD_FAIL,
@@ -35,6 +38,8 @@ RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""
 SECOND_SEED = 5000
 """How far the seed of second looks is from the search's: those of other phases lie before."""
+MOST_STARTS = 4
+"""Configurations known from elsewhere that sampler `model` starts with."""
 MOST_LOOKS = 24
 """Second looks of a study at most: each goes through all trials, which of very many takes long."""
 
@@ -61,6 +66,7 @@ class Search:
         is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
         left_s: Callable[[], float] = lambda: math.inf,
         clock: Callable[[], float] = time.perf_counter,
+        curve_policy: CurvePolicy | None = None,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
         self._infeasible = infeasible = Infeasible(
@@ -90,8 +96,13 @@ class Search:
         own configuration what a reference run has run."""
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
+        self.curves: CurveSearch | None = None
+        """What proposes and stops by the curves (sampler `model`); None with another sampler."""
+        if study.search.sampler == "model":
+            chosen = curve_policy or CurvePolicy()
+            self.curves = CurveSearch(study, self._sampled, self.placer, chosen)
         self._early: EarlyStopping | None = None
-        if study.search.early_stopping:
+        if study.search.early_stopping and self.curves is None:
             self._early = EarlyStopping(study, self.placer, policy)
         self._open: dict[str, Proposal] = {}
         self._journal = open_study(study, folder, policy)
@@ -131,11 +142,29 @@ class Search:
         if self._proposer.tried.num_ran >= self._most_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
-        proposal = self._in_less_memory() or self._second_look() or self._proposer.next()
+        proposal = self._in_less_memory() or self._second_look() or self._by_curves()
+        proposal = proposal or self._proposer.next()
         if proposal is None:
             return None
         self._open[proposal.name] = proposal
+        if self.curves is not None:
+            self.curves.begin(proposal.name, proposal.spec)
         return proposal.name, proposal.spec
+
+    def _by_curves(self) -> Proposal | None:
+        """Return what the model of the curves proposes; None where there is none, where others come
+        first, and where nothing is left that it may propose."""
+        if self.curves is None or self._proposer.has_own_next:
+            return None
+        for _ in range(self._policy.patience):
+            number = self._proposer.tried.num_ran
+            values = self.curves.propose(number, self._proposer.is_open)
+            if values is None:
+                return None
+            seed = (self._study.search.seed + SECOND_SEED + number) % 2**32
+            if (proposal := self._proposer.take(values, seed=seed)) is not None:
+                return proposal
+        return None
 
     def _in_less_memory(self) -> Proposal | None:
         """Return what ran out of memory, on a placement where it may not; None without any."""
@@ -185,6 +214,10 @@ class Search:
         score = outcome.score(spec.objective)
         self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
         reason = self._early.judge(name, spec, evaluation) if self._early else None
+        if self.curves is not None:
+            self.curves.observe(name, evaluation)
+            if self._study.search.early_stopping:
+                reason = self.curves.judge(name, evaluation)
         # What others are compared with runs to its end.
         return None if FIRST in trial.user_attrs else reason
 
@@ -198,6 +231,8 @@ class Search:
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
             self._early.learn(record)
         self._end(record.trial, record)
+        if self.curves is not None:
+            self.curves.end(record)
         if record.failure == "oom":
             self._too_large.append(spec)
         self._feedback.add(trial, record, is_early=self._is_early)
@@ -208,7 +243,14 @@ class Search:
 
     def learn_from(self, earlier: Earlier) -> str | None:
         """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
-        return tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
+        said = tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
+        if self.curves is not None:
+            told = [one for one in self._journal.get_trials(deepcopy=False) if one.values]
+            told = [one for one in told if one.user_attrs.get(NOT_RUN) == EARLIER_STUDY]
+            told.sort(key=lambda one: float(one.values[0]))
+            known = (values_of_params(one.params, self._sampled, self._study.fixed) for one in told)
+            self.curves.start_with([one for one in known if one is not None][:MOST_STARTS])
+        return said
 
     @property
     def _is_early(self) -> bool:
@@ -236,7 +278,10 @@ class Search:
             # configuration again: an uninterrupted search does not know of it either.
             if record.failure == "oom" and record.role == "trial":
                 self._too_large.append(record.spec)
-            if self._early and record.role == "trial" and record.stop != "interrupted":
+            has_ended = record.role == "trial" and record.stop != "interrupted"
+            if self.curves is not None and has_ended:
+                self.curves.learn(record, curves.get(name, []))
+            if self._early and has_ended:
                 self._early.learn(record, curves.get(name))
             elif self._early and record.role == "reference":
                 self._early.learn_reference(record, curves.get(name, []))

@@ -9,6 +9,7 @@ part per sample; more workers add communication.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -257,6 +258,25 @@ class Placer:
             found = {} if own is None else {option: s / own for option, s in timed.items()}
             self._ratios[id(spec)] = spec, found
         return self._ratios[id(spec)][1]
+
+    def seconds_a_sample(self, optimizer: str, values: dict[str, Any]) -> float | None:
+        """Return the seconds of training a sample on the fastest placement of a proposal; None
+        where nothing like it was measured.
+
+        More workers than were measured are taken to exchange no longer than the fewer ones.
+        """
+        found = []
+        for one in self.factors.of_values(values):
+            step_s = self._model.step_s(one, optimizer) or self._step_at_best(one, optimizer)
+            if step_s is not None:
+                found.append(step_s / one.samples)
+        return min(found, default=None)
+
+    def _step_at_best(self, option: Placement, optimizer: str) -> float | None:
+        fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
+        measured = [one for one in fewer if self._model.batches(one)]
+        nearest = max(measured, key=lambda one: one.num_workers, default=None)
+        return None if nearest is None else self._model.step_s(nearest, optimizer)
 
     def to_fastest(self, spec: RunSpec) -> float:
         """Return the factor from a run's seconds to those on its fastest placement."""

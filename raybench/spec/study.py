@@ -85,9 +85,10 @@ class SearchSpec(Document):
     replaced where they hang, and the search goes on. By default there is no limit."""
     concurrency: PositiveInt | None = None
     """Trials at the same time; by default as many as the cluster has room for."""
-    sampler: Literal["tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
-    """How configurations are proposed; `cmaes` samples what is not a number by TPE, `nsga2`
-    looks for the front of seconds and worker-seconds, `grid` runs every combination of lists."""
+    sampler: Literal["tpe", "model", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
+    """How configurations are proposed; `model` by a model of all learning curves, which stops
+    trials, too; `cmaes` samples what is not a number by TPE, `nsga2` looks for the front of seconds
+    and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
     """Stop trials that are far behind others at equal training seconds; false also leaves out
     the time cutoff."""

@@ -35,7 +35,7 @@ from raybench.spec.space import (
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
 
 
-def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
+def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
     """Return one value for every key of the space.
 
     Ranges that depend on others (the rate, by optimizer) are one parameter, the share of the
@@ -53,6 +53,16 @@ def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[st
         name, simple = _resolve(key, dimension, known_values(fixed, values))
         values[key] = _ask(trial, name, simple)
     return values
+
+
+def values_of_params(
+    params: dict[str, Any], space: Space, fixed: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return the values that parameters stand for; None where they lack one."""
+    try:
+        return propose(optuna.trial.FixedTrial(params), space, fixed)
+    except ValueError:  # Optuna's word for a parameter that is not there
+        return None
 
 
 def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +188,7 @@ def _are_apart(values: tuple[Any, ...]) -> bool:
     return is_held and len({*values}) == len(values)
 
 
-def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
+def _ask(trial: optuna.trial.BaseTrial, name: str, dimension: Simple) -> Any:
     asked = _distribution(dimension)
     if isinstance(asked, CategoricalDistribution):
         chosen = asked.to_internal_repr(trial.suggest_categorical(name, asked.choices))
@@ -246,4 +256,4 @@ def build_sampler(
             )
         case "nsga2":
             return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
-    return at_random  # a grid asks for nothing: `default_rates.grid` names every trial
+    return at_random  # of a grid and of sampler `model`, whose trials are named beforehand

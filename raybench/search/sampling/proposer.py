@@ -128,6 +128,8 @@ class Proposer:
         self._widens = widens(study, space)
         self._listed: Iterator[dict[str, Any]] | None = None
         self._tried: Tried | None = None
+        self._failing: set[str] = set()
+        """Parameters (`key_of`) that would fail."""
         ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
         self._firsts = {key: one for key, one in (firsts or {}).items() if key not in ran}
 
@@ -189,6 +191,37 @@ class Proposer:
                 trial, _ = self._ask(at_random=False)
             return self._accept(trial, self.tried.free_name(), spec)
         return None
+
+    @property
+    def has_own_next(self) -> bool:
+        """Whether interrupted trials or the user's own configurations come next."""
+        return len(self._firsts) > 0 or self._is_waiting()
+
+    def is_open(self, values: Mapping[str, Any]) -> bool:
+        """Whether a configuration may be proposed: not where it is known to fail, and of a space of
+        lists not twice."""
+        closed = self._failing if self._size is None else self.tried.known
+        return not closed or key_of(encode(self._space, self._study.fixed, dict(values))) not in (
+            closed
+        )
+
+    def take(self, values: dict[str, Any], *, seed: int) -> Proposal | None:
+        """Return a trial of a configuration, with a `seed` of its own where it has run before; None
+        where it would fail as an earlier one has."""
+        params = encode(self._space, self._study.fixed, values)
+        options, has_run = self._feasible(values), key_of(params) in self.tried.known
+        self._journal.enqueue_trial(params)
+        trial, _ = self._ask(at_random=False)
+        if not options:
+            self._failing.add(key_of(params))
+            trial.set_user_attr(NOT_RUN, self._reason(values))
+            self._feedback.tell_would_fail(trial)
+            self.tried.drew(self._frozen(trial), is_known=True)
+            return None
+        if has_run:
+            options = [one.model_copy(update={"seed": seed}) for one in options]
+        name = self.tried.free_name()
+        return self._accept(trial, name, self._choose(trial, name, options))
 
     def again(self, spec: RunSpec) -> Proposal | None:
         """Return a trial of a configuration that has run, as `spec` has it; None where it was run

@@ -1,0 +1,472 @@
+"""A study's proposals and stops by the curve model (`model.py`).
+
+A time to the target is samples to the target, which the model believes, times seconds a sample,
+which the placer predicts. Where placements are not told apart (`factorisation.py`), the model's
+amounts are seconds.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from raybench.search.factorisation import GLOBAL_BATCH
+from raybench.search.model import Array, CurveModel, ModelSettings
+from raybench.search.placement import Placer
+from raybench.search.policy import BASE_RATES
+from raybench.search.sampling.default_rates import default_rate, priors, rate_factor
+from raybench.spec.run import RunSpec, value_of
+from raybench.spec.space import (
+    Cases,
+    Choices,
+    Dimension,
+    Powers,
+    Range,
+    Simple,
+    Space,
+    known_values,
+    possible_values,
+    resolve,
+)
+from raybench.spec.study import TIME, StudySpec
+from raybench.spec.values import identity
+from raybench.stats.record import Evaluation, RunRecord, StopReason
+
+Values = Mapping[str, Any]
+SPAN = 4.0
+"""Length of the range of a number that has no scale of its own, in units of the model's axes."""
+STEPS = (0.5, 0.71, 1.41, 2.0)
+"""Factors on the rate of neighbors of good configurations."""
+PARTS = (-0.2, -0.07, 0.07, 0.2)
+"""The same of a range that is not logarithmic, in shares of it."""
+SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
+"""Searched keys that a placement's seconds a sample depend on."""
+
+
+@dataclass(frozen=True)
+class CurvePolicy:
+    """The constants of proposing and stopping."""
+
+    num_first: int = 8
+    """Trials before the model proposes: usual rates, and as many at random."""
+    num_narrow: int = 8
+    """Draws of which a random one of these takes what the fewest workers can run: the first trials
+    should not wait for others to end."""
+    num_candidates: int = 250
+    """Configurations drawn at random for each proposal."""
+    num_best: int = 8
+    """Good configurations whose neighbors are candidates, too."""
+    explore: float = 1.5
+    """Factor on the model's deviations where a proposal is chosen."""
+    stop: float = 1.3
+    """Deviations by which a trial must be slower than the best to be stopped."""
+    stop_early: float = 0.7
+    """The same as long as no trial has come to the target."""
+    best_rate: float = 1.7
+    """Log of the rate at which a target should be reached soonest, over the usual rate: about the
+    largest stable one, some times the usual, which suits the accuracy at the end."""
+    rate_width: float = 2.2
+    """Log of the rate by which that is off for half a log unit more."""
+    most_off: float = 2.0
+    """Log units that a rate is thought to be off by, at most."""
+    batch_slope: float = 0.3
+    """Deviation of the straight line of log samples over the log batch."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+
+
+class Axes:
+    """Configurations as points of the model: categories first, then numbers.
+
+    The learning rate is measured in units of its optimizer's usual one at that batch
+    (`default_rates.default_rate`), so that what holds at one batch holds at another.
+    """
+
+    def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
+        self._fixed = fixed
+        self._categories: dict[str, dict[str, int]] = {}
+        self._numbers: dict[str, tuple[float, float, bool]] = {}
+        """Least and greatest, and whether evenly by the logarithm."""
+        for key, dimension in space.items():
+            self._add(key, dimension)
+
+    @property
+    def num_categories(self) -> int:
+        """How many axes of a point are categories."""
+        return len(self._categories)
+
+    @property
+    def numbers(self) -> list[str]:
+        """Keys of the numbers, in order."""
+        return list(self._numbers)
+
+    def point(self, values: Values) -> Array:
+        """Return a configuration's point, shape [axes]."""
+        found = [float(self._category(key, values.get(key))) for key in self._categories]
+        return np.array([*found, *(self._number(key, values) for key in self._numbers)])
+
+    def points(self, every: Iterable[Values]) -> Array:
+        """Return the points of configurations, shape [n, axes]."""
+        return np.array([self.point(values) for values in every])
+
+    def _add(self, key: str, dimension: Dimension) -> None:
+        parts = _parts(dimension)
+        every = [value for one in parts for value in possible_values(one)]
+        if not all(_is_number(one) for one in every):
+            self._categories[key] = {}
+        elif len(set(every)) > 1:
+            low, high = float(min(every)), float(max(every))
+            logs = [one.log for one in parts if isinstance(one, Range)]
+            is_log = all(logs) if logs else high >= 8 * low
+            self._numbers[key] = low, high, is_log and low > 0
+
+    def _category(self, key: str, value: Any) -> int:
+        known = self._categories[key]
+        return known.setdefault(identity(value), len(known))
+
+    def _number(self, key: str, values: Values) -> float:
+        value = values.get(key)
+        if not _is_number(value):
+            return math.nan
+        low, high, is_log = self._numbers[key]
+        if key == "learning_rate":
+            return math.log(value / usual_rate(values, self._fixed)) if value > 0 else math.nan
+        if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
+            return math.log(value / low)
+        if is_log:
+            return SPAN * math.log(value / low) / math.log(high / low) if value > 0 else math.nan
+        return SPAN * (value - low) / (high - low)
+
+
+def usual_rate(values: Values, fixed: dict[str, Any]) -> float:
+    """Return the usual rate of a configuration's optimizer at its batch; 1 where none is known."""
+    known = known_values(fixed, dict(values))
+    if known["optimizer"] not in BASE_RATES:
+        return 1.0
+    parts = known["num_workers"] * known["accumulate"]
+    batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * parts
+    return default_rate(known["optimizer"], batch)
+
+
+def draw(space: Space, fixed: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return a configuration drawn at random, evenly on the scale of each range."""
+    values: dict[str, Any] = {}
+    for key, dimension in space.items():
+        values[key] = _draw_one(resolve(dimension, known_values(fixed, values)), rng)
+    return values
+
+
+class CurveSearch:
+    """Proposes what may be the fastest and stops what is not, by all curves seen so far.
+
+    `placer` tells how fast configurations run, where the space is taken apart.
+    """
+
+    def __init__(
+        self, study: StudySpec, space: Space, placer: Placer | None, policy: CurvePolicy
+    ) -> None:
+        self._study, self._space, self._placer, self._policy = study, space, placer, policy
+        objective, self._fixed = study.objective, study.fixed
+        self._metric = objective.judged_by
+        self._rng = np.random.default_rng(study.search.seed)
+        self._axes = Axes(space, study.fixed)
+        sign, has_target = self._metric.sign, objective.kind == TIME
+        base = objective.baseline_value
+        self.model = CurveModel(
+            self._axes.num_categories,
+            len(self._axes.numbers),
+            baseline=None if base is None else sign * base,
+            target=sign * objective.target if has_target and objective.target is not None else None,
+            settings=policy.model,
+            slopes=[policy.batch_slope * (key == GLOBAL_BATCH) for key in self._axes.numbers],
+            expected=self._expected if has_target else None,
+        )
+        self._starts = priors(space, study.fixed, factor=rate_factor(study))
+        if not study.search.priors:
+            self._starts = []
+        self._values: dict[str, dict[str, Any]] = {}
+        self._running: set[str] = set()
+        self._reached: list[str] = []
+
+    # Proposals.
+
+    def propose(self, number: int, is_open: Callable[[Values], bool]) -> dict[str, Any] | None:
+        """Return the values of the next configuration, when `number` trials were proposed before.
+
+        None where none of many candidates `is_open`, which says what may be proposed.
+        """
+        self.model.refresh()
+        if number < self._policy.num_first or not self.model.is_known:
+            start = self._draw_narrow()
+            if number % 2 == 0 and number // 2 < len(self._starts):
+                start |= self._starts[number // 2]
+            return start if is_open(start) else self._first_open(is_open)
+        candidates = [values for values in self._candidates() if is_open(values)]
+        if not candidates:
+            return None
+        best = self.best_log_seconds()
+        assert best is not None
+        running = [self.model.curves[name] for name in self._running]
+        pending = np.array([one.point for one in running if not one.amounts])
+        expected = self.model.expected_improvements(
+            self._axes.points(candidates),
+            self._offsets(candidates),
+            best,
+            pending=pending,
+            explore=self._policy.explore,
+        )
+        return candidates[int(np.argmax(expected))]
+
+    def start_with(self, every: Sequence[dict[str, Any]]) -> None:
+        """Take configurations that were good elsewhere: they run before the usual ones."""
+        self._starts = [*every, *self._starts]
+
+    def _first_open(self, is_open: Callable[[Values], bool]) -> dict[str, Any] | None:
+        drawn = (self._draw() for _ in range(self._policy.num_candidates))
+        return next(filter(is_open, drawn), None)
+
+    def _draw(self) -> dict[str, Any]:
+        return draw(self._space, self._fixed, self._rng)
+
+    def _draw_narrow(self) -> dict[str, Any]:
+        """Return a configuration at random that few workers can run."""
+        if self._placer is None:
+            return self._draw()
+        placements = self._placer.factors.of_values
+        drawn = [self._draw() for _ in range(self._policy.num_narrow)]
+        return min(drawn, key=lambda one: min(p.num_workers for p in placements(one)))
+
+    def _candidates(self) -> list[dict[str, Any]]:
+        found = [self._draw() for _ in range(self._policy.num_candidates)]
+        for values in self._best(self._policy.num_best):
+            found += [values, *self._neighbors(values)]
+        return found
+
+    def _best(self, number: int) -> list[dict[str, Any]]:
+        """Return the configurations that have run and should be the fastest."""
+        names = self.model.modelled
+        found: dict[str, dict[str, Any]] = {}
+        for at in np.argsort(self._log_times(names)):
+            values = self._values[names[at]]
+            found.setdefault(str(values), values)
+            if len(found) == number:
+                break
+        return [one for one in found.values() if self._lies_inside(one)]
+
+    def _lies_inside(self, values: Values) -> bool:
+        """Whether a configuration has one of the space's values for each list."""
+        for key, dimension in self._space.items():
+            simple = resolve(dimension, known_values(self._fixed, dict(values)))
+            if not isinstance(simple, Range):
+                known = {identity(one) for one in possible_values(simple)}
+                if identity(values[key]) not in known:
+                    return False
+        return True
+
+    def _neighbors(self, values: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return configurations that differ in one key; of another batch also with the rate that
+        its rule makes equal."""
+        found = []
+        for key, dimension in self._space.items():
+            simple = resolve(dimension, known_values(self._fixed, values))
+            if isinstance(simple, Range):
+                found += [values | {key: one} for one in _beside(simple, values[key])]
+                continue
+            options = list(possible_values(simple))
+            at = [identity(one) for one in options].index(identity(values[key]))
+            for other in (at - 1, at + 1):
+                if 0 <= other < len(options):
+                    beside = values | {key: options[other]}
+                    found.append(beside)
+                    if key in (GLOBAL_BATCH, "batch_size_per_worker"):
+                        found += self._with_its_rate(values, beside)
+        return [one for one in found if self._fits(one)]
+
+    def _with_its_rate(
+        self, values: dict[str, Any], beside: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        if "learning_rate" not in values:
+            return []
+        ratio = usual_rate(beside, self._fixed) / usual_rate(values, self._fixed)
+        simple = resolve(self._space["learning_rate"], known_values(self._fixed, beside))
+        rate = values["learning_rate"] * ratio
+        if isinstance(simple, Range):
+            return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
+        nearest = min(possible_values(simple), key=lambda one: abs(math.log(one / rate)))
+        return [beside | {"learning_rate": nearest}]
+
+    def _fits(self, values: dict[str, Any]) -> bool:
+        """Whether each value lies in the dimension that holds beside the others."""
+        for key, dimension in self._space.items():
+            if isinstance(dimension, Cases):
+                simple = resolve(dimension, known_values(self._fixed, values))
+                if isinstance(simple, Range):
+                    if not _is_number(values[key]):
+                        return False
+                    if not simple.low <= values[key] <= simple.high:
+                        return False
+                elif identity(values[key]) not in map(identity, possible_values(simple)):
+                    return False
+        return True
+
+    # What runs show.
+
+    def begin(self, trial: str, spec: RunSpec) -> None:
+        """Take a trial that begins."""
+        values = {key: value_of(spec, key) for key in self._space if key != GLOBAL_BATCH}
+        if GLOBAL_BATCH in self._space:
+            values[GLOBAL_BATCH] = spec.global_batch_size
+        self._values[trial] = values
+        self._running.add(trial)
+        self.model.begin(trial, self._axes.point(values))
+
+    def observe(self, trial: str, evaluation: Evaluation) -> None:
+        """Take a trial's evaluation."""
+        self._observe(
+            trial,
+            evaluation.samples,
+            evaluation.train_s,
+            evaluation.best_value,
+            evaluation.time_to_target_s,
+        )
+        if not self._reached or len(self.model.curves[trial].amounts) == 1:
+            self.model.refresh()
+
+    def end(self, record: RunRecord) -> None:
+        """Take the end of a trial."""
+        self._running.discard(record.trial)
+        trained = record.samples, record.ledger["train"]
+        self._observe(record.trial, *trained, record.best_value, record.time_to_target_s)
+        curve, has_target = self.model.curves[record.trial], self._study.objective.kind == TIME
+        is_over = record.state == "complete"
+        curve.has_missed = has_target and is_over and record.time_to_target_s is None
+        curve.has_failed = record.failure == "nan"
+        self.model.refresh()
+
+    def learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
+        """Take a trial of an earlier session, with its evaluations."""
+        self.begin(record.trial, record.spec)
+        best: float | None = None
+        for point in curve:
+            best = self._metric.best([point.value, *([] if best is None else [best])])
+            self._observe(record.trial, point.samples, point.train_s, best, None)
+        self.end(record)
+
+    def _observe(
+        self, trial: str, samples: int, train_s: float, best: float | None, reached_s: float | None
+    ) -> None:
+        if best is None or not samples or train_s <= 0 or not math.isfinite(best):
+            return
+        amount = self._amount(samples, train_s)
+        reached = None
+        if reached_s is not None and self._study.objective.kind == TIME:
+            reached = amount * min(reached_s / train_s, 1.0)
+            if trial not in self._reached:
+                self._reached.append(trial)
+        self.model.observe(trial, amount, self._metric.sign * best, reached)
+
+    def _amount(self, samples: int, train_s: float) -> float:
+        return train_s if self._placer is None else float(samples)
+
+    # What is believed.
+
+    def judge(self, trial: str, evaluation: Evaluation) -> StopReason | None:
+        """Return why a trial must not go on after an evaluation that was observed; None where it
+        may still become the fastest."""
+        best = self.best_log_seconds()
+        if best is None or evaluation.time_to_target_s is not None:
+            return None
+        offset = float(self._offsets([self._values[trial]])[0])
+        cap = self._study.search.cap_factor
+        if self._reached and cap is not None:
+            so_far = math.log(self._amount(evaluation.samples, evaluation.train_s)) + offset
+            if so_far > best + math.log(cap):
+                return "cap"
+        if not self.model.curves[trial].amounts:
+            return None
+        most = self._policy.stop if self._reached else self._policy.stop_early
+        mean, variance = self.model.belief(trial)
+        is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
+        return "scheduler" if is_slow else None
+
+    def best_log_seconds(self) -> float | None:
+        """Return the log seconds that the best configuration known should need: of those that
+        reached the target, or as long as none has, of all that ran."""
+        if not self.model.is_known:
+            return None
+        names = self.model.modelled
+        reached = [name for name in names if self.model.curves[name].reached is not None]
+        return float(self._log_times(reached or names).min())
+
+    def ranked(self) -> list[str]:
+        """Return the trials that reached the target, those first that should be the fastest."""
+        if not self._reached:
+            return []
+        times = self._log_times(self._reached)
+        return [self._reached[at] for at in np.argsort(times, kind="stable")]
+
+    def _log_times(self, names: Sequence[str]) -> Array:
+        """Return the log seconds to the target that trials' configurations should need."""
+        points = np.array([self.model.curves[name].point for name in names])
+        return self.model.means(points) + self._offsets([self._values[name] for name in names])
+
+    def _offsets(self, every: Sequence[Values]) -> Array:
+        """Return the log seconds of a sample on the fastest placement of configurations; 0 without
+        a placer. What was never measured is taken for as fast as the fastest."""
+        if self._placer is None:
+            return np.zeros(len(every))
+        known: dict[tuple[str, ...], float | None] = {}
+        keys = [tuple(str(values.get(key)) for key in SPEED) for values in every]
+        for key, values in zip(keys, every, strict=True):
+            if key not in known:
+                optimizer = known_values(self._fixed, dict(values))["optimizer"]
+                known[key] = self._placer.seconds_a_sample(optimizer, dict(values))
+        least = min((one for one in known.values() if one is not None), default=1.0)
+        seconds = [found if (found := known[key]) is not None else least for key in keys]
+        return np.asarray(np.log(seconds))
+
+    def _expected(self, points: Array) -> Array:
+        """Return the log amounts that are expected beforehand, but for a constant, by the rate."""
+        if "learning_rate" not in self._axes.numbers:
+            return np.zeros(len(points))
+        axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")
+        off = (np.nan_to_num(points[:, axis]) - self._policy.best_rate) / self._policy.rate_width
+        return np.asarray(np.minimum(0.5 * off**2, self._policy.most_off))
+
+
+def _parts(dimension: Dimension) -> list[Simple]:
+    """Return what a dimension may be, each case apart."""
+    if isinstance(dimension, Cases):
+        return [one.dimension for one in dimension.cases]
+    return [dimension]
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _draw_one(simple: Simple, rng: np.random.Generator) -> Any:
+    if isinstance(simple, Choices | Powers):
+        options = simple.values if isinstance(simple, Choices) else simple.values()
+        return options[int(rng.integers(len(options)))]
+    share, half = float(rng.random()), 0.5 * simple.is_integer
+    low, high = simple.low - half, simple.high + half
+    value = low * (high / low) ** share if simple.log and low > 0 else low + share * (high - low)
+    return _inside(simple, value)
+
+
+def _inside(simple: Range, value: float) -> int | float:
+    """Return the value of a range that is the nearest."""
+    if simple.is_integer:
+        return int(min(max(round(value), simple.low), simple.high))
+    return float(min(max(float(f"{value:.12g}"), simple.low), simple.high))
+
+
+def _beside(simple: Range, value: Any) -> list[Any]:
+    """Return values near one of a range."""
+    if not _is_number(value):
+        return []
+    if simple.log:
+        return [_inside(simple, value * step) for step in STEPS]
+    return [_inside(simple, value + part * (simple.high - simple.low)) for part in PARTS]

@@ -1,0 +1,37 @@
+"""What a search holds at any time, replayed (`benchmarks/search/anytime.py`)."""
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.test_missing_peers import bare, module
+
+__all__ = ["bare"]  # a fixture
+
+
+@pytest.fixture
+def anytime(bare: None) -> Any:
+    return module("anytime")
+
+
+def test_the_last_that_was_held_by_then_counts(anytime: Any) -> None:
+    course = [(1.0, math.inf), (2.0, 3.0), (4.0, 1.5), (9.0, 1.0)]
+    assert [anytime.held_at(course, moment) for moment in (0.5, 1, 3, 4, 20)] == [8, 8, 3, 1.5, 1]
+
+
+@pytest.mark.parametrize("name", ["raybench", "raybench, model"])
+def test_a_search_is_replayed_until_its_limit(anytime: Any, name: str) -> None:
+    row = anytime.replay_one(("mnist_mlp", name, 0, 0.0, 8.0, {}))
+    assert row["trials"] >= 8
+    assert all(1 <= ratio <= anytime.NOTHING for ratio in row["held"])
+    again = anytime.replay_one(("mnist_mlp", name, 0, 0.0, 8.0, {}))
+    assert again["held"] == row["held"]
+
+
+def test_bars_are_of_all_tables_and_of_each(anytime: Any) -> None:
+    rows = [{"table": "a", "held": [2.0] * 7}, {"table": "b", "held": [1.0] * 7}]
+    found = anytime.bars(rows)
+    assert [(what, bar) for what, _, bar in found][:1] == [("all, 8 best times", 1.6)]
+    assert [value for _, value, _ in found][:4] == pytest.approx([math.sqrt(2)] * 4)
+    assert [value for _, value, _ in found][4:] == [2.0, 1.0]

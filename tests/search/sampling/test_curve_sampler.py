@@ -1,0 +1,104 @@
+"""The curve model in a plain Optuna study, with nothing of raybench around it."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import optuna
+import pytest
+
+from raybench.search.sampling.curve_sampler import CurvePruner, CurveSampler
+
+BEST = {"a": 1e-2, "b": 1e-1}
+"""The best rate of each kind."""
+
+
+def objective_of(
+    seed: int, found: list[tuple[float, float]], *, sign: float = 1.0
+) -> Callable[[optuna.Trial], float]:
+    """Return a training whose value comes to 0.95 the sooner the nearer its rate is to the best of
+    its kind; `found` gets the rate's distance and the samples of each trial."""
+    rng = np.random.default_rng(seed)
+
+    def objective(trial: optuna.Trial) -> float:
+        kind = trial.suggest_categorical("kind", list(BEST))
+        rate = trial.suggest_float("rate", 1e-5, 1.0, log=True)
+        units = trial.suggest_int("units", 16, 256, log=True)
+        if kind == "b":
+            trial.suggest_float("only b", 0.0, 1.0)
+        off = math.log(rate / BEST[kind]) / 1.2
+        log = 0.5 * off**2 + (kind == "b") + 0.3 * math.log(units / 64) ** 2
+        tau = 100 * math.exp(log + 0.1 * rng.standard_normal())
+        value, samples = 0.0, 0
+        for samples in range(20, 820, 20):
+            value = 1 - math.exp(-3 * samples / tau) + 0.003 * rng.standard_normal()
+            trial.report(sign * value, samples)
+            if value >= 0.95 or trial.should_prune():
+                break
+        found.append((abs(off) + (kind == "b"), samples))
+        if value < 0.95 and samples < 800:
+            raise optuna.TrialPruned
+        return sign * value
+
+    return objective
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_plain_study_finds_the_best_and_trains_little_elsewhere(sign: float) -> None:
+    found: list[tuple[float, float]] = []
+    sampler = CurveSampler(target=sign * 0.95, baseline=0.0, seed=3)
+    study = optuna.create_study(
+        direction="maximize" if sign > 0 else "minimize",
+        sampler=sampler,
+        pruner=CurvePruner(sampler),
+    )
+    study.optimize(objective_of(0, found, sign=sign), n_trials=40)
+    near = [one for one in found[20:] if one[0] < 1]
+    assert len(near) >= 12
+    bad = [samples for distance, samples in found[10:] if distance > 2.5]
+    assert np.mean(bad or [0.0]) < 200, "of 800"
+
+
+def test_without_a_target_the_best_values_seen_count() -> None:
+    found: list[tuple[float, float]] = []
+    study = optuna.create_study(direction="maximize", sampler=CurveSampler(seed=1))
+    study.optimize(objective_of(1, found), n_trials=30)
+    assert np.median([one[0] for one in found[15:]]) < np.median([one[0] for one in found[:8]])
+
+
+def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over() -> None:
+    def rates(seed: int) -> list[float]:
+        objective = objective_of(2, [])
+
+        def failing(trial: optuna.Trial) -> float:
+            value = objective(trial)
+            return math.nan if trial.number == 4 else value
+
+        study = optuna.create_study(
+            direction="maximize", sampler=CurveSampler(target=0.95, seed=seed)
+        )
+        study.optimize(failing, n_trials=14)
+        return [trial.params["rate"] for trial in study.trials]
+
+    assert rates(5) == rates(5)
+    assert rates(5) != rates(6)
+
+
+def test_trials_that_report_nothing_are_drawn_at_random() -> None:
+    study = optuna.create_study(sampler=CurveSampler(target=0.1, seed=0))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=12)
+    assert len({trial.params["x"] for trial in study.trials}) == 12
+
+
+def test_a_parameter_with_steps_keeps_to_them() -> None:
+    def objective(trial: optuna.Trial) -> float:
+        whole = trial.suggest_int("whole", 10, 50, step=10)
+        part = trial.suggest_float("part", 0.0, 1.0, step=0.25)
+        for samples in (10, 20):
+            trial.report(1 - abs(whole - 30) / 40 - part / 2, samples)
+        return part
+
+    study = optuna.create_study(direction="maximize", sampler=CurveSampler(target=0.9, seed=0))
+    study.optimize(objective, n_trials=20)
+    assert {trial.params["whole"] % 10 for trial in study.trials} == {0}
+    assert {trial.params["part"] % 0.25 for trial in study.trials} == {0.0}

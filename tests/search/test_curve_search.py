@@ -1,0 +1,233 @@
+"""Sampler `model` in a study's search: what it proposes, and what it stops."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raybench.search.ask_tell import Search
+from raybench.search.curve_search import Axes, draw
+from raybench.search.factorisation import GLOBAL_BATCH
+from raybench.search.sampling.transfer import load_earlier
+from raybench.spec.run import RunSpec
+from raybench.spec.space import parse_space
+from raybench.stats.record import Evaluation, RunRecord
+from tests.search.made_up import (
+    STUDY,
+    ask,
+    by_name,
+    evaluation,
+    make_search,
+    outcome,
+    parts_of,
+    record,
+    run_all,
+)
+
+MODEL = STUDY | {"search": {"trials": 40, "sampler": "model", "seed": 0}}
+BEST = 0.02
+"""Adam's best rate in what these tests train."""
+STEPS = range(1, 11)
+
+
+def changed(**search: Any) -> dict[str, Any]:
+    """Return the study with other keys of its search."""
+    return MODEL | {"search": MODEL["search"] | search}
+
+
+def seconds_of(spec: RunSpec) -> float:
+    """Return the seconds to the target of a training."""
+    best = BEST if spec.optimizer == "adam" else 100 * BEST
+    return float(math.exp(0.5 * math.log(spec.learning_rate / best) ** 2))
+
+
+def train(search: Search, name: str, spec: RunSpec) -> tuple[RunRecord, list[Evaluation]]:
+    """Train a trial that the search may stop; return its end and its curve."""
+    curve: list[Evaluation] = []
+    for index, second in enumerate(0.25 * step for step in STEPS):
+        share = second / seconds_of(spec)
+        value = min(0.1 + 0.85 * share, 0.95)
+        samples = {"samples": int(10_000 * second)}
+        reached = {"time_to_target_s": second} if share >= 1 else {}
+        curve.append(evaluation(second, index=index, value=value, **samples, **reached))
+        if reached:
+            return record(name, spec, second, value=value, **samples), curve
+        here = outcome(second, index=index, value=value, **samples)
+        if (reason := search.report(name, here)) is not None:
+            end = {"stop": None, "stopped_by": reason, "value": value} | samples
+            return record(name, spec, second, **end), curve
+    return record(name, spec, 2.5, stop="max_train_seconds", value=value, **samples), curve
+
+
+def search_on(
+    search: Search, most: int = 1000
+) -> tuple[list[RunRecord], dict[str, list[Evaluation]]]:
+    """Run the trials of a search, one after the other."""
+    runs, curves = [], {}
+    while len(runs) < most and (asked := search.ask()) is not None:
+        one, curves[asked[0]] = train(search, *asked)
+        search.tell(one)
+        runs.append(one)
+    return runs, curves
+
+
+def distance(one: RunRecord) -> float:
+    """Return the log of a run's seconds over the least ones."""
+    return math.log(seconds_of(one.spec))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_finds_the_best_and_stops_what_is_slow(tmp_path: Path, *, apart: bool) -> None:
+    runs, _ = search_on(make_search(tmp_path, MODEL, apart=apart))
+    assert len(runs) == 40
+    assert min(map(distance, runs)) < 0.1
+    assert np.median([distance(one) for one in runs[20:]]) < 1
+    slow = [one for one in runs[8:] if distance(one) > 2]
+    assert all(one.stop in ("scheduler", "cap") for one in slow)
+    assert sum(one.ledger["train"] for one in slow) < 0.25 * 2.5 * max(len(slow), 1)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_search_goes_on_where_it_was(tmp_path: Path, *, apart: bool) -> None:
+    one = make_search(tmp_path, MODEL, apart=apart)
+    runs, curves = search_on(one, most=20)
+    there = tmp_path
+    again = make_search(there, MODEL, apart=apart, runs=by_name(runs), curves=curves)
+    assert one.curves is not None
+    assert again.curves is not None
+    assert again.curves.ranked() == one.curves.ranked()
+    assert again.curves.best_log_seconds() == pytest.approx(one.curves.best_log_seconds(), abs=0.1)
+    later, _ = search_on(again)
+    assert len(later) == 20
+    assert np.median(list(map(distance, later))) < 1
+
+
+def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> None:
+    def specs(folder: str, seed: int) -> list[RunSpec]:
+        runs, _ = search_on(make_search(tmp_path / folder, changed(seed=seed, trials=15)))
+        return [one.spec.model_copy(update={"seed": 0}) for one in runs]
+
+    assert specs("a", 3) == specs("b", 3)
+    assert specs("c", 3) != specs("d", 4)
+
+
+def test_a_configuration_runs_again_with_another_seed(tmp_path: Path) -> None:
+    runs, _ = search_on(make_search(tmp_path, changed(trials=60), apart=True))
+    arms = [one.spec.model_copy(update={"seed": 0, "num_workers": 1}) for one in runs]
+    assert len(set(map(str, arms))) <= len(runs)
+    every = [str(one.spec) for one in runs]
+    assert len(set(every)) == len(every)
+
+
+def test_early_stopping_and_cap_are_the_users(tmp_path: Path) -> None:
+    def stops(**search: Any) -> set[str | None]:
+        folder = tmp_path / str(search)
+        runs, _ = search_on(make_search(folder, changed(trials=25, **search)))
+        return {one.stop for one in runs}
+
+    assert "scheduler" in stops()
+    assert stops(early_stopping=False) <= {"target", "max_train_seconds"}
+    assert "cap" not in stops(cap_factor=None)
+
+
+def test_the_users_own_configurations_come_first_and_run_to_their_end(tmp_path: Path) -> None:
+    first = [{"optimizer": "lars", "learning_rate": 0.011}]
+    runs, _ = search_on(make_search(tmp_path, changed(first=first, trials=12)))
+    assert runs[0].spec.learning_rate == 0.011
+    assert runs[0].stop == "max_train_seconds"
+
+
+def test_of_a_space_of_lists_each_configuration_runs_once(tmp_path: Path) -> None:
+    space = {"optimizer": ["adam", "lars"], "learning_rate": [0.005, 0.02, 0.1]}
+    runs, _ = search_on(make_search(tmp_path, MODEL | {"space": space}))
+    assert len(runs) == 6
+    assert len({(one.spec.optimizer, one.spec.learning_rate) for one in runs}) == 6
+
+
+def test_what_diverged_or_had_no_room_is_not_proposed_again(tmp_path: Path) -> None:
+    one = make_search(tmp_path, changed(trials=40))
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        if spec.optimizer == "adam" and spec.learning_rate > 0.03:
+            return record(name, spec, 0.1, failure="nan", samples=64, value=0.1)
+        if spec.batch_size_per_worker > 128:
+            return record(name, spec, 0.0, failure="oom", samples=0)
+        return record(name, spec, seconds_of(spec))
+
+    runs = run_all(one, judge)
+    assert len(runs) == 40
+    assert sum(run.failure is not None for run in runs[15:]) <= 6, "half of all draws would fail"
+
+
+@pytest.mark.parametrize(
+    ("objective", "sign"),
+    [
+        ({"kind": "best_at_budget", "max_train_seconds": 10}, 1),
+        ({"kind": "best_at_budget", "metric": "loss", "max_train_seconds": 10}, -1),
+        ({"metric": "loss", "target": 0.1, "max_train_seconds": 10}, -1),
+    ],
+)
+def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) -> None:
+    """The best within a budget, and metrics that fall."""
+    content = changed(trials=30) | {"objective": objective}
+    search = make_search(tmp_path, content)
+    runs = []
+    while (asked := search.ask()) is not None:
+        name, spec = asked
+        value = 0.0
+        for index in range(6):
+            second = index + 1.0
+            value = 1.0 - sign * 0.5 + sign * 0.4 * (1 - math.exp(-second / seconds_of(spec)))
+            if search.report(name, outcome(second, index=index, value=value)) is not None:
+                break
+        runs.append(record(name, spec, second, stop=None, value=value))
+        search.tell(runs[-1])
+    assert np.median([distance(one) for one in runs[15:]]) < 1.5
+
+
+def test_known_results_of_elsewhere_are_where_it_begins(tmp_path: Path) -> None:
+    table = tmp_path / "known.csv"
+    table.write_text(
+        "optimizer,learning_rate,num_workers,batch_size_per_worker,time_to_target_s\n"
+        "adam,0.0123,1,64,3.0\nadam,0.05,1,64,5.0\n"
+    )
+    study, space, _ = parts_of(MODEL)
+    one = make_search(tmp_path / "study", MODEL)
+    said = one.learn_from(load_earlier(str(table), study, space))
+    assert said is not None
+    assert ask(one)[1].learning_rate == pytest.approx(0.0123)
+
+
+def test_axes_hold_for_every_kind_of_key() -> None:
+    raw: dict[str, Any] = {
+        "optimizer": ["adam", "lars"],
+        "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+        "batch_size_per_worker": {"low": 16, "high": 64, "log2": True},
+        "momentum": {"low": 0.0, "high": 0.9},
+        "model.width": {"low": 16, "high": 256, "log": True},
+        "model.norm": ["batch", None, 1],
+        "model.on": [True, False],
+        "model.size": [1, 2, 4],
+        "weight_decay": [
+            {"when": {"optimizer": "adam"}, "low": 1e-4, "high": 1e-2, "log": True},
+            {"when": {"optimizer": "lars"}, "low": 1e-5, "high": 1e-3, "log": True},
+        ],
+    }
+    space = parse_space(raw, {}, "test")
+    axes = Axes(space, {})
+    assert axes.num_categories == 3
+    rng = np.random.default_rng(0)
+    points = axes.points([draw(space, {}, rng) for _ in range(300)])
+    assert points.shape == (300, 9)
+    assert np.isfinite(points).all()
+    assert (points.std(axis=0) > 0.3).all()
+    assert len(np.unique(points[:, 1])) == 3
+    # The same multiple of the usual rate is the same place at every batch.
+    here = {"optimizer": "adam", "learning_rate": 0.01, "batch_size_per_worker": 16}
+    there = here | {"learning_rate": 0.02, "batch_size_per_worker": 64}
+    at = axes.num_categories + axes.numbers.index("learning_rate")
+    rest = {key: value for key, value in draw(space, {}, rng).items() if key not in here}
+    assert axes.point(here | rest)[at] == pytest.approx(axes.point(there | rest)[at])
+    assert GLOBAL_BATCH not in axes.numbers
