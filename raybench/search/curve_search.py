@@ -149,11 +149,17 @@ def usual_rate(values: Values, fixed: dict[str, Any]) -> float:
     return default_rate(known["optimizer"], batch)
 
 
-def draw(space: Space, fixed: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Return a configuration drawn at random, evenly on the scale of each range."""
+def draw(
+    space: Space, fixed: dict[str, Any], rng: np.random.Generator, given: Values | None = None
+) -> dict[str, Any]:
+    """Return a configuration drawn at random, evenly on the scale of each range; what is `given` as
+    it is, so that ranges that depend on it are those beside it."""
     values: dict[str, Any] = {}
     for key, dimension in space.items():
-        values[key] = _draw_one(resolve(dimension, known_values(fixed, values)), rng)
+        if given is not None and key in given:
+            values[key] = given[key]
+        else:
+            values[key] = _draw_one(resolve(dimension, known_values(fixed, values)), rng)
     return values
 
 
@@ -200,7 +206,7 @@ class CurveSearch:
         if number < self._policy.num_first or not self.model.is_known:
             start = self._draw_narrow()
             if number % 2 == 0 and number // 2 < len(self._starts):
-                start |= self._starts[number // 2]
+                start = draw(self._space, self._fixed, self._rng, self._starts[number // 2])
             return start if is_open(start) else self._first_open(is_open)
         candidates = [values for values in self._candidates() if is_open(values)]
         if not candidates:
@@ -385,7 +391,8 @@ class CurveSearch:
                 return "cap"
         if not self.model.curves[trial].amounts:
             return None
-        most = self._policy.stop if self._reached else self._policy.stop_early
+        is_early = self._study.objective.kind == TIME and not self._reached
+        most = self._policy.stop_early if is_early else self._policy.stop
         mean, variance = self.model.belief(trial)
         is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
         return "scheduler" if is_slow else None

@@ -200,6 +200,20 @@ def test_known_results_of_elsewhere_are_where_it_begins(tmp_path: Path) -> None:
     assert ask(one)[1].learning_rate == pytest.approx(0.0123)
 
 
+def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path) -> None:
+    decays = {"adam": (1e-4, 1e-2), "lars": (1e-7, 1e-5)}
+    ranges = [
+        {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
+        for name, (low, high) in decays.items()
+    ]
+    content = MODEL | {"space": MODEL["space"] | {"weight_decay": ranges}}
+    runs, _ = search_on(make_search(tmp_path, content))
+    for one in runs:
+        low, high = decays[one.spec.optimizer]
+        assert low <= one.spec.weight_decay <= high
+    assert {one.spec.optimizer for one in runs} == set(decays)
+
+
 def test_axes_hold_for_every_kind_of_key() -> None:
     raw: dict[str, Any] = {
         "optimizer": ["adam", "lars"],
