@@ -100,7 +100,9 @@ class Search:
         """What proposes and stops by the curves (sampler `model`); None with another sampler."""
         if study.search.sampler == "model":
             chosen = curve_policy or CurvePolicy()
-            self.curves = CurveSearch(study, self._sampled, self.placer, chosen)
+            self.curves = CurveSearch(
+                study, self._sampled, self.placer, chosen, num_earlier=len(runs or {})
+            )
         self._early: EarlyStopping | None = None
         if study.search.early_stopping and self.curves is None:
             self._early = EarlyStopping(study, self.placer, policy)

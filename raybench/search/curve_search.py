@@ -26,7 +26,9 @@ from raybench.spec.space import (
     Range,
     Simple,
     Space,
+    is_one_of,
     known_values,
+    lies_in,
     possible_values,
     resolve,
 )
@@ -170,12 +172,19 @@ class CurveSearch:
     """
 
     def __init__(
-        self, study: StudySpec, space: Space, placer: Placer | None, policy: CurvePolicy
+        self,
+        study: StudySpec,
+        space: Space,
+        placer: Placer | None,
+        policy: CurvePolicy,
+        *,
+        num_earlier: int = 0,
     ) -> None:
+        """`num_earlier`: runs of earlier sessions; a search that goes on draws other numbers."""
         self._study, self._space, self._placer, self._policy = study, space, placer, policy
         objective, self._fixed = study.objective, study.fixed
         self._metric = objective.judged_by
-        self._rng = np.random.default_rng(study.search.seed)
+        self._rng = np.random.default_rng(study.search.seed + 1_000_003 * num_earlier)
         self._axes = Axes(space, study.fixed)
         sign, has_target = self._metric.sign, objective.kind == TIME
         base = objective.baseline_value
@@ -261,14 +270,9 @@ class CurveSearch:
         return [one for one in found.values() if self._lies_inside(one)]
 
     def _lies_inside(self, values: Values) -> bool:
-        """Whether a configuration has one of the space's values for each list."""
-        for key, dimension in self._space.items():
-            simple = resolve(dimension, known_values(self._fixed, dict(values)))
-            if not isinstance(simple, Range):
-                known = {identity(one) for one in possible_values(simple)}
-                if identity(values[key]) not in known:
-                    return False
-        return True
+        """Whether each value lies in the dimension that holds beside the others."""
+        known = known_values(self._fixed, dict(values))
+        return all(lies_in(key, one, values[key], known) for key, one in self._space.items())
 
     def _neighbors(self, values: dict[str, Any]) -> list[dict[str, Any]]:
         """Return configurations that differ in one key; of another batch also with the rate that
@@ -280,14 +284,14 @@ class CurveSearch:
                 found += [values | {key: one} for one in _beside(simple, values[key])]
                 continue
             options = list(possible_values(simple))
-            at = [identity(one) for one in options].index(identity(values[key]))
+            at = next(i for i, one in enumerate(options) if is_one_of(key, values[key], [one]))
             for other in (at - 1, at + 1):
                 if 0 <= other < len(options):
                     beside = values | {key: options[other]}
                     found.append(beside)
                     if key in (GLOBAL_BATCH, "batch_size_per_worker"):
                         found += self._with_its_rate(values, beside)
-        return [one for one in found if self._fits(one)]
+        return [one for one in found if self._lies_inside(one)]
 
     def _with_its_rate(
         self, values: dict[str, Any], beside: dict[str, Any]
@@ -301,20 +305,6 @@ class CurveSearch:
             return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
         nearest = min(possible_values(simple), key=lambda one: abs(math.log(one / rate)))
         return [beside | {"learning_rate": nearest}]
-
-    def _fits(self, values: dict[str, Any]) -> bool:
-        """Whether each value lies in the dimension that holds beside the others."""
-        for key, dimension in self._space.items():
-            if isinstance(dimension, Cases):
-                simple = resolve(dimension, known_values(self._fixed, values))
-                if isinstance(simple, Range):
-                    if not _is_number(values[key]):
-                        return False
-                    if not simple.low <= values[key] <= simple.high:
-                        return False
-                elif identity(values[key]) not in map(identity, possible_values(simple)):
-                    return False
-        return True
 
     # What runs show.
 

@@ -35,7 +35,6 @@ class Curve:
         amounts: Samples (or seconds) of training at each evaluation, increasing.
         best: Best value by then; the more the better.
         reached: Amount at which the target was reached; None while it was not.
-        noise: Standard deviation that is added to the log amount: of what was measured elsewhere.
         has_missed: Whether it came to its end without the target.
         has_failed: Whether it diverged.
     """
@@ -44,7 +43,6 @@ class Curve:
     amounts: list[float] = field(default_factory=list)
     best: list[float] = field(default_factory=list)
     reached: float | None = None
-    noise: float = 0.0
     has_missed: bool = False
     has_failed: bool = False
 
@@ -69,8 +67,6 @@ class ModelSettings:
     """Observations that are modelled: those with the least amounts, and the latest."""
     refit: int = 8
     """New observations after which the length scales are chosen anew."""
-    left_sd: float = 0.0
-    """Error of an extrapolation, a unit of the log that is left."""
     most_drift: float = 0.75
     """Most that a curve is taken to fall behind the common course, a unit of log amount."""
     drift_ridge: float = 1.0
@@ -172,8 +168,7 @@ class Shapes:
             left /= 1 - min(max(drift, 0.0), settings.most_drift)
         done = math.exp(-left)
         at_way = float(np.interp(way[-1], self._levels, spread))
-        deviation = math.hypot(settings.shape_sd * (1 - done), settings.left_sd * left)
-        return left, math.hypot(deviation, at_way)
+        return left, math.hypot(settings.shape_sd * (1 - done), at_way)
 
 
 def _blurred(values: Array, width: int) -> Array:
@@ -243,7 +238,7 @@ class Surface:
             corner = -half @ rest
             inverse = np.block([[inverse + half @ rest @ half.T, corner], [corner.T, rest]])
         cross = self._kernel(self._parts(points, known))
-        # Of a stationary kernel the variance is the same everywhere, but for its lines.
+        # The prior variance is the same everywhere but for the straight lines.
         prior = self.height**2 + self._settings.offset_sd**2
         lines = np.nan_to_num(points[:, self._num_categories :]) ** 2 @ self._slopes**2
         found: Array = prior + lines - ((cross @ inverse) * cross).sum(axis=1)
@@ -425,9 +420,9 @@ class CurveModel:
         alone, and its standard deviation."""
         settings, shapes = self.settings, self._shapes
         if shapes is None:
-            return math.log(curve.amounts[-1]) + 3.0, math.hypot(1.0, curve.noise)
+            return math.log(curve.amounts[-1]) + 3.0, 1.0
         reached = curve.reached if self._num_reached else self._passed(curve, shapes.target)
-        noise = math.hypot(settings.seed_sd, curve.noise)
+        noise = settings.seed_sd
         if not self._num_reached:
             noise = math.hypot(noise, settings.nearer_sd)
         if reached is not None and not curve.has_missed:

@@ -146,6 +146,12 @@ def test_of_a_space_of_lists_each_configuration_runs_once(tmp_path: Path) -> Non
     assert len({(one.spec.optimizer, one.spec.learning_rate) for one in runs}) == 6
 
 
+def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> None:
+    space = MODEL["space"] | {"weight_decay": [0, 1e-4, 1e-3], "model": {"norm": [None, 1, "a"]}}
+    runs, _ = search_on(make_search(tmp_path, changed(trials=20) | {"space": space}))
+    assert {one.spec.weight_decay for one in runs} == {0, 1e-4, 1e-3}
+
+
 def test_what_diverged_or_had_no_room_is_not_proposed_again(tmp_path: Path) -> None:
     one = make_search(tmp_path, changed(trials=40))
 

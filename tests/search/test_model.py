@@ -105,7 +105,7 @@ def test_one_left_out_is_predicted_as_if_it_had_never_been() -> None:
     surface.fit(points, values, errors)
     rest.fit(points[1:], values[1:], errors[1:])
     mean, variance = surface.without(0)
-    # Of a constant mean that is estimated from all, the one left out has a part.
+    # The constant mean is estimated from all, the one left out included.
     again, covariance = rest.predict(points[:1])
     assert mean == pytest.approx(again[0], abs=0.3)
     assert variance == pytest.approx(covariance[0, 0] + 0.3**2, rel=0.01)
