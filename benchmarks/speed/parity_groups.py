@@ -164,7 +164,8 @@ def compared(framework: str, own: bytes, theirs: bytes) -> str:
 def _of_torch(saved: bytes) -> list[np.ndarray]:
     import torch
 
-    return [tensor.numpy() for tensor in torch.load(io.BytesIO(saved), weights_only=True).values()]
+    weights = torch.load(io.BytesIO(saved), weights_only=True, map_location="cpu")
+    return [tensor.numpy() for tensor in weights.values()]
 
 
 def _of_keras(saved: bytes) -> list[np.ndarray]:

@@ -213,15 +213,16 @@ class Trainer(base.Trainer):
                 with self._exchange.when(index == last):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
-                    # DDP averages over workers; the weights are made for a sum.
-                    weights = self._loss_scale.scaled(batch.weights * self._world.num_workers)
-                    torch.autograd.backward(losses, weights)
+                    weights = batch.weights
+                    if self._world.num_workers > 1:  # DDP averages, they are made for a sum
+                        weights = weights * self._world.num_workers
+                    torch.autograd.backward(losses, self._loss_scale.scaled(weights))
                     if index == last:
                         self._exchange.complete()
                 total += torch.dot(losses.detach(), batch.weights)
-            scale = self._loss_scale.now()
+            scale = self._loss_scale.now() if self._recorder else None
             self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))
-            if self._recorder:
+            if self._recorder and scale is not None:
                 self._recorder.step_done(scale)
         return float(total)  # synchronises the device
 
