@@ -62,9 +62,9 @@ class CurvePolicy:
     """Good configurations whose neighbors are candidates, too."""
     explore: float = 1.5
     """Factor on the model's deviations where a proposal is chosen."""
-    stop: float = 1.3
+    stop: float = 1.5
     """Deviations by which a trial must be slower than the best to be stopped."""
-    stop_early: float = 0.7
+    stop_early: float = 1.0
     """The same as long as no trial has come to the target."""
     best_rate: float = 1.7
     """Log of the rate at which a target should be reached soonest, over the usual rate: about the
@@ -262,7 +262,7 @@ class CurveSearch:
         """Return the configurations that have run and should be the fastest."""
         names = self.model.modelled
         found: dict[str, dict[str, Any]] = {}
-        for at in np.argsort(self._log_times(names)):
+        for at in np.argsort(self.means_of(names)):
             values = self._values[names[at]]
             found.setdefault(str(values), values)
             if len(found) == number:
@@ -394,16 +394,16 @@ class CurveSearch:
             return None
         names = self.model.modelled
         reached = [name for name in names if self.model.curves[name].reached is not None]
-        return float(self._log_times(reached or names).min())
+        return float(self.means_of(reached or names).min())
 
     def ranked(self) -> list[str]:
         """Return the trials that reached the target, those first that should be the fastest."""
         if not self._reached:
             return []
-        times = self._log_times(self._reached)
+        times = self.means_of(self._reached)
         return [self._reached[at] for at in np.argsort(times, kind="stable")]
 
-    def _log_times(self, names: Sequence[str]) -> Array:
+    def means_of(self, names: Sequence[str]) -> Array:
         """Return the log seconds to the target that trials' configurations should need."""
         points = np.array([self.model.curves[name].point for name in names])
         return self.model.means(points) + self._offsets([self._values[name] for name in names])

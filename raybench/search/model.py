@@ -45,6 +45,8 @@ class Curve:
     reached: float | None = None
     has_missed: bool = False
     has_failed: bool = False
+    said: tuple[object, tuple[float, float]] | None = field(default=None, repr=False)
+    """What `CurveModel.extrapolate` last said of it, and of which state."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class ModelSettings:
 
     seed_sd: float = 0.2
     """Scatter of the log amount to the target between seeds of one configuration."""
-    shape_sd: float = 0.4
+    shape_sd: float = 0.5
     """Error of a curve extrapolated from nothing: what its shape may differ from all others."""
     correlation: float = 0.3
     """Prior correlation between two values of a category, such as two optimizers."""
@@ -67,14 +69,19 @@ class ModelSettings:
     """Observations that are modelled: those with the least amounts, and the latest."""
     refit: int = 8
     """New observations after which the length scales are chosen anew."""
-    most_drift: float = 0.75
-    """Most that a curve is taken to fall behind the common course, a unit of log amount."""
-    drift_ridge: float = 1.0
-    """Weight of no drift, in squared units of log amount."""
+    fit: float = 0.3
+    """Power of the likelihood that weights shapes."""
+    most_misfit: float = 9.0
+    """Most squared deviations that one evaluation speaks against a shape."""
     failed: float = 2.0
     """Least log of the amount of a run that diverged over the least amount known."""
     missed: float = 1.0
     """Least log of the amount to the target over that of a run that ended without it."""
+    missed_sd: float = 0.2
+    """Error of that."""
+    beyond: float = 0.8
+    """Deviations beyond the least amount to the target that a curve which has come no way at all
+    is taken to need: about the mean of what is above it."""
     floor: float = 0.14
     """Least deviation by which a run is compared with the best."""
     few: int = 3
@@ -83,7 +90,7 @@ class ModelSettings:
     """Error of an amount that is to a nearer target."""
     blur: float = 0.02
     """Share of the way by which a value is blurred."""
-    earliest: float = 0.1
+    earliest: float = 0.4
     """Share of the amount at its first evaluation by which a curve has any value at the least."""
 
 
@@ -99,10 +106,10 @@ class Shapes:
     def __init__(self, baseline: float, target: float, settings: ModelSettings) -> None:
         self.baseline, self.target, self._settings = baseline, target, settings
         self._levels = np.linspace(0.0, 1.0, LEVELS)
-        self._logs: list[Array] = []
+        self._logs = np.empty((0, LEVELS))
         """Log share of the amount at each level, by curve."""
         self._points: list[Array] = []
-        self._courses: dict[tuple[float, ...], tuple[Array, Array]] = {}
+        self.num_added = 0
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -117,10 +124,9 @@ class Shapes:
         first = share[0] * np.maximum(self._levels / max(way[0], 1e-9), self._settings.earliest)
         way = way + 1e-9 * np.arange(len(way))  # a standstill has a beginning and an end
         at = np.where(self._levels < way[0], first, np.interp(self._levels, way, share))
-        self._logs.append(np.log(at))
-        self._points.append(curve.point)
-        del self._logs[:-MOST_SHAPES], self._points[:-MOST_SHAPES]
-        self._courses.clear()
+        self._logs = np.vstack([self._logs, np.log(at)])[-MOST_SHAPES:]
+        self._points = [*self._points, curve.point][-MOST_SHAPES:]
+        self.num_added += 1
 
     def way(self, best: Array) -> Array:
         """Return which shares of the way to the target values are, 0 to 1."""
@@ -128,55 +134,53 @@ class Shapes:
         found: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
         return found
 
-    def course(self, categories: tuple[float, ...]) -> tuple[Array, Array]:
-        """Return the log of the amount to the target over that by which each of LEVELS is come to,
-        and its standard deviation between curves: what a run of such categories should show.
-
-        A value is blurred by `settings.blur` of the way, so that where curves stand still for a
-        while the deviation says so.
-        """
-        if categories not in self._courses:
-            weights = [
-                self._settings.same_category if tuple(one[: len(categories)]) == categories else 1.0
-                for one in self._points
-            ]
-            share = np.array(weights) / sum(weights)
-            logs = -np.array(self._logs)
-            width = round(self._settings.blur * (LEVELS - 1))
-            mean = _blurred(share @ logs, width)
-            square = _blurred(share @ logs**2, width)
-            self._courses[categories] = mean, np.sqrt(np.maximum(square - mean**2, 0.0))
-        return self._courses[categories]
-
     def left(self, curve: Curve, num_categories: int) -> tuple[float, float]:
         """Return the log of the amount to the target over a curve's amount so far, and the
         standard deviation of that.
 
-        A curve that falls behind the common course goes on to: where the log of what it needs in
-        all grew by `drift` a unit of log amount, what is left is 1 / (1 - drift) of the common.
+        Each shape says it after each evaluation; what it says should not change from one to the
+        next. The shapes are weighted by how little it did, as if its logarithm were a Brownian
+        motion over the log amount, and those of the same categories more.
         """
-        mean, spread = self.course(tuple(curve.point[:num_categories]))
-        way = self.way(np.array(curve.best))
-        lefts = np.interp(way, self._levels, mean)
-        left = float(lefts[-1])
         settings = self._settings
-        if len(way) > 2 and settings.most_drift > 0:
-            logs = np.log(curve.amounts)
-            total = logs + lefts
-            far = logs - logs.mean()
-            drift = float(far @ (total - total.mean()) / (far @ far + settings.drift_ridge))
-            left /= 1 - min(max(drift, 0.0), settings.most_drift)
-        done = math.exp(-left)
-        at_way = float(np.interp(way[-1], self._levels, spread))
-        return left, math.hypot(settings.shape_sd * (1 - done), at_way)
+        logs, way = np.log(curve.amounts), self.way(np.array(curve.best))
+        since = np.searchsorted(way, way)  # the evaluation that had the value first
+        steps = np.array([-settings.blur, 0.0, settings.blur])
+        at = self._at(np.clip(way[None, :] + steps[:, None], 0.0, 1.0))  # [shapes, 3, evaluations]
+        # A curve needs no less than where a shape has left its value by now.
+        least = logs - at[:, 2]
+        totals = np.maximum(logs[since] - at, least[:, None, :])
+        nowhere = way < settings.blur
+        beyond = settings.beyond * settings.shape_sd * np.sqrt(-at[:, 2])
+        totals[:, :, nowhere] = (least + beyond)[:, None, nowhere]
+        share = self._weights(totals[:, 1], at[:, 1], curve.point[:num_categories])[:, None]
+        share = share * np.array([0.25, 0.5, 0.25])
+        total = float((share * totals[:, :, -1]).sum())
+        spread = float((share * (totals[:, :, -1] - total) ** 2).sum())
+        left = max(total - float(logs[-1]), 0.0)
+        return left, math.sqrt(settings.shape_sd**2 * left + spread)
 
+    def _weights(self, totals: Array, at: Array, categories: Array) -> Array:
+        """Return the weight of each shape, which sum to 1, by what it said after each evaluation:
+        log amounts to the target `totals`, shares `at`, both [shapes, evaluations]."""
+        settings = self._settings
+        far = np.maximum(np.diff(at, axis=1), 0.0)
+        variances = settings.shape_sd**2 * far + settings.floor**2
+        misfits = np.minimum(np.diff(totals, axis=1) ** 2 / variances, settings.most_misfit)
+        misfit = (misfits + np.log(variances)).sum(axis=1)
+        weights = np.exp(-0.5 * settings.fit * (misfit - misfit.min()))
+        differ = (np.array(self._points)[:, : len(categories)] != categories).any(axis=1)
+        weights *= np.where(differ, 1.0, settings.same_category)
+        found: Array = weights / weights.sum()
+        return found
 
-def _blurred(values: Array, width: int) -> Array:
-    """Return the means of three values each: its own, twice, and those `width` beside it."""
-    at = np.arange(len(values))
-    before, after = np.maximum(at - width, 0), np.minimum(at + width, len(values) - 1)
-    found: Array = (values[before] + 2 * values + values[after]) / 4
-    return found
+    def _at(self, way: Array) -> Array:
+        """Return the log share of the amount by which each shape comes to ways, [shapes, ...]."""
+        place = way * (LEVELS - 1)
+        low = np.minimum(place.astype(int), LEVELS - 2)
+        part = place - low
+        found: Array = self._logs[:, low] * (1 - part) + self._logs[:, low + 1] * part
+        return found
 
 
 class Surface:
@@ -394,10 +398,17 @@ class CurveModel:
         if nearer is None:
             self._shapes = None
             return
+        passed = [(one, self._passed(one, nearer)) for one in curves]
+        shown = [(curve, reached) for curve, reached in passed if reached is not None]
+        if (
+            self._shapes is not None
+            and (self._shapes.baseline, self._shapes.target) == (start, nearer)
+            and self._shapes.num_added == len(shown)
+        ):
+            return
         self._shapes = Shapes(start, nearer, self.settings)
-        for curve in curves:
-            if (reached := self._passed(curve, nearer)) is not None:
-                self._shapes.add(curve, reached)
+        for curve, reached in shown:
+            self._shapes.add(curve, reached)
 
     @staticmethod
     def _passed(curve: Curve, value: float) -> float | None:
@@ -418,6 +429,14 @@ class CurveModel:
     def extrapolate(self, curve: Curve) -> tuple[float, float]:
         """Return the log amount to the target of a curve with an evaluation, by its own course
         alone, and its standard deviation."""
+        shapes = self._shapes
+        num_added = 0 if shapes is None else shapes.num_added
+        state = shapes, num_added, len(curve.amounts), curve.reached, curve.has_missed
+        if curve.said is None or curve.said[0] != state:
+            curve.said = state, self._extrapolate(curve)
+        return curve.said[1]
+
+    def _extrapolate(self, curve: Curve) -> tuple[float, float]:
         settings, shapes = self.settings, self._shapes
         if shapes is None:
             return math.log(curve.amounts[-1]) + 3.0, 1.0
@@ -428,8 +447,8 @@ class CurveModel:
         if reached is not None and not curve.has_missed:
             return math.log(reached), noise
         left, deviation = shapes.left(curve, self._num_categories)
-        if curve.has_missed:
-            left = max(left, settings.missed)
+        if curve.has_missed and left < settings.missed:
+            left, deviation = settings.missed, settings.missed_sd
         return math.log(curve.amounts[-1]) + left, math.hypot(noise, deviation)
 
     def refresh(self) -> None:

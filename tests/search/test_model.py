@@ -35,13 +35,31 @@ def test_a_curve_is_carried_on_as_those_that_came_to_the_target_went() -> None:
     assert deviation > exact
 
 
-def test_a_curve_that_falls_behind_goes_on_to() -> None:
+def test_a_curve_is_carried_on_by_the_shape_that_it_has_had_so_far() -> None:
+    """One shape is straight, the other has half of its way behind it after a tenth."""
+    straight, bent = np.array([0.0, 0.0]), np.array([1.0, 0.0])
+    shapes = Shapes(0.0, 1.0, ModelSettings(fit=1.0))
+    shares = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0]
+    shapes.add(Curve(straight, [100 * one for one in shares], shares), 100.0)
+    early = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    shapes.add(Curve(bent, [100 * one for one in shares], early), 100.0)
+    other = np.array([2.0, 0.0])
+    evenly, _ = shapes.left(Curve(other, [10.0, 20.0, 40.0, 60.0], [0.1, 0.2, 0.4, 0.6]), 1)
+    fast_at_first, _ = shapes.left(Curve(other, [10.0, 20.0, 40.0], [0.5, 0.6, 0.7]), 1)
+    assert evenly == pytest.approx(math.log(100 / 60), abs=0.15)
+    assert fast_at_first == pytest.approx(math.log(100 / 40), abs=0.15)
+
+
+def test_a_curve_that_has_come_no_way_needs_longer_but_nobody_knows_how_long() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     run_to(model, "whole", ONE, 100.0)
-    model.begin("slower", ONE)
-    for amount, best in ((10.0, 0.1), (20.0, 0.2), (40.0, 0.3), (80.0, 0.4), (160.0, 0.5)):
-        model.observe("slower", amount, best)
-    assert math.exp(model.extrapolate(model.curves["slower"])[0]) > 1.3 * 160 / 0.5
+    for run, amount in (("short", 10.0), ("long", 40.0)):
+        model.begin(run, ONE)
+        model.observe(run, amount, 0.0)
+    (short, wide), (long, _) = (model.extrapolate(model.curves[run]) for run in ("short", "long"))
+    assert long - short == pytest.approx(math.log(4))
+    assert math.exp(short) > 100
+    assert wide > 0.8
 
 
 def test_where_curves_stand_still_for_a_while_the_error_is_larger() -> None:
