@@ -301,3 +301,19 @@ def test_the_names_that_messages_and_habit_expect():
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", raybench.__version__)
     code = "import sys, raybench; print('numpy' in sys.modules, raybench.Workload.__name__)"
     assert in_new_process(code) == "False Workload"
+
+
+DANGLING = re.compile(
+    r'^\s*(?:r|f)?"""(?:Of|As|So|That|Those|By|In) (?!order )', re.MULTILINE
+)
+"""How a docstring begins that cannot stand alone: it has no noun."""
+
+
+def test_docstrings_say_first_what_a_thing_is():
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in PACKAGE.rglob("*.py")
+        for line in file.read_text().splitlines()
+        if DANGLING.match(line)
+    ]
+    assert found == []

@@ -34,7 +34,7 @@ class Place:
     interface: str
     address: str
     port: int = 0
-    """Of the check before training."""
+    """Port of the check before training."""
     node: str = ""
     """Address by which Ray knows the host: workers that have the same are on one."""
 

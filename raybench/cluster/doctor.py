@@ -37,14 +37,14 @@ from raybench.training.machine import (
 )
 
 VERSION = 1
-"""Of the document: raised where a key changes its meaning or goes."""
+"""Version of the document: raised where a key changes its meaning or goes."""
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
 """Bytes of a sum over the workers: of the least the latency is seen, of the most the bandwidth."""
 ROUNDS = 5
 OBJECT_BYTES = 64 * 2**20
 FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
 PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
-"""Of every node, and where Ray tells them."""
+"""Ports of every node, and where Ray tells them."""
 MOST_WORKERS = 8
 NAME, INSIDE = "doctor", "doctor-inside"
 """Who asks for workers: a name that is over gets no others."""

@@ -23,20 +23,20 @@ KINDS = {
     "memory": ("copies in memory", 1.1, "look for what else uses its memory"),
     "network": ("what it sends to another host", 1.5, "look at its link"),
 }
-"""Of work: what it is, times the others' seconds from which on a host is off (Ray's own part of a
-transfer varies), what to do then."""
+"""Kinds of work: what it is, times the others' seconds from which on a host is off (Ray's own part
+of a transfer varies), what to do then."""
 TAKEN = "taken"
 """Key beside these: the share of the time in which others had the core."""
 ROUNDS, LINK_ROUNDS = 15, 9
 SIDE, PRODUCTS = 64, 1000
-"""Of matrices: no BLAS divides so small a product among threads."""
+"""Side of matrices and number of products: no BLAS divides so small a product among threads."""
 COPY_BYTES, LINK_BYTES = 32 * 2**20, 4 * 2**20
 NOISES = 3.0
 """Standard errors that a host has to be off by as well."""
 EVERY_S, ANSWER_S = 180.0, 120.0
 """Between two probes of a study at least; for an answer."""
 Speed = dict[str, list[float]]
-"""Of a host: the seconds of each round, by kind of work."""
+"""Seconds of each round on a host, by kind of work."""
 
 
 def own_speed() -> Speed:
@@ -159,7 +159,7 @@ class HostWatch:
         self._session, self._mode, self._say = session, mode, say
         self._measure, self._clock = measure, clock
         self.first = dict(first or {})
-        """Of each host what was typical when it was first probed, for `study.yaml`."""
+        """Typical seconds of each host when it was first probed, for `study.yaml`."""
         self._drift: dict[str, float] = {}
         self._said: set[str] = set()
         self._looked_at = -math.inf

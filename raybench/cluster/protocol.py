@@ -90,7 +90,7 @@ class Progress(Answer):
     """None of a training loop of the user's own."""
     batch_statistics: bool
     num_classes: int | None
-    """Of the data; None of a regression."""
+    """Number of classes in the data; None for a regression."""
     state: RunState | None = None
     """What goes with a checkpoint that was sent; the pool keeps it and takes it out."""
     saved: int | None = None
@@ -128,7 +128,7 @@ class Measured(Answer):
     """Worker to doctor: the answer to `Measure`."""
 
     seconds: dict[int, list[float]]
-    """By size, of each round."""
+    """Seconds of each round, by size."""
     through: str
     """`gloo`, `ring`, `nccl`."""
     interface: str

@@ -107,7 +107,7 @@ class Queue:
         self._scaling = scaling or Scaling(is_on=options.scales)
         self._asking: dict[str, _Asking] = {}
         self._short_s: dict[str, float] = {}
-        """Of every trial that has waited for machines: its runs that go on elsewhere included."""
+        """Seconds that trials have waited for machines, runs that went on elsewhere included."""
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Grant, str | None]:
         """Return the grant when it comes, and what was missing until then, if anything was.

@@ -173,8 +173,8 @@ LEAST_S, FIRST_S, TIMES = 600.0, 3600.0, 10.0
 (of this run; of a run's beginning, that of any), `LEAST_S` at the least; `FIRST_S` where nothing is
 known yet of what it does: set-up, compilation and first evaluation, or that of the test split."""
 STORE_TIMEOUT_S = 6 * 3600.0
-"""As long may the first command take where the data may have to be decoded on its node first: the
-driver's own node has them, others begin with nothing. Ended early, they would begin again."""
+"""Timeout of the first command on a node that may still have to decode the dataset: the
+driver's own node has it, others begin with nothing. Ended early, they would begin again."""
 RESTARTS = 3
 """How often in a row a run is given new workers and gets no further than the checkpoint it has;
 then it has failed. Nothing else tries again what the machine broke."""

@@ -152,12 +152,12 @@ class WorkerGroup:
         self._turns = [0] * placement.num_workers
         """How many replies each rank has handed in."""
         self._following: dict[int, asyncio.Task[Command]] = {}
-        """By rank, the command that follows its last reply."""
+        """Command that follows the last reply, by rank."""
         self._members: dict[int, Ready] = {}
         self._printed: list[bytes] = []
         self._replies: dict[int, Reply] = {}
         self._positions: dict[int, Position] = {}
-        """Of the ranks of a loop of the user's own."""
+        """Positions of the ranks in a loop of the user's own."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self.ended = asyncio.Event()
         """Set where its workers are gone, for whatever reason."""

@@ -73,7 +73,7 @@ class WorkerPool:
         """What every run has printed so far, by its name."""
         self._group_of: dict[str, int] = {}
         self._most_beside: dict[str, int] = {}
-        """By running trial, the most others that ran beside it."""
+        """Most other trials that ran beside a running one."""
         self._starting: set[str] = set()
         self._preparing: dict[Placement, asyncio.Event] = {}
         """Groups that start ahead of the trials, and that no trial waits for yet."""
@@ -83,7 +83,7 @@ class WorkerPool:
         """Trials that are over for good; what they may still ask for comes too late."""
         self._slowest_start_s: float | None = None
         self._unanswered: dict[str, _Unanswered] = {}
-        """By trial."""
+        """Commands without an answer, by trial."""
         self._stop = asyncio.Event()
 
     def niceness(self) -> int:

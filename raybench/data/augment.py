@@ -273,7 +273,7 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
     change.__name__: change
     for change in (random_crop, flip, random_resized_crop, cutout, color_jitter)
 }
-"""By kind; `mixup` alone needs other samples too."""
+"""Augmentations by kind; `mixup` alone needs other samples too."""
 
 
 @lru_cache
@@ -312,7 +312,7 @@ class Augmented:
     """A batch after its changes."""
 
     inputs: Batch
-    """As they came in shape and type."""
+    """Inputs, unchanged in shape and type."""
     other_rows: Rows | None
     """(n,) rows that samples are mixed with: the loss is `shares` of that of a sample's own label
     and the rest of that of this row's. None without mixup, and so are the shares."""

@@ -96,7 +96,7 @@ class Split:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the inputs, where they are one array."""
+        """Type of the inputs, where they are one array."""
         assert not isinstance(self.inputs, dict)
         return np.dtype(self.inputs.dtype)
 
@@ -160,7 +160,7 @@ class Dataset:
 
 _NOTHING = Split(np.zeros((0, 0), np.float32), np.zeros(0, np.int64))
 NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
-"""That of a training loop of the user's own, which loads its data itself."""
+"""Dataset of a training loop of the user's own, which loads its data itself."""
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:

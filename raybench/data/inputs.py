@@ -129,7 +129,7 @@ def _check_one(inputs: One) -> None:
 
 
 InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
-"""Of one sample; of inputs by name each its own."""
+"""Shape of one sample; a dict where inputs have names."""
 
 Old = TypeVar("Old")
 New = TypeVar("New")

@@ -63,8 +63,9 @@ def _of_container(*files: Path) -> int:
 Array = npt.NDArray[Any]
 
 SHARE = 0.5
-"""Of the memory at hand: what is larger is read by rows. Such arrays are mapped so that they cannot
-be written to, since the system may refuse to promise so much memory to what could be."""
+"""Share of the memory at hand above which arrays are read by rows. Such arrays are mapped so that
+they cannot be written to, since the system may refuse to promise so much memory to what could
+be."""
 
 
 def map_array(file: Path) -> Array:

@@ -120,7 +120,7 @@ class _Live:
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
     run: Run | None = None
-    """As the tool knows it; None before."""
+    """The tool's own run; None before there is one."""
     num_written: int = 0
     """Points of the curve that the tool has; -1 where it has some that count no more."""
 

@@ -21,7 +21,7 @@ from raybench.loggers.sink import Figures, Run, Sink, Value, Winner, params_of, 
 from raybench.stats.clock import unix_seconds
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""That a server takes at once."""
+"""Most metrics and parameters that a server takes at once."""
 LONGEST = 5000
 """Characters of a tag's value; a server takes a few more."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")

@@ -56,8 +56,8 @@ class Workload:
     name: str
     """Short, for tables."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """Of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector,
-    (tokens,) of a text; of inputs by name a dict."""
+    """Shape of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector,
+    (tokens,) of a text; a dict where inputs have names."""
     num_classes: int
     """Classes, or tokens of a vocabulary; not needed for a regression."""
     task: Task = "classification"
@@ -80,12 +80,12 @@ class Workload:
     """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; none
     compares the largest logit."""
     keras_loss: Hook | None = None
-    """As `torch_loss`; by default the loss that the model is compiled with, where it is. What a
-    model adds by penalties and `add_loss` is trained in any case."""
+    """The same as `torch_loss`, in Keras; by default the loss that the model is compiled with, if
+    it is. What a model adds by penalties and `add_loss` is trained in any case."""
     keras_metric: Hook | None = None
-    """As `torch_metric`."""
+    """The same as `torch_metric`, in Keras."""
     keras_correct: Hook | None = None
-    """As `torch_correct`."""
+    """The same as `torch_correct`, in Keras."""
 
     def build_torch(self) -> "torch.nn.Module":
         """Return a new model; needed to run with framework torch."""
@@ -114,9 +114,9 @@ class LayerWorkload(Workload):
     """
 
     input_shape: tuple[int, ...]
-    """Of one sample of the one input."""
+    """Shape of one sample of the one input."""
     layers: tuple[Layer, ...]
-    """In order; the last is `Dense(num_classes)`."""
+    """Layers in order; the last is `Dense(num_classes)`."""
 
 
 class OwnLoop(Workload):
@@ -129,7 +129,7 @@ class OwnLoop(Workload):
 
 
 Kind = Literal["pixels", "numbers", "tokens"]
-"""Of one array of inputs, by its type: uint8, float32, whole numbers."""
+"""Kind of one array of inputs, by its type: uint8, float32, whole numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)

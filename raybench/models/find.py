@@ -1,4 +1,4 @@
-"""From the name of a workload to the workload, and the checks that need no training."""
+"""Workloads by name, and the checks that need no training."""
 
 import importlib
 import importlib.util
@@ -99,7 +99,8 @@ def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
 
 
 BYTES_PER_PARAMETER = 12
-"""Of a layer workload while it is trained, at least: drawn in float64, then weight and gradient."""
+"""Least bytes of a parameter of a layer workload in training: drawn in float64, then weight and
+gradient."""
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 

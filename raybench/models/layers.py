@@ -126,8 +126,8 @@ class Residual(Layer):
 
 Form = TypeVar("Form")
 Shape = tuple[int, ...]
-"""Of one sample: (H, W, C) of an image, (features,) of a vector, (tokens,) of token ids,
-(tokens, features) of what is known of each token."""
+"""Shape of one sample: (H, W, C) of an image, (features,) of a vector, (tokens,) of token ids,
+(tokens, features) of vectors a token."""
 
 
 def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:

@@ -16,20 +16,20 @@ from raybench.spec.documents import Document
 from raybench.spec.errors import UserError
 
 DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}
-"""Of one array of inputs, by what it holds."""
+"""Type of one array of inputs, by what it holds."""
 
 
 class ModelData(Document):
-    """Of the data that a model was trained on: all but the samples."""
+    """Description of the data that a model was trained on: all but the samples."""
 
     name: str
-    """Of the dataset."""
+    """Name of the dataset."""
     task: Task
     """What was learnt."""
     num_classes: int | None
     """Classes, or tokens of a vocabulary; None of numbers."""
     class_names: tuple[str, ...]
-    """By number; empty where classes have none."""
+    """Names of the classes, by number; empty where they have none."""
     vocabulary: tuple[str, ...]
     """Tokens by number; empty where there are none, or they are unknown."""
     label_scale: float | list[float] | None

@@ -27,7 +27,8 @@ class NamedWorkload(Workload):
     """
 
     name: str
-    """As the user wrote it: `torchvision:resnet18`, or the name of a network of both."""
+    """Name as the user wrote it: `torchvision:resnet18`, or that of a network of both
+    frameworks."""
     library: str
     """A key of `LIBRARIES`."""
     model: str

@@ -20,7 +20,7 @@ EPSILON = 1e-5  # of batch normalisation
 MOMENTUM = 0.1
 """Share of a batch's statistics in the running ones, which hold the unbiased variance."""
 MEAN = (0.485, 0.456, 0.406)
-"""Of ImageNet's channels in 0..1; torchvision's weights expect (x - mean) / std."""
+"""Means of ImageNet's channels in 0..1; torchvision's weights expect (x - mean) / std."""
 STD = (0.229, 0.224, 0.225)
 
 
@@ -192,4 +192,4 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     ),
     "mobilenet_v2": _mobilenet_v2,
 }
-"""By torchvision's names."""
+"""Networks by torchvision's names."""

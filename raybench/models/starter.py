@@ -30,7 +30,7 @@ class Start:
     frameworks: list[str]
     workload: str
     comment: str
-    """On the workload, and what else it may be."""
+    """Comment on the workload, and what else it may be."""
 
 
 def start_for(seen: Seen, framework: str | None, workload: str | None = None) -> Start:

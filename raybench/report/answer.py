@@ -500,7 +500,7 @@ def _start_up(results: Study) -> list[str]:
 
 
 MOST_ROWS = 5
-"""Of the table in a notebook."""
+"""Most rows of the table in a notebook."""
 PHASES = {
     "search": "search",
     "confirm": "confirming",

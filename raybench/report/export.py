@@ -69,7 +69,7 @@ def _quoted(value: Any) -> Any:
 
 
 DPI = 150
-"""Of a picture: as sharp as the page's on a screen of today."""
+"""Dots an inch of a picture: as sharp as the page on a present screen."""
 
 
 def write_plots(results: Study, folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ EXIT_CODES: dict[Outcome, int] = {
     "same": NO_DIFFERENCE,
     "worse": WORSE,
 }
-"""Of several comparisons the first of these is the command's."""
+"""Order of precedence: of several comparisons, the first of these is the command's."""
 
 
 @dataclass(frozen=True)

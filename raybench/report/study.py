@@ -195,8 +195,9 @@ class StudyResults(Study):
 
     @property
     def claims(self) -> pd.DataFrame:
-        """Of a named study: what was published, and what held here; `raybench.published_claims()`
-        has those that nobody has run. Columns: claim, published, here, holds."""
+        """Published claims of a named study, and whether they held here;
+        `raybench.published_claims()` has those of all studies. Columns: claim, published, here,
+        holds."""
         from raybench.report.scaling_report import claims_table  # late, as the next one
 
         return claims_table(self)

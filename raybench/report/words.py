@@ -117,11 +117,12 @@ class Bill(NamedTuple):
     """What training costs in money."""
 
     price: float
-    """Of a worker for an hour."""
+    """Money for a worker-hour."""
     money: float
-    """Of training alone."""
+    """Money for training alone."""
     billed: float
-    """Of all that the workers are held for: start-up, set-up, compilation, evaluation too."""
+    """Money for all that the workers are held for: start-up, set-up, compilation and evaluation
+    too."""
 
 
 def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> Bill | None:

@@ -153,7 +153,7 @@ LEASE_BEAT_S = 10.0
 LEASE_STALE_S = 60.0
 """An owner that wrote nothing for so long has died, or has lost the store: it stops, too."""
 SETTLE_S = 1.0
-"""Of two that take a lease at once, the later is seen by both after this."""
+"""Seconds after which two drivers that take a lease at once both see which is the later."""
 LEASE_LOOK_S = 1.0
 
 
@@ -166,7 +166,7 @@ class Owner:
     """What a lease says."""
 
     lease: str
-    """Of one driver, from its start to its end."""
+    """Name of the lease of one driver, from its start to its end."""
     spool: str
     """The local folder of the driver: whoever holds that folder's lock is its only driver."""
     who: str

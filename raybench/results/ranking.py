@@ -49,10 +49,10 @@ class Repeated:
     """One of them."""
 
     trial: str
-    """Whose configuration it is."""
+    """Trial whose configuration it is."""
     num_workers: int
     cost: float
-    """Of a second of training: see `cost_per_s`."""
+    """Cost of a second of training: see `cost_per_s`."""
     group: Group
     """Runs that it is compared by: the search's own, unless it began the study, and the race's;
     without a race those alone. Those alone beside a race may overrule it."""
@@ -72,7 +72,7 @@ class Repeated:
 
     @property
     def new(self) -> list[Replicate]:
-        """Those with new seeds: the search's own run, for which it was picked, is a lucky one."""
+        """Runs with new seeds: the search's own run, for which it was picked, is a lucky one."""
         return list(self.group.rounds.values())
 
     @property
@@ -298,9 +298,9 @@ class _Ends(NamedTuple):
     """90 % intervals of a configuration."""
 
     chosen: tuple[float, float]
-    """By the new runs that it is chosen by."""
+    """Interval of the new runs that it is chosen by."""
     printed: tuple[float, float]
-    """By the runs that are printed."""
+    """Interval of the runs that are printed."""
 
 
 def _ends(found: Mapping[str, Repeated], results: Study) -> dict[str, _Ends]:

@@ -24,7 +24,7 @@ from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
 MOST_DIGITS = 18
-"""Of a whole number that 64 bits hold for certain."""
+"""Most digits of a whole number that 64 bits hold for certain."""
 LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_NAMED = 3
 """Lines that the sentence on unreadable ones names."""

@@ -108,7 +108,7 @@ SYNC_S = 2.0
 """What is older than this is uploaded, or on its way."""
 RETRY_S = 5.0
 CLOSE_S = 30.0
-"""In the end, a store that does not answer is asked for so long."""
+"""Seconds for which a store that does not answer is asked at the end."""
 
 
 class Sync:

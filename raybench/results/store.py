@@ -111,7 +111,7 @@ def write_out(out: Path, text: str) -> None:
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
 FORMAT = 1
-"""Of a results folder, as its `study.yaml` says it."""
+"""Format of a results folder, as its `study.yaml` says it."""
 SCALING = "scaling_study"
 """Key of `study.yaml` that holds a scaling study."""
 

@@ -67,7 +67,7 @@ class Study:
     """One row per split that a trial was not run on, by the step-time model; columns
     PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
-    """Those of each run; `curves` is a table of them."""
+    """Evaluations of each run; `curves` is a table of them."""
     kept: dict[Any, Any] = field(default_factory=dict, init=False)
     """What functions have computed of it: see `once`."""
 

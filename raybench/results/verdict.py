@@ -45,10 +45,10 @@ class Verdict:
     once: tuple[str, ...]
     """Others that may be as good, whose configurations ran but once."""
     cheapest_ties: tuple[str, ...] = ()
-    """Those tied with the cheapest, itself included; empty without a target."""
+    """Trials tied with the cheapest, itself included; empty without a target."""
     cheapest_once: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
-    """Those tied with either winner that more runs may still distinguish from it: they are not
+    """Trials tied with either winner that more runs may still distinguish from it: they are not
     shown to differ by less than matters."""
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ class Winner:
     runs: int = 0
     """New runs that its printed numbers are of; 0 before any."""
     hits: int = 0
-    """Those of them that reached the target."""
+    """Runs that reached the target."""
     how_run: str = ""
     """`run alone`, or `run beside others`."""
     printed_s: float = math.inf
@@ -268,10 +268,10 @@ class VerdictFacts:
     cheapest: Winner
     is_confirmed: bool
     tied: tuple[str, ...]
-    """Those that ran again and are statistically tied with the fastest."""
+    """Trials that ran again and are statistically tied with the fastest."""
     cheapest_tied: tuple[str, ...]
     once: tuple[str, ...]
-    """Those that cannot be excluded either, and ran once: beside the fastest."""
+    """Trials that ran once and cannot be excluded beside the fastest."""
     cheapest_once: tuple[str, ...]
 
     @property

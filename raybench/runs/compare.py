@@ -66,9 +66,9 @@ class Compared:
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
-    """By name of the side; all with one objective, evaluated equally often."""
+    """Run specs by name of the side; all with one objective, evaluated equally often."""
     datasets: dict[str, Dataset]
-    """By the folder they are shared in."""
+    """Datasets by the folder they are shared in."""
     warnings: list[str]
     smallest: float
     """The least difference that matters, as a share."""

@@ -26,7 +26,7 @@ class Deadline:
         """`began` is the `perf_counter` from which the budget counts; none is now."""
         self._interrupt = interrupt or Interrupt()
         self.time_budget_s = time_budget_s
-        """Of the whole command, as it was asked for."""
+        """Time budget of the whole command, as it was asked for."""
         self.began = time.perf_counter() if began is None else began
         self._deadline = math.inf
         if time_budget_s is not None:

@@ -122,8 +122,8 @@ class ProbeRuns:
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds of a step: one of each probe for each round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
-        """Of the probes without exchange: `input` by those with the run's own data, the rest by
-        those without."""
+        """Seconds of the ranks in probes without exchange: `input` by those with the run's own
+        data, the rest by those without."""
         self._trainer, self._dataset = trainer, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
@@ -277,7 +277,7 @@ class SpeedRuns:
         self.spec = spec
         """The fastest way so far."""
         self.found: dict[str, Found] = {}
-        """By axis."""
+        """What was found, by axis."""
         self.left_out: dict[str, str] = {}
         """Why an axis, or a way of one, was not measured."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway

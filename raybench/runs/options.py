@@ -27,7 +27,7 @@ TIME = "90|30min|2h"
 
 
 class Options(Document):
-    """Of all that run something."""
+    """Options shared by every command that runs trials."""
 
     OF: ClassVar[str]
     settings: list[str] = []
@@ -68,24 +68,23 @@ class Options(Document):
 
 
 class FollowedOptions(Options):
-    """Of what says how it goes, run by run."""
+    """Options shared by every command that shows its runs one by one."""
 
     progress: Literal["screen", "jsonl"] = "screen"
     """How the runs are shown; jsonl: as JSON objects, one a line, on stderr."""
     hosts: Literal["note", "strict"] = "note"
-    """Of hosts that are slower than the others at the same work: note them, or (strict) place no
-    workers there."""
+    """How to treat slow hosts: `note` warns, `strict` excludes them."""
 
 
 class LoggedOptions(FollowedOptions):
-    """Of what writes to other tools, too."""
+    """Options shared by every command that writes to other tools."""
 
     log: list[str] = []
     """Write the runs to tensorboard, mlflow or wandb too, while they are trained; repeatable."""
 
 
 class TuneOptions(LoggedOptions):
-    """Of a search."""
+    """Options of a search."""
 
     OF: ClassVar[str] = "tune"
     space: str | Path | dict[str, Any] | StudySpec = "digits"
@@ -130,7 +129,7 @@ class TuneOptions(LoggedOptions):
 
 
 class TrainOptions(LoggedOptions):
-    """Of one training."""
+    """Options of one training."""
 
     OF: ClassVar[str] = "train"
     spec: str | Path | dict[str, Any] | RunSpec | None = None
@@ -138,7 +137,7 @@ class TrainOptions(LoggedOptions):
 
 
 class DiagnoseOptions(Options):
-    """Of a diagnosis."""
+    """Options of a diagnosis."""
 
     OF: ClassVar[str] = "diagnose"
     spec: str | Path | dict[str, Any] | RunSpec | None = None
@@ -146,14 +145,14 @@ class DiagnoseOptions(Options):
     repeats: int = 4
     """Rounds of all probes, from 3; where their spread hides the answer, up to twice as many."""
     seconds: float = 0.5
-    """Of training between two readings of a probe, of which it has four; with --fastest two."""
+    """Seconds of training between two readings of a probe, which has four; with --fastest two."""
     fastest: bool = False
     """Measure instead what makes the run faster and leaves its curve alone: framework, workers,
     micro-batch, prefetch, compile; write the fastest as fastest.yaml."""
 
 
 class ScaleOptions(LoggedOptions):
-    """Of a scaling study."""
+    """Options of a scaling study."""
 
     OF: ClassVar[str] = "scale"
     study: str | Path | dict[str, Any] | ScalingStudy | None = None
@@ -181,7 +180,7 @@ class ScaleOptions(LoggedOptions):
 
 
 class CompareOptions(FollowedOptions):
-    """Of a comparison."""
+    """Options of a comparison."""
 
     OF: ClassVar[str] = "compare"
     sides: list[str | Path | dict[str, Any] | RunSpec] = []
@@ -202,7 +201,7 @@ OPTIONS: dict[str, type[Options]] = {
     one.OF: one
     for one in (TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions)
 }
-"""By command."""
+"""Options by command."""
 METAVARS = {
     "settings": "KEY=VALUE",
     "out": "DIR",

@@ -134,7 +134,7 @@ def run_order(
 
 
 MOST_CELLS = 40
-"""That are listed one by one."""
+"""Most cells that are listed one by one."""
 
 
 def print_study(
@@ -232,7 +232,7 @@ class Checked:
     """What a study trains, looked at before Ray starts."""
 
     datasets: dict[str, Dataset]
-    """By the name of the folder that they are shared in."""
+    """Datasets by the name of the folder that they are shared in."""
     warnings: list[str]
     metric: Metric
     """What all of its cells are judged by."""
@@ -495,7 +495,7 @@ class Until:
     """Half of a 90 % interval, relative."""
     capacity: Capacity
     spreads: list[float] = field(default_factory=list)
-    """Of the least sure prediction, before each cell."""
+    """Spread of the least sure prediction, before each cell."""
 
     def next_cell(
         self, study: ScalingStudy, fitted: Sequence[FittedGroup], over: StopReason | None

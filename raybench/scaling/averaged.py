@@ -147,7 +147,7 @@ class Record:
     errors: Floats
     """Logarithms of predicted over measured seconds: a row for each law, ours first."""
     distances: Floats
-    """Of our law's, in halves of its interval."""
+    """Distances of our law's predictions, in half widths of its interval."""
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "Record":
@@ -180,7 +180,7 @@ class Record:
 
     @property
     def widening(self) -> float:
-        """By what intervals beyond the measured workers are multiplied."""
+        """Factor on intervals beyond the measured workers."""
         usual = 1 / NINE_OF_TEN**2
         total = USUAL_CELLS * usual + np.sum(self.distances**2)
         return max(LEAST_WIDTH, float(np.sqrt(total / usual / (USUAL_CELLS + len(self.distances)))))
@@ -249,7 +249,7 @@ class ThroughputModel:
 NEXT = 2
 """Cells to measure next that are named."""
 STEPS = 100
-"""Of a cell's short run: what its cost is of."""
+"""Steps of a cell's short run, which its cost counts."""
 BATCHES = 12
 """Measured batches, nearest to the asked one, that are tried."""
 ALIKE = 1.05
@@ -262,7 +262,7 @@ class NextCell:
 
     cell: Cell
     worker_seconds: float
-    """Of STEPS steps."""
+    """Worker-seconds of STEPS steps."""
     spread: float
     """Half of the asked cell's 90 % interval once this and those before are measured, relative."""
 

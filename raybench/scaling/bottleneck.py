@@ -30,7 +30,7 @@ class Gain:
     """A change of the run spec, and how many times as many samples/s it would bring."""
 
     change: str
-    """As it stands in a run spec: `exchange_every: 4`."""
+    """The change as a run spec has it: `exchange_every: 4`."""
     times: float
     low: float
     high: float
@@ -175,7 +175,7 @@ NOT_SURE = "not sure"
 WORTH = 1.05
 """Times the samples/s below which a change is not worth a try."""
 NO_LOSS = 0.95
-"""Of the samples/s: fewer workers that keep so much of them are the better choice."""
+"""Share of the samples/s: fewer workers that keep so much of it are the better choice."""
 HEADS: dict[Part, str] = {
     "compute": "Compute-bound",
     "communication": "Communication-bound",

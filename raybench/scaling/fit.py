@@ -60,7 +60,7 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
 
 SAMPLING_ROUNDS = 3
 DEGREES = 5.0
-"""Of freedom of the proposals: heavy tails, so that no probable place is left out."""
+"""Degrees of freedom of the proposals: heavy tails, so that no probable place is left out."""
 ENOUGH = 0.25
 """Share of draws that count; a proposal as good as that is kept."""
 
@@ -95,9 +95,9 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
 
 
 ROUNDS = 4
-"""Of fitting the law, then the sizes of what it leaves over: the third changes little."""
+"""Rounds of fitting the law, then the sizes of what it leaves over: the third changes little."""
 DRAWS, DRAWS_LEFT_OUT = 1500, 500
-"""Of parameters: for a fit, and for one of the many fits without a cell."""
+"""Draws of parameters: for a fit, and for one of the many fits without a cell."""
 BLOCK = 256
 """Cells that are predicted together: of each two of them there is a covariance."""
 
@@ -112,7 +112,7 @@ class LawFit:
     """The most probable parameters, in units of their priors."""
     levels: Levels
     weights: Floats
-    """Of each cell: about one, and less where it is far from what the others say."""
+    """Weight of each cell: about one, and less where it is far from what the others say."""
     draws: Floats
     """Rows of parameters, as probable as the measurements leave them."""
     priors: Priors

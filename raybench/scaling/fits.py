@@ -46,9 +46,9 @@ from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 
 DOUBLINGS = 2
-"""Of the most workers measured, which are predicted where nothing else is asked."""
+"""Doublings of the most workers measured that are predicted where nothing else is asked."""
 LEAST_CELLS = 3
-"""Of a series: one can be left out then, and the others still say something."""
+"""Least cells of a series: one can be left out then, and the others still say something."""
 
 
 def fit_study(
@@ -134,7 +134,7 @@ def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
 # arXiv 1812.06162, appendix A.1). Both terms are smoothed apart before they are divided, as their
 # ratio in single steps has no mean (AdaptDL, of Pollux: Qiao et al. 2021, arXiv 2008.12260).
 DECAY = 0.99
-"""Of the moving averages, per step: the last hundred steps count."""
+"""Decay of the moving averages a step: the last hundred steps count."""
 
 
 def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> list[float]:

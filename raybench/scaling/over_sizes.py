@@ -22,8 +22,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from raybench.scaling.measurements import NINE_OF_TEN, Floats
 
 SLOPE, SLOPE_SD = -0.25, 0.2
-"""Of the rate's logarithm over that of the parameters, before anything is known; of muP 0, where
-narrow layers differ from wide ones as much."""
+"""Prior slope of the rate's logarithm over that of the parameters, before anything is known; of muP
+0, where narrow layers differ from wide ones as much."""
 MISFIT = 0.3
 """How far from the line the best rate of a size lies (of its logarithm, one standard deviation)."""
 POOR = 0.75

@@ -50,7 +50,7 @@ class Claim:
     published: str
     """The figures that it was made from."""
     ours: str
-    """Those of this study."""
+    """Values of this study."""
     holds: bool | None
     """Whether it held; None where it was not measured as it was published, or pairs disagree."""
 

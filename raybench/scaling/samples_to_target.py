@@ -27,7 +27,8 @@ from raybench.scaling.measurements import Floats
 from raybench.spec.errors import UserError
 
 LEAST_SPREAD = 0.01
-"""Of a run's logarithm: evaluations on a grid can make all runs of a batch size look equal."""
+"""Least spread of the logarithm of runs: evaluations on a grid can make all runs of a batch size
+look equal."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ the greatest, so many in equal ratios."""
 SMALL = (0.25, 0.25, 14)
 """Likewise B_small, beside 0."""
 SMALL_PROBABILITY = 0.1
-"""That B_small is not 0, before anything is known."""
+"""Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
 """Relative misfits of the law that are tried."""
 REACH = 1.0
@@ -303,7 +304,8 @@ def _rounded(value: float) -> str:
 
 
 LEAST_NOISE = 1e-4
-"""Of a median's logarithm, where no run was repeated: the misfit then takes it all."""
+"""Least noise of the logarithm of a median, where no run was repeated: the misfit then takes it
+all."""
 NUM_DRAWS = 2000
 COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low", "high", "error")
 

@@ -27,11 +27,12 @@ ENDLESS_S = 1e6
 INTERVALS = 4
 """Between evaluations of a probe; the first is left out, the others' median counts."""
 PILOT_INTERVALS, PILOT_STEPS = 2, 2
-"""Of the run that tells how many steps the probe itself takes, and warms its workers."""
+"""Intervals and steps of the pilot run, which tells how many steps the probe itself takes, and
+warms its workers."""
 FEWEST_STEPS, MOST_STEPS = 4, 5000
-"""Of an interval."""
+"""Steps of an interval."""
 SYNTHETIC_BYTES = 256 * 2**20
-"""Of synthetic training samples at most; more of them say nothing new."""
+"""Most bytes of synthetic training samples; more of them say nothing new."""
 FEW = 256
 """Synthetic samples to evaluate on: nobody asks how accurate a probe is."""
 OTHER_BATCH = 4
@@ -57,7 +58,7 @@ class Probes:
     no_exchange: Probe
     in_memory: Probe
     alone: Probe
-    """In memory and without exchange: what a worker's own step takes."""
+    """Probe in memory and without exchange: what a worker's own step takes."""
     other_batch: Probe
     """`alone`, with another batch: what does not depend on the number of samples."""
     other_exchange: Probe
@@ -166,9 +167,9 @@ def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
 Part = Literal["compute", "communication", "input", "overhead"]
 PARTS: tuple[Part, ...] = ("compute", "communication", "input", "overhead")
 CONFIDENCE = 0.95
-"""Of intervals, two-sided; Student's, since rounds are few."""
+"""Confidence of intervals, two-sided; Student's, since rounds are few."""
 FEWEST_ROUNDS = 3
-"""Of which a spread can be told."""
+"""Fewest rounds of which a spread can be told."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
 """Into which a step is cut."""
 BATCH_NORM = "batch normalisation takes the samples of a pass, so that is another curve"
 Changes = Iterable[dict[str, Any]]
-"""Of a run spec's keys."""
+"""Changes of a run spec's keys."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ AXES: dict[str, Axis] = {
     "prefetch": Axis(_prefetched, "{prefetch}"),
     "compile": Axis(_compiled, "{compile}"),
 }
-"""In the order in which they are measured: what compiles costs most, and is of one shape."""
+"""Axes, in the order in which they are measured: what compiles costs most, and is of one shape."""
 
 
 def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:

@@ -218,7 +218,7 @@ def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
 
 MAX_ROUNDS = 15
 DEGREES = 4.0
-"""Of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
+"""Degrees of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
 USUAL_WEIGHT = 0.767
 """Mean of weight times squared distance where all is normal: weights are over it, so that levels
 are not too small for weighing odd cells less."""

@@ -37,7 +37,7 @@ class Rungs:
         count = max(0, math.ceil(math.log(last_s / first_s, factor)))
         self._seconds = [first_s * factor**number for number in range(count)]
         self._values: list[list[float]] = [[] for _ in self._seconds]
-        """Of every rung, in order."""
+        """Values of every rung, in order."""
         self._factor = factor
         self._next: dict[str, int] = {}
 

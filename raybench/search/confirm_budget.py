@@ -15,7 +15,8 @@ from raybench.stats.standing import ENERGY, cost_per_s, is_informative, replicat
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""
 RACE_SLACK = 1.2
-"""So much longer may those of a race take together: not all were lucky, and the slow are capped."""
+"""Factor by which the runs of a race may take longer together: not all were lucky, and the slow are
+capped."""
 MOST = 0.4
 """Share of the time left that is set aside at most, unless one run alone needs more."""
 MOST_FRESH = 0.5
@@ -39,7 +40,7 @@ class Cost:
     worker_seconds: float
     """To the target; with a price all that are held for it, once workers have started."""
     train_s: float
-    """That a run takes in all."""
+    """Training seconds of a run in all."""
     layout: Layout
 
 
@@ -49,7 +50,7 @@ class Candidates:
 
     fastest: list[Cost] = field(default_factory=list)
     cheapest: list[Cost] = field(default_factory=list)
-    """By worker-seconds; empty where seconds are the same for all."""
+    """The cheapest by worker-seconds; empty where seconds are the same for all."""
 
     def first(self, count: int) -> list[Cost]:
         """Return the first so many of both, each once."""

@@ -85,7 +85,8 @@ class ModelSettings:
     floor: float = 0.14
     """Least deviation by which a run is compared with the best."""
     few: int = 3
-    """As long as no run has come to the target, the nearer one that so many have passed counts."""
+    """Runs that have passed the nearer target, which counts as long as none has come to the
+    target."""
     nearer_sd: float = 0.3
     """Error of an amount that is to a nearer target."""
     blur: float = 0.02

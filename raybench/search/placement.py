@@ -30,8 +30,8 @@ Row = Callable[[Setup], np.ndarray]
 MULTIPLY = 1.25
 """Two speed keys give together at most so many times the product of what each gives."""
 COMPILE_SHARE = 0.1
-"""Of the seconds trained so far, what goes into compiling to learn whether that pays: for all that
-is known, the search lasts as long again, and compiling saves a tenth of that or so."""
+"""Share of the seconds trained so far that is spent on compiling to learn whether that pays: as far
+as is known, the search lasts as long again, and compiling saves a tenth of that or so."""
 TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 60.0, "xla": 4.0}
 """Seconds to compile a small network on two cores, until a search has measured its own."""
 
@@ -164,7 +164,7 @@ class Placer:
         self.factors, self._num_failed = factors, num_failed
         self._is_feasible = is_feasible or (lambda spec: spec.accumulate <= factors.most_passes)
         self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
-        """Those asked for since the last measurement, by the identity of the run spec."""
+        """Ratios asked for since the last measurement, by the identity of the run spec."""
         self._failed_then = 0
         self._efficient = efficient
         self._model = StepTime()
@@ -174,10 +174,11 @@ class Placer:
         self._compile_s: dict[Lane, float] = {}
         """The least of each: the first may have loaded libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
-        """By batch size per worker too, for another one is compiled anew."""
+        """Seconds of the first compilation, by batch size per worker too: another one is compiled
+        anew."""
         self._typical_s = dict(TYPICAL_COMPILE_S)
         self._trained_s = 0.0
-        """Of all trials."""
+        """Training seconds of all trials."""
         self._every = factors.all_placements
         self._counts = {one.num_workers for one in self._every}
         self._uncompiled = {one.framework for one in self._every if one.compile == "none"}

@@ -38,7 +38,7 @@ class Race:
     is_timed: bool = field(default=True, kw_only=True)
     """Whether repeats are seconds to a target, else values (see `stats.replicates`)."""
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
-    """By candidate and round, in seconds."""
+    """Results by candidate and round, in seconds."""
     _alive: list[str] = field(init=False)
     """Who runs in the present stage, or stayed in to the end, best first."""
     _stage: int = field(default=0, init=False)
@@ -48,7 +48,8 @@ class Race:
     """Rounds that each candidate has run in the stages that are over."""
     _order: list[str] | None = field(default=None, init=False)
     _noise: Noise | None = field(default=None, init=False)
-    """Of all that is known; kept until the next run, as every run that starts asks for its cap."""
+    """Noise over all that is known; kept until the next run, as every run that starts asks for its
+    cap."""
 
     def __post_init__(self) -> None:
         self._by_name = {candidate.name: candidate for candidate in self.candidates}

@@ -40,10 +40,10 @@ from raybench.stats.standing import (
 )
 
 KEY = "more"
-"""Of `study.yaml`, while runs of a `--more` are left to be done."""
+"""Key of `study.yaml`, as long as runs of a `--more` are left to be done."""
 
 OVER = "is_over"
-"""Of `study.yaml`: whether the confirming came to its end, by itself or by the time budget."""
+"""Key of `study.yaml`: whether the confirmation ended, by itself or by the time budget."""
 
 
 def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:

@@ -205,7 +205,7 @@ class Mixup(Document):
 
     kind: Literal["mixup"]
     alpha: PositiveFloat = 0.2
-    """Of the Beta(alpha, alpha) distribution of the share."""
+    """Parameter of the Beta(alpha, alpha) distribution of the share."""
 
 
 class ColorJitter(Document):

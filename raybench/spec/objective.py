@@ -245,7 +245,7 @@ class Baseline:
     value: float
     rows: int
     error: float | None = None
-    """Of a share, its standard error by its rows."""
+    """Standard error over the rows, where the value is a share."""
     square: float | None = None
     """None where it is not known, or does not bound the gain."""
     level: float | None = None

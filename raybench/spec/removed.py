@@ -5,8 +5,8 @@ REMOVED = {
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
-"""By the name a user writes, after the command's name for an option: the end of a sentence that
-says what to do instead."""
+"""What to do instead, as the end of a sentence, by the name that a user writes; for an option the
+name of its command stands before it."""
 
 
 def removed(name: str) -> str | None:

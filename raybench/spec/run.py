@@ -107,7 +107,7 @@ ScheduleName = Literal[
 OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
 """Schedules that begin with a warm-up of their own."""
 FRAMEWORKS: tuple[str, ...] = ("torch", "tensorflow")
-"""Those that a Workload trains in."""
+"""Frameworks that can train a `Workload`."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -128,7 +128,7 @@ Setting = JsonValue
 
 
 MUP_OPTIMIZERS = ("adam", "adamw", "radam", "nadamw", "lion", "sgd")
-"""Those whose step is one of Adam's or of SGD's kind, which muP's rates are known of."""
+"""Optimizers with known muP rates: steps of Adam's or SGD's kind."""
 
 
 class RunSpec(Document):

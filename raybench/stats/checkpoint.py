@@ -26,7 +26,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
 
 VERSION = 3
-"""Of the format; a checkpoint of another one is refused."""
+"""Version of the format; checkpoints of other versions are refused."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that change nothing of what a run computes."""
 
@@ -52,7 +52,7 @@ class RunState:
 
     version: Whole
     spec_digest: str
-    """Of the run spec (`spec_digest`): another run's state is refused by it."""
+    """Digest of the run spec (`spec_digest`), by which the state of another run is refused."""
     spec: dict[str, Any]
     """The run spec as plain data, to say in what another one differs."""
     evaluations: tuple[Evaluation, ...]
@@ -127,7 +127,7 @@ class Checkpoint:
     """The file of what `Trainer.state` returned on rank 0: model, optimizer, random states of all
     ranks."""
     refused: tuple[str, ...] = ()
-    """Of one that was read: a sentence for each newer one that is damaged."""
+    """A sentence for each newer checkpoint that is damaged."""
 
 
 KEPT = 2

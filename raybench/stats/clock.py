@@ -31,8 +31,8 @@ OTHER = "other"
 """Seconds of a run's wall time that no phase accounts for: the test of the ledger, below 1 % of
 the wall time of a run that ended well. Below zero where the ranks' maxima overlap."""
 CPU_NAMES = ("train_cpu", "disturbed")
-"""Beside the phases in a ledger, seconds of `train`: those of the processor that the worker used,
-and those in which others had its cores (a process, the host of a virtual machine, a quota)."""
+"""Ledger entries beside the phases, both within `train`: processor seconds of the worker, and
+seconds in which others had its cores (a process, the host of a virtual machine, a quota)."""
 AWAY = "away"
 """Where a worker's ledger stands between two commands: the driver accounts for that time."""
 
@@ -41,13 +41,14 @@ class CpuUse(NamedTuple):
     """Seconds so far, of which differences are taken."""
 
     own: float = 0.0
-    """Of the processor, used by this process."""
+    """Processor seconds of this process."""
     delayed: float = 0.0
-    """In which its threads were ready to run and had no core, all together."""
+    """Seconds in which threads of this process were ready to run and had no core, summed over
+    threads."""
     busy: float = 0.0
-    """Of its cores, whoever used them."""
+    """Seconds in which the cores of this process were busy, with any process."""
     taken: float = 0.0
-    """Of each core, stolen by the host of a virtual machine or refused by a quota."""
+    """Seconds of each core that the host of a virtual machine stole or a quota refused."""
     joules: float = 0.0
     """Not seconds: the energy of this process's share of the machine; NaN where nobody tells."""
 

@@ -89,12 +89,12 @@ class Evaluation:
     """Standard error of `value` by the sampling of the validation rows; None of a share, whose
     error is binomial."""
     rank_s: tuple[Measured, ...] | None = None
-    """Of workers that exchange nothing (`exchange_gradients: false`): the training seconds of each
-    rank since the last evaluation, without waiting for the others."""
+    """Training seconds of each rank since the last evaluation, without waiting for the others; None
+    where workers exchange gradients."""
     rank_parts: tuple[tuple[Measured, Measured, Measured], ...] | None = None
-    """Of several workers that exchange nothing, or with `record_steps`: training seconds of each
-    rank since the last evaluation that its processor worked, that others had its cores, and that
-    it waited for data."""
+    """Parts of each rank's training seconds since the last evaluation: its processor worked, others
+    had its cores, it waited for data. None but for several workers that exchange nothing, or with
+    `record_steps`."""
     steps: StepTimes | None = None
     """Times of the optimizer steps since the last evaluation, None where none had a whole global
     batch; this and what follows are None unless the run spec asks for `record_steps`."""
@@ -218,8 +218,8 @@ class RunRecord:
     code: str | None = None
     """Version of the user's code that it ran (`models.code`); None where it is not known."""
     host_drift: Finite | None = None
-    """In a scaling study: how many times as long its slowest host took for the same work, at the
-    last probe before it, as when the study began."""
+    """Drift of the slowest host in a scaling study: seconds of the same work at the last probe
+    before the run, over those when the study began."""
 
     @property
     def disturbed_s(self) -> float:
@@ -268,7 +268,7 @@ class RunOutcome:
     is_over: bool = False
     """Whether the run has ended, by itself or by a failure."""
     traceback: str = ""
-    """Of a failure in code."""
+    """Traceback of a failure in code."""
     baseline_value: float | None = None
     """What an answer that does not look at the inputs reaches, where the objective does not say
     it: one over the number of classes; None where that is not known."""

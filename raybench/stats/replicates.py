@@ -17,8 +17,8 @@ PRIOR_SIGMA = 0.3
 """Standard deviation of log seconds to a target before any was repeated: 0.315 over the 34
 configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 in each."""
 PRIOR_FREEDOM = 3.0
-"""So many degrees of freedom it counts for: a sigma of 0.19 to 0.88 is then expected (90 %), about
-what was seen, and ten repetitions outweigh it."""
+"""Degrees of freedom of the prior: it expects a sigma of 0.19 to 0.88 (90 %), about what was seen,
+and ten repetitions outweigh it."""
 OWN_FREEDOM = 8.0
 """Degrees of freedom that the noise of all counts for at most beside a configuration's own runs:
 sigma is not the same for all (0.12 to 0.54 there, which is what so many degrees leave open)."""

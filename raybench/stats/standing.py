@@ -33,7 +33,7 @@ class TimeToTarget:
     """When a run reached its target, for choosing and for printing."""
 
     seconds: float
-    """On the training clock; the recorded time or, interpolated, a time before it."""
+    """Seconds on the training clock: the recorded time or, interpolated, a time before it."""
     is_interpolated: bool
     """Whether it lies between two evaluations."""
 
@@ -176,7 +176,7 @@ class Candidate:
     own: Replicate | None
     """The search's own run; None where it does not count: the first trial has a cold start."""
     cost: float
-    """Of a second of training: see `cost_per_s`."""
+    """Cost of a second of training: see `cost_per_s`."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Run:
 
     name: str
     round: int
-    """From 0; the same seed for every candidate."""
+    """Round, from 0: the same seed for every candidate."""
 
 
 Learned = Mapping[tuple[str, int], Replicate]

@@ -71,9 +71,9 @@ class NoiseSums:
 
     num_steps: Annotated[int, Strict(), Field(gt=0)]
     gradient: Finite
-    """Of |G|^2."""
+    """Estimate of |G|^2."""
     noise: Finite
-    """Of tr(Sigma)."""
+    """Estimate of tr(Sigma)."""
 
     @classmethod
     def of(cls, steps: Sequence[NoiseTerms]) -> "NoiseSums | None":
@@ -120,8 +120,8 @@ def terms_of_parts(
 
 
 BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
-"""Of one gradient on its way, by `gradient_compression`: weights, and so gradients, are float32
-whatever the precision."""
+"""Bytes of one gradient value on the wire, by `gradient_compression`: weights, and so gradients,
+are float32 whatever the precision."""
 
 
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:

@@ -17,10 +17,11 @@ from raybench.spec.metric import Metric
 from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
 
 WARM_UP_STEPS = 2
-"""Of each shape: the first traces, allocates and picks kernels, the second runs as later ones."""
+"""Warm-up steps of each shape: the first traces, allocates and picks kernels, the second runs as
+later ones."""
 LEAST_SCALE = 2.0**-24
-"""Of a loss in fp16: where gradients overflow at less, 40 steps after the first scale, the run has
-diverged. Far below it they would vanish, and a step of zeros would pass for one."""
+"""Least loss scale in fp16: a run whose gradients overflow below it, 40 steps after the first
+scale, has diverged. Far below it gradients would vanish, and a step of zeros would pass for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +55,9 @@ class Totals:
 
     loss: float
     value: float
-    """Of what the run's metric averages: right answers, squared errors, ..."""
+    """Sum of what the run's metric averages: right answers, squared errors, ..."""
     squares: float
-    """Of the squares of the same."""
+    """Sum of the squares of the same."""
     samples: int
 
 
@@ -65,7 +66,8 @@ class StepLog:
     """What one worker recorded of the steps of a `Trainer.train`, one number a step each."""
 
     seconds: list[float]
-    """From the end of the step before (or the call) to its own, synchronised; NaN: not known."""
+    """Seconds of each step, from the end of the one before (or the call) to its own end,
+    synchronised; NaN: not known."""
     part_squares: list[float]
     """Squared norm of what this worker has given to the exchange: its summed gradient over the
     samples of all workers. Both are empty where nothing is exchanged."""
@@ -81,7 +83,7 @@ class World(Protocol):
     device: str
     """Name of this worker's device, for the records."""
     gpus: tuple[int, ...]
-    """Those that it trains on, counted among the GPUs that this process sees."""
+    """GPUs that the worker trains on, numbered among those that the process sees."""
 
     @property
     def through(self) -> str:
@@ -177,16 +179,16 @@ class Trainer(Protocol):
     _evaluation_batch: int
     """Most samples of a forward pass of an evaluation."""
     _memory: Memory
-    """That of this worker's tensors."""
+    """Memory of this worker's tensors."""
     _world: Any
     _freeze: Any
     """Freezes the backbone (True) or lets it go, on all ranks at the same step."""
     _restored: Any
     """Puts model, optimizer and random states back after what is done inside."""
     _recorder: Any
-    """Of `record_steps`; else None."""
+    """Step recorder; None without `record_steps`."""
     _earlier_input_s: float = 0.0
-    """Of the run that this one continues."""
+    """Seconds of input in the run that this one continues."""
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""

@@ -155,7 +155,7 @@ class _Reports:
         pattern = spec.objective.metric_pattern
         self._pattern = re.compile(pattern) if pattern else None
         self._other_keys: list[str] = []
-        """Of the first line of JSON, while no line has had the metric."""
+        """Keys of the first line of JSON, as long as no line has had the metric."""
         self._num_found = 0
         self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
         _in_thread(self._read, process.stdout)

@@ -15,7 +15,7 @@ from raybench.spec.metric import Metric, find_metric
 from raybench.spec.run import RunSpec
 
 Tensor = Any
-"""Of either framework."""
+"""A tensor of either framework."""
 BEST = 5
 """Answers of which one must be right for `correct_of_5`."""
 
@@ -30,7 +30,7 @@ class Losses:
     """
 
     PREFIX: ClassVar[str]
-    """Of the names of a workload's hooks."""
+    """Prefix of the names of a workload's hooks."""
     _floats: Any
     _mean: Any
     _mean_of_counted: Any

@@ -37,7 +37,7 @@ ASK_TIMEOUT_S = 120.0
 WORD_BITS = 64
 """Cores in each number of the driver's masks of them."""
 USED_SHARE = 0.25
-"""Of a GPU's time or memory: what others use from which on it is said."""
+"""Share of a GPU's time or memory, used by others, from which on it is reported."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": (
@@ -60,7 +60,7 @@ class Seen:
     free_bytes: tuple[int, ...] = ()
     """What nobody has taken of it; NVML's alone."""
     busy_percent: tuple[int, ...] = ()
-    """Of the last second or less, in which it worked for somebody; NVML's alone."""
+    """Percent of the last second or less in which each GPU was busy; from NVML alone."""
     versions: dict[str, str] = field(default_factory=dict)
     """`driver`, `cuda` (that the driver can run, or that the framework is built for), `cudnn`,
     `nccl` and the framework's own; what is not known is left out."""
@@ -186,7 +186,7 @@ class GpuLoad:
 
 POWERCAP = Path("/sys/class/powercap")
 DOMAINS = ("package", "dram")
-"""Of RAPL, that are not part of each other: a package's number follows its name."""
+"""RAPL domains that are not part of each other; the number of a package follows its name."""
 
 
 class Joules:
@@ -315,7 +315,8 @@ Facts = dict[str, Any]
 """What is known of a host, as plain data: `raybench doctor --json` prints it."""
 DISTRIBUTIONS = ("raybench", "ray", "torch", "tensorflow", "keras", "numpy")
 SAME_EVERYWHERE = ("python", "ray", "raybench")
-"""Of which hosts of one cluster must have the same: Ray refuses others, or a run breaks."""
+"""Packages of which all hosts of a cluster need the same version: Ray refuses others, or runs
+break."""
 PROBE_BYTES = 64 * 2**20
 """Written to the disk once."""
 SHARED = Path("/dev/shm")

@@ -103,7 +103,7 @@ def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
 
 
 SHARE = 0.5
-"""Of the memory that is free before any are there: what all samples of a run may take of it."""
+"""Share of the memory free beforehand that all samples of a run may take."""
 SHARE_OF_GPU = 0.2
 """The same of a GPU's: gradients, the optimizer's state and activations are to come, and a batch
 that is out of memory for its data's sake would be taken for one that does not fit."""
@@ -146,7 +146,7 @@ def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
 
 
 KEPT_BYTES = 2**30
-"""So much freed memory stays, and no tensor below it is mapped by itself."""
+"""Bytes of freed memory that stay; no smaller tensor is mapped by itself."""
 ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),

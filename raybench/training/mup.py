@@ -41,7 +41,7 @@ class Form:
     inputs: int
     outputs: int
     rms: float
-    """Of its initial values, the root of their mean square."""
+    """Root mean square of the initial values."""
     is_matrix: bool = True
     of_own_layer: str = ""
     """The name of a weight whose layer is the user's own, so that its first axis may be either."""

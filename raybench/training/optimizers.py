@@ -149,8 +149,8 @@ NO_MATRICES = ("embed", "position", "depthwise")
 """What the names of layers and weights say that are tables, or filters of one channel each."""
 NUM_STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of Jordan et al. 2024: they raise small singular values fastest, and leave all between 0.7 and
-1.2, which serves as well as 1."""
+"""Newton-Schulz coefficients of Jordan et al. 2024: they raise small singular values fastest, and
+leave all between 0.7 and 1.2, which serves as well as 1."""
 SMALLEST_NORM = 1e-7
 WIDE = 2
 """Columns a row above which the steps are taken with the rows' products: of 9 (filters of 3 x 3) in
@@ -158,7 +158,7 @@ WIDE = 2
 RMS = 0.2
 """Root mean square of an update of AdamW, which Muon's of matrices are given too."""
 Matrix = Any
-"""Of either framework."""
+"""A matrix of either framework."""
 
 
 def newton_schulz(

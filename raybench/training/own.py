@@ -86,7 +86,7 @@ class Run:
         """0 of `num_workers` is the first."""
         self.num_workers = spec.num_workers
         self.device = str(getattr(world, "torch_device", world.device))
-        """Of this worker: `cpu`, `cuda:0`."""
+        """Device of this worker: `cpu`, `cuda:0`."""
         self.strategy: Any = getattr(world, "strategy", None)
         """TensorFlow's `tf.distribute.Strategy` of all workers; None of others."""
         earlier = resume.evaluations if resume else ()
@@ -103,7 +103,7 @@ class Run:
         self._samples = resume.samples if resume else 0
         self._index = resume.index if resume else 0
         self._train_s = resume.train_s if resume else 0.0
-        """On the clock up to the last report."""
+        """Training seconds up to the last report."""
         self._epoch: int | None = None
         """Epochs that `epochs` has begun; None where it is not used."""
         self._state: bytes | None = None

@@ -23,7 +23,7 @@ from raybench.training.base import World, find_part
 
 Array = npt.NDArray[Any]
 ALONE = 1e-2
-"""Of the largest output: what rounding may change between a large and a small batch."""
+"""Share of the largest output that rounding may change between a large and a small batch."""
 
 NEEDS_GPU = re.compile(r"(?i)cuda|nvidia|cudnn|nccl|triton|active drivers|\b[cg]pus?\b")
 """What errors name that a model raises since this machine has no GPU."""

@@ -10,7 +10,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 
 class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
-    """As many workers as asked for, on the nodes that are there; asks no autoscaler."""
+    """Scaling policy: the workers asked for, on the nodes that are there; asks no autoscaler."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Register nothing."""
@@ -33,7 +33,7 @@ class StartedOrGone(WorkerGroup):  # type: ignore[misc, unused-ignore]
     """
 
     started: list[Any] = []
-    """Of the trainer that it is of: every group that began to start."""
+    """Groups of its trainer that began to start."""
     _reserved: Any = None
 
     def _create_placement_group(self, *arguments: Any, **named: Any) -> Any:

@@ -22,7 +22,7 @@ from raybench.training.base import find_part
 USED = ("execute_single_async", "get_resources_per_worker")
 """What is called of Train's worker group."""
 _listeners: list[socket.socket] = []
-"""In a worker: its socket while the others try it."""
+"""Socket of a worker, while the others try it."""
 
 
 class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one sentence)
@@ -92,7 +92,7 @@ def _hide_gpus(worker_group: Any) -> None:
 
 
 def _see_no_gpu() -> None:
-    """In a worker."""
+    """Hide all GPUs, in a worker."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
@@ -110,12 +110,12 @@ def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
 
 
 def _join(**arguments: Any) -> None:
-    """In a worker."""
+    """Join the process group, in a worker."""
     find_part("torch", "world").meet_in_file(**arguments)
 
 
 def _use_addresses(places: list[Place]) -> None:
-    """In a worker: let TensorFlow meet at the addresses that were tried."""
+    """Let TensorFlow meet, in a worker, at the addresses that were tried."""
     config = json.loads(os.environ["TF_CONFIG"])
     config["cluster"]["worker"] = connectivity.with_hosts(config["cluster"]["worker"], places)
     os.environ["TF_CONFIG"] = json.dumps(config)
@@ -150,7 +150,7 @@ def _raise_problem(sentence: str | None) -> None:
 
 
 def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
-    """In a worker: find the interface, tell Gloo and NCCL, and listen there."""
+    """Find the interface, tell Gloo and NCCL, and listen there, in a worker."""
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
         place = connectivity.place_of(rank_0, named)
@@ -168,5 +168,5 @@ def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
 
 
 def _close_listener() -> None:
-    """In a worker."""
+    """Close the socket, in a worker."""
     _listeners.pop().close()

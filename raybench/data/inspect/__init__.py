@@ -29,7 +29,7 @@ class Seen:
     lines: list[str]
     """What was found, for the screen."""
     input_shape: tuple[int, ...] | None = None
-    """Of one sample, where it is known."""
+    """Shape of one sample, where it is known."""
     notes: dict[str, str] = field(default_factory=dict)
     """Comments on keys of `dataset`."""
 

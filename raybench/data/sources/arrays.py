@@ -52,9 +52,9 @@ class RawSet:
     """What a reader returns."""
 
     splits: Mapping[str, RawSplit]
-    """By `train`, `validation`, `test`; `train` is always there."""
+    """Splits by `train`, `validation`, `test`; `train` is always there."""
     class_names: tuple[str, ...] = ()
-    """Of the classes by number, where the files tell them."""
+    """Names of the classes by number, where the files tell them."""
 
 
 class ArrayTable(MemoryTable):

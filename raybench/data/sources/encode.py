@@ -33,7 +33,7 @@ class NumberEncoder:
 
     name: str
     mean: float
-    """Of the training rows: what is missing is taken for it."""
+    """Mean of the training rows, which stands for missing values."""
     offset: float
     scale: float
     missing: float
@@ -66,7 +66,7 @@ class NameEncoder:
     known: list[str]
     """All names of the training rows, the most frequent first."""
     frequency: list[float]
-    """Of each known name, and of one that is unknown; empty where `own` are all."""
+    """Frequency of each known name, and of an unknown one; empty where `own` are all."""
     missing: float
     """Share of the training rows that lack a name."""
     kind: str = "name"

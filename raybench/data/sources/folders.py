@@ -99,7 +99,7 @@ def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
 
 
 Names = dict[str, tuple[str, list[str]]]
-"""By split what names of its files begin with (`train/`), and these names."""
+"""Prefix of the names of a split's files (`train/`) and these names, by split."""
 
 
 def _by_split(place: Path, names: Sequence[str]) -> Names:

@@ -70,7 +70,7 @@ class ImageForm:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one image."""
+        """Shape of one image."""
         return self.height, self.width, self.channels
 
 
@@ -93,7 +93,7 @@ class Picture:
     row: int
     """Its place in the array."""
     name: str
-    """As sentences call it: its path, or file, row and column."""
+    """Name in messages: the path, or file, row and column."""
     content: str | bytes
     """Path of its file, or its bytes."""
 

@@ -34,7 +34,8 @@ class Labels:
 
     task: Task
     values: dict[str, Array]
-    """By split: (rows,) int64 classes, or (rows,) or (rows, columns) float64 in their own unit."""
+    """Labels by split: (rows,) int64 classes, or (rows,) or (rows, columns) float64 in their own
+    unit."""
     class_names: tuple[str, ...] = ()
 
 

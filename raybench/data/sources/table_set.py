@@ -30,7 +30,8 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
 HELD_BYTES = 2**28
-"""Of columns of numbers that are read together: a pass over a table opens all its files."""
+"""Most bytes of columns of numbers that are read together: a pass over a table opens all its
+files."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class Features:
             say(sentence)
         self.columns = [one.name for one in self.encoders]
         self.encoding = {"columns": [asdict(one) for one in self.encoders]}
-        """As `Dataset.encoding` has it."""
+        """Encoding, in the form of `Dataset.encoding`."""
         self.shape: tuple[int, ...] = (sum(len(one.features) for one in self.encoders),)
-        """Of one sample."""
+        """Shape of one sample."""
 
     def write(self, batch: Any) -> Array:
         """Return the inputs of any rows of a table."""

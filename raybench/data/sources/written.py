@@ -234,7 +234,7 @@ class _Facts:
     is_parted: bool = False
     """Whether some number surely has a mark or a space between thousands."""
     plain: set[str] = field(default_factory=set)
-    """Of numbers without a mark: `short` up to 999, `long` above."""
+    """Kinds of numbers without a mark: `short` up to 999, `long` above."""
     is_round: bool = False
     """Whether one of `marks` ends in 0: fractions are written without."""
     is_code: bool = False

@@ -47,7 +47,7 @@ class Source:
     """What is read, and how."""
 
     name: str
-    """Of the loader: `image_folder`."""
+    """Name of the loader: `image_folder`."""
     path: Path
     """File or folder that the user named."""
     files: Sequence[File] = field(repr=False)
@@ -215,7 +215,7 @@ class Writer:
 
 POLL_S = 0.05  # how often is looked whether another has built an entry
 _in_use: dict[Path, entries.EntryLock] = {}
-"""By its folder, the lock of every dataset that this process has opened: it ends with it."""
+"""Locks of the datasets that this process has opened, by folder; they end with the process."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Stored:
 
     folder: Path
     arrays: Mapping[str, Array]
-    """By the names they were written by: views of files, whose pages all processes share."""
+    """Arrays by the names they were written by: views of files, whose pages all processes share."""
     about: Mapping[str, Any]
     """What `build` returned."""
 

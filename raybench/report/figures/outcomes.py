@@ -26,7 +26,7 @@ from raybench.spec.values import short
 NEAR = 1.1
 """A configuration within so many times the seconds of the best is as good in practice."""
 NEAR_SHARE = 0.1
-"""Of a metric: within this part of what the best has gained on the median one."""
+"""Share of what the best gained on the median one: metrics within it are near the best."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Outcome:
     have it; NaN of one that missed the target."""
     is_seconds: bool
     words: str
-    """Of the axis, with the unit."""
+    """Label of the axis, with the unit."""
     sign: int
     """1 where more is better."""
 

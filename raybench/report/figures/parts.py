@@ -34,7 +34,7 @@ BESIDE = 11
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
 OTHER_COLOUR = "#009E73"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""In an order in which adjacent ones differ most."""
+"""Colours, ordered so that adjacent ones differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 LINE_STYLES = ("-", "--", ":", "-.")
@@ -58,7 +58,7 @@ class FigureKind:
     reading: str
     """How to read it, in one or two sentences."""
     draw: Callable[[Study], Figure]
-    """Of a study that has what it draws."""
+    """Draws the figure of a study that has what it shows."""
     table: Callable[[Study], pd.DataFrame]
     """The numbers that it draws, for who cannot see it; columns in words, with their units."""
     applies: Callable[[Study], bool]
@@ -288,7 +288,7 @@ SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 HELD = 0.7
 """Part of its height that a panel keeps once titles and labels have their room."""
 MARGIN = 0.05
-"""Of the range of values, above and below them."""
+"""Share of the range of values that is left free above and below them."""
 FAR_BELOW = 0.25
 """A metric without a worst value is shown so far beyond chance: the first evaluation of a bad run,
 or one that has burst, would else take the whole picture."""

@@ -225,7 +225,8 @@ MODEL_COLUMNS = (
     *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
     *("low", "high", "extrapolated"),
 )
-"""Of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or `predicted`."""
+"""Columns of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or
+`predicted`."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -498,4 +499,4 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         ),
     ),
 }
-"""By name; as a picture in the folder `values` has the name of the metric."""
+"""Figures by name; as a picture in the folder, `values` has the name of the metric."""

@@ -246,7 +246,7 @@ PHASE_STYLE = {
 }
 """Colour and hatching of each phase, in the clock's order; adjacent ones differ in grey, too."""
 ORDER = ("reference", "search", "confirm", "scaling", "compare")
-"""In which a study comes to its phases."""
+"""Phases in the order of a study."""
 
 
 def ledger_figure(results: Study) -> Figure:

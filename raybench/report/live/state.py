@@ -31,7 +31,7 @@ are warm and the bad ones are stopped early."""
 class _Done(NamedTuple):
     at: float
     run_s: float
-    """Without what it waited for workers."""
+    """Seconds without those in which it waited for workers."""
 
 
 @dataclass
@@ -138,13 +138,13 @@ class LiveState:
         self.num_workers: int | None = None
         """All that the machines have room for; None where it is not known."""
         self.runs: dict[str, LiveRun] = {}
-        """Those that were asked for, in that order."""
+        """Runs that were asked for, in that order."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
         """What a run without workers waits for, and for how many seconds by now."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY
-        """Of the runs that were begun last; all runs of a study have one."""
+        """Metric of the runs begun last; all runs of a study have one."""
         self.target: float | None = None
         """Value of the metric that the search asks for."""
         self.num_finished = 0
@@ -152,7 +152,7 @@ class LiveState:
         self.num_searched, self.num_reached = 0, 0
         """Runs of the search that are done, and those of them that reached the target."""
         self.keys = tuple(keys)
-        """Those that labels tell (`results.label.label_keys`)."""
+        """Keys that labels show (`results.label.label_keys`)."""
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration in one line."""

@@ -23,7 +23,7 @@ from raybench.stats.record import RunRecord
 
 MISSING = "-"
 DIGITS = 4
-"""Of a number."""
+"""Significant digits of a number."""
 LONGEST = 400
 """Characters of a cell; the files hold the whole text."""
 
@@ -53,7 +53,7 @@ class Table:
     """Titles, and whether a column is of numbers."""
     rows: Sequence[Sequence[str]]
     ids: Sequence[str] = ()
-    """Of the rows, where they can be jumped to."""
+    """Anchors of the rows that links lead to."""
 
 
 def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> Table:
@@ -284,7 +284,7 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 MOST, MOST_CHOICES = 50, 12
 """Rows that stand there without a script; values of a column that can be chosen from a list."""
 FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
-"""Of a number in a cell, by its kind, as the script writes it (`written` in page.js)."""
+"""Format of a number in a cell, by its kind; the same as in the script (`written` in page.js)."""
 
 
 @dataclass(frozen=True)

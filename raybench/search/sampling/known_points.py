@@ -43,7 +43,7 @@ class KnownPoint:
     settings: Mapping[str, Any]
     """Keys of the run spec, each setting below OPEN one of its own, with their values."""
     named: Collection[str]
-    """Those of them that were chosen, not left at their default."""
+    """Keys that were chosen, not left at their default."""
     origin: str
     """Where it was measured, for people."""
     time_to_target_s: float | None = None

@@ -1,4 +1,4 @@
-"""From a space to a configuration, asked of Optuna define-by-run, and by which of its samplers."""
+"""Configurations of a space, asked of Optuna define-by-run, and the samplers that propose them."""
 
 import importlib.util
 import math

@@ -30,7 +30,7 @@ ALIGNMENT = 64
 
 
 WORDS = {4: tf.float32, 2: tf.float16}
-"""By their bytes, what uint8 is gathered as: `GatherV2` has kernels for these on GPUs."""
+"""Type that uint8 is gathered as, by its bytes: `GatherV2` has kernels for these on GPUs."""
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:

@@ -74,7 +74,7 @@ Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class GpuMemory(Memory):
-    """That of the GPUs of a worker; of several the fullest has the peak."""
+    """Memory of a worker's GPUs; the peak is that of the fullest one."""
 
     def __init__(self, num_gpus: int) -> None:
         # A worker sees its own alone: one, or one for each replica in its process.

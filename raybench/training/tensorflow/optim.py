@@ -38,9 +38,9 @@ from raybench.training.tensorflow.kernels import (
 )
 
 FUSED_DTYPES = (tf.float32, tf.float64)
-"""Of variables that `tf.raw_ops.ResourceApply*` update with their states in one pass over memory;
-the keras.ops that Keras's own optimizers are made of take one pass each. Other types go the plain
-way: in bfloat16, beta2 = 0.999 rounds to 1 and the second moment would stay 0."""
+"""Types of variables that `tf.raw_ops.ResourceApply*` update with their states in one pass over
+memory; the keras.ops that Keras's own optimizers are made of take one pass each. Other types go the
+plain way: in bfloat16, beta2 = 0.999 rounds to 1 and the second moment would stay 0."""
 
 
 class Sgd(Optimizer):

@@ -27,7 +27,8 @@ SETTINGS: tuple[Setting, ...] = (
 
 
 class Part(own.Part):
-    """That of TensorFlow; of several workers a model is built in the scope of `Run.strategy`."""
+    """Own loops in TensorFlow; with several workers a model is built in the scope of
+    `Run.strategy`."""
 
     def begin(self, world: World, seed: int) -> None:
         """Seed a run."""

@@ -31,7 +31,7 @@ Gather = Callable[[list[float]], list[list[float]]]
 
 
 Copies = list[list[tf.Variable]]
-"""Of each replica in this process (one, or all that there are), its copy of all variables."""
+"""Copies of all variables, by replica in this process (one, or all that there are)."""
 
 
 def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
@@ -200,7 +200,7 @@ class Averaging:
 
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""As torch's."""
+"""First loss scale and the steps after which it grows; the same as torch's."""
 
 
 class LossScale:

@@ -174,7 +174,7 @@ class Exchange:
         self.options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=round(spec.bucket_mb * MIB)
         )
-        """Beside those of the strategy (world.communication)."""
+        """Communication options beside those of the strategy (`world.communication`)."""
 
     def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of all workers' parts; without exchange, this one's for all of them."""

@@ -65,7 +65,7 @@ cache (measured: 1024 take up to twice as long there)."""
 
 
 class GpuMemory(Memory):
-    """That of the GPUs of a worker; of several the fullest has the peak."""
+    """Memory of a worker's GPUs; the peak is that of the fullest one."""
 
     def __init__(self, devices: list[torch.device]) -> None:
         self._devices = devices
@@ -332,7 +332,8 @@ class Trainer(base.Trainer):
         return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Of all parameters, those that are frozen too: they have no gradient and stay."""
+        """Return a new optimizer of all parameters; frozen ones have no gradient and stay as they
+        are."""
         with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             found = build_optimizer(self._spec.optimizer, self._model, **settings)

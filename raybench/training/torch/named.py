@@ -29,11 +29,11 @@ from raybench.spec.errors import UserError, did_you_mean
 
 Tensors = dict[str, Tensor]
 PREFIX = "net."
-"""Of the names of a library's weights in our models."""
+"""Prefix of the names of a library's weights in our models."""
 SIZED = ("vit_", "maxvit_")
 """Beginnings of the names of torchvision's models that are made for one size of images."""
 WITH_AUXILIARY = ("googlenet", "inception_v3")
-"""Those of torchvision with more heads in training, which are left out."""
+"""Models of torchvision with auxiliary heads in training, which are left out."""
 FILES = ("model.safetensors", "pytorch_model.bin")
 """Names of the weights on the Hugging Face hub."""
 RGB = 3
@@ -238,7 +238,7 @@ class TextModel(nn.Module):
 
     @property
     def base_model_prefix(self) -> str:
-        """Of the names of the weights without the head."""
+        """Prefix of the names of the weights without the head."""
         return f"model.{self.model.base_model_prefix}"
 
     def forward(self, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -67,7 +67,7 @@ or off, autocast, the default device) does not: each loop has a thread of its ow
 
 
 class Part(own.Part):
-    """That of torch."""
+    """Own loops in torch."""
 
     def begin(self, world: World, seed: int) -> None:
         """Seed a run, in the thread of the loop: each thread has a current GPU of its own."""

@@ -109,7 +109,7 @@ class Averaging:
         if self._decay is not None:
             self._means = [torch.zeros_like(one) for one in self._params]
         self._num_steps: int | Tensor = 0
-        """On the device where it alone knows which steps were taken."""
+        """Steps taken; a tensor where the device alone knows which were."""
 
     @torch.no_grad()
     def update(self, is_taken: Tensor | None) -> None:
@@ -230,7 +230,7 @@ class LossScale:
 
 
 Parts = dict[str, Any]
-"""By its name what has a `state_dict` and loads it: `model`, `optimizer` and others."""
+"""Objects with a `state_dict`, by name: `model`, `optimizer` and others."""
 
 
 def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> bytes:

@@ -31,7 +31,7 @@ class World(base.World):
         self.torch_device = torch.device(device)
         """Where the model and the data are; the first replica's."""
         self.replica_devices = [self.torch_device]
-        """Of each replica in this process; where they are several, its GPUs from the first on."""
+        """Device of each replica in this process; of several, the GPUs from the first on."""
         if num_replicas > 1:
             self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
             self.torch_device = self.replica_devices[0]
