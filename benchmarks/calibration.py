@@ -40,7 +40,7 @@ from raybench.spec.objective import ONE_SIDED, Baseline, share_error
 from raybench.spec.run import RunSpec
 from raybench.stats.replicates import Replicate, interval, intervals_of_chosen, pooled
 from raybench.stats.sequential import compare, outcome_of, pairs_needed
-from raybench.stats.standing import Candidate, Group, group_of, more, stages, ties_of
+from raybench.stats.standing import Candidate, ConfigurationRuns, group_of, more, stages, ties_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/calibration.json"
@@ -383,7 +383,7 @@ def race_first_more(rng: Rng, *world: Any) -> bool:
             learned[one.name, one.round] = Replicate(math.exp(true[int(one.name)] + noise), True)
         left -= len(due)
     new = {one.name: {at: x for (n, at), x in learned.items() if n == one.name} for one in entered}
-    groups = {one.name: Group(one.own, new[one.name]) for one in entered}
+    groups = {one.name: ConfigurationRuns(one.own, new[one.name]) for one in entered}
     first = ties_of(groups).repeated[0]
     runs = {name: list(group.rounds.values()) for name, group in groups.items() if group.rounds}
     low, high = intervals_of_chosen(runs, pooled(runs.values()))[first]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raybench.report.as_json import Document
+from raybench.report.as_json import CommandResult
 from raybench.report.page.document import glossary
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
@@ -90,7 +90,7 @@ def words_page() -> str:
 
 def schema() -> str:
     """Return `docs/answer.schema.json`."""
-    return json.dumps(Document.model_json_schema(), indent=1) + "\n"
+    return json.dumps(CommandResult.model_json_schema(), indent=1) + "\n"
 
 
 def readme_page() -> str:

@@ -303,9 +303,7 @@ def test_the_names_that_messages_and_habit_expect():
     assert in_new_process(code) == "False Workload"
 
 
-DANGLING = re.compile(
-    r'^\s*(?:r|f)?"""(?:Of|As|So|That|Those|By|In) (?!order )', re.MULTILINE
-)
+DANGLING = re.compile(r'^\s*(?:r|f)?"""(?:Of|As|So|That|Those|By|In) (?!order )', re.MULTILINE)
 """How a docstring begins that cannot stand alone: it has no noun."""
 
 
@@ -317,3 +315,21 @@ def test_docstrings_say_first_what_a_thing_is():
         if DANGLING.match(line)
     ]
     assert found == []
+
+
+MIRRORS = ("training/", "models/layers.py", "integrations.py")
+"""What describes a thing of both frameworks has its name once in each."""
+
+
+def test_no_class_name_means_two_things():
+    places = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
+    doubled = {
+        name: sorted(found)
+        for name, found in places.items()
+        if len(found) > 1 and not all(one.startswith(MIRRORS) for one in found)
+    }
+    assert doubled == {}

@@ -16,7 +16,7 @@ from raybench.stats.replicates import (
     intervals_of_chosen,
     pooled,
 )
-from raybench.stats.standing import Group, ties_of
+from raybench.stats.standing import ConfigurationRuns, ties_of
 
 TIES_BAR, BIAS_BAR, INTERVAL_BAR = 90, 0.03, 85
 
@@ -115,7 +115,9 @@ def _look(world: World, study: Study, outcome: Outcome) -> tuple[float, ...]:
         raise TypeError("only what a race has named can be looked at")
     ranking = study.ranking()
     groups = {name: race.group(name) for name in race.order()}
-    once = {str(one): Group(study.own(one)) for one in ranking if str(one) not in groups}
+    once = {
+        str(one): ConfigurationRuns(study.own(one)) for one in ranking if str(one) not in groups
+    }
     ties = ties_of(groups, once)
     again = [int(name) for name, group in groups.items() if len(group.runs()) > 1]
     best_again = min(again, key=lambda one: world.truth[one])

@@ -19,7 +19,7 @@ import ray
 
 from raybench.cluster.host_speed import measure_hosts, on_node, slow_hosts
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import Measure, Measured, RunFailed
+from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
 from raybench.cluster.session import Session
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
@@ -27,7 +27,7 @@ from raybench.stats.clock import unix_seconds
 from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.machine import (
     Facts,
-    Seen,
+    GpusSeen,
     framework_sees,
     machine_facts,
     notes_of,
@@ -105,9 +105,9 @@ def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> 
     tasks = {(node, name): on_node(node.id, _seen_there).remote(name) for node, name in asked}
     for (node, framework), number in asked.items():
         try:
-            seen: Seen = ray.get(tasks[node, framework], timeout=FACTS_S)
+            seen: GpusSeen = ray.get(tasks[node, framework], timeout=FACTS_S)
         except ray.exceptions.RayError as error:
-            seen = Seen(problem=_last_line(error))
+            seen = GpusSeen(problem=_last_line(error))
         require_gpus(framework, number, len(seen.names), seen.problem, host=node.name)
 
 
@@ -133,7 +133,7 @@ def _last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-def _seen_there(framework: str) -> Seen:
+def _seen_there(framework: str) -> GpusSeen:
     """On a node with GPUs: what a framework sees of them. Some versions of Ray hide them from a
     task that asks for none."""
     _unhide_gpus()
@@ -273,7 +273,7 @@ def _network(
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:
     """Return the network's part of the document: of each round the slowest worker counts."""
-    assert all(isinstance(reply, Measured) for reply in replies)
+    assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []
     for size in replies[0].seconds:
         rounds = zip(*(reply.seconds[size] for reply in replies), strict=True)

@@ -70,7 +70,7 @@ class Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class WorkerAnswer:
     """Worker to driver: what a command has come to."""
 
     busy_s: float = 0.0
@@ -82,7 +82,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Answer):
+class Progress(WorkerAnswer):
     """Worker to driver: an evaluation was reached."""
 
     evaluation: Evaluation
@@ -98,7 +98,7 @@ class Progress(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished(Answer):
+class Finished(WorkerAnswer):
     """Worker to driver: the run has ended and its memory is released."""
 
     ledger: dict[str, float]
@@ -124,7 +124,7 @@ class Crashed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Answer):
+class MeasuredSums(WorkerAnswer):
     """Worker to doctor: the answer to `Measure`."""
 
     seconds: dict[int, list[float]]
@@ -135,7 +135,7 @@ class Measured(Answer):
     """The network interface; empty where the framework chose it by itself."""
 
 
-Reply = Ready | Answer | Crashed
+Reply = Ready | WorkerAnswer | Crashed
 
 
 STOPPED: Final = "stopped"

@@ -381,7 +381,7 @@ class RunClient:
                 raise RunFailed("worker_lost", failure.message) from None
             raise
         self._is_held = not isinstance(command, protocol.Finish)
-        busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.Answer))
+        busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.WorkerAnswer))
         self._account.hears(sent=sent, busy_s=busy_s)
         self._slowest_s = max(self._slowest_s, busy_s)
         return replies

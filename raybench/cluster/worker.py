@@ -245,7 +245,7 @@ class _Run:
             else run(spec, self._dataset, self._trainer, world, self._ledger, resume=resume)
         )
 
-    def obey(self, command: Command) -> protocol.Answer:
+    def obey(self, command: Command) -> protocol.WorkerAnswer:
         if not isinstance(command, Start):
             self._ledger.enter("report")
         if isinstance(command, Finish):
@@ -370,10 +370,10 @@ def pin(cores: tuple[int, ...]) -> None:
             continue  # the thread ended between the listing and the call
 
 
-def _measure(command: protocol.Measure, world: World) -> protocol.Measured:
+def _measure(command: protocol.Measure, world: World) -> protocol.MeasuredSums:
     seconds = {size: world.time_all_reduce(size, command.rounds) for size in command.sizes}
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    return protocol.Measured(seconds=seconds, through=world.through, interface=interface)
+    return protocol.MeasuredSums(seconds=seconds, through=world.through, interface=interface)
 
 
 def _own_cores(world: World) -> set[int]:

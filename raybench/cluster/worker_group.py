@@ -210,7 +210,7 @@ class WorkerGroup:
         return parting(self._positions.values())
 
     def _take(self, rank: int, reply: Reply) -> None:
-        if isinstance(reply, protocol.Answer | protocol.Crashed) and reply.printed:
+        if isinstance(reply, protocol.WorkerAnswer | protocol.Crashed) and reply.printed:
             self._printed.append(of_rank(reply.printed, rank, self.placement.num_workers))
             reply = replace(reply, printed=b"")
         self._replies[rank] = reply

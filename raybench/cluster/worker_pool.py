@@ -309,7 +309,7 @@ class WorkerPool:
         """
         if isinstance(first, protocol.Finished):
             self.forget(trial)
-        if not isinstance(first, protocol.Answer) or first.sent_bytes is None:
+        if not isinstance(first, protocol.WorkerAnswer) or first.sent_bytes is None:
             return first
         sent = partial(self._states.keep, sender_of(number), num_bytes=first.sent_bytes)
         if isinstance(first, protocol.Finished):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raybench.commands import cli
-from raybench.data.inspect import Seen
+from raybench.data.inspect import DataSummary
 from raybench.data.inspect.find import see, see_dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.starter import space_text, start_for
@@ -70,7 +70,7 @@ def init(options: argparse.Namespace) -> Ended:
     return Ended(cli.DONE, answer=[*seen.lines, task], details={"wrote": out})
 
 
-def _see(options: argparse.Namespace) -> tuple[Seen, str | None]:
+def _see(options: argparse.Namespace) -> tuple[DataSummary, str | None]:
     """Return what was seen of the data, and the user's own workload if they named one."""
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8

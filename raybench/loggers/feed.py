@@ -24,7 +24,7 @@ import filelock
 from raybench.loggers.processes import END, LOGGERS
 from raybench.loggers.sink import (
     WINNERS,
-    Run,
+    LoggedRun,
     Sink,
     curve_values,
     run_figures,
@@ -44,7 +44,7 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 FOLDER = "logged"
 
 
-class Ledger:
+class WrittenLedger:
     """`logged/<tool>.jsonl`: every run that was begun in the tool, and every one that was ended.
 
     A line names the place it was written to; what lies elsewhere does not count. Without the file
@@ -119,7 +119,7 @@ class _Live:
 
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
-    run: Run | None = None
+    run: LoggedRun | None = None
     """The tool's own run; None before there is one."""
     num_written: int = 0
     """Points of the curve that the tool has; -1 where it has some that count no more."""
@@ -128,7 +128,7 @@ class _Live:
 class Feed:
     """Writes a study's runs to a tool: each once, with the curve of its last attempt."""
 
-    def __init__(self, sink: Sink, ledger: Ledger) -> None:
+    def __init__(self, sink: Sink, ledger: WrittenLedger) -> None:
         self._sink, self._ledger = sink, ledger
         self._live: dict[str, _Live] = {}
         self.num_ended = 0
@@ -172,12 +172,12 @@ class Feed:
         self._ledger.ended(record)
         self.num_ended += 1
 
-    def _write(self, name: str, live: _Live, *, began: float) -> Run:
+    def _write(self, name: str, live: _Live, *, began: float) -> LoggedRun:
         """Write the points that are new; all of them where the run is, or begins again."""
         assert live.what is not None
         if live.run is None or live.num_written < 0:
             role, spec = live.what
-            live.run, live.num_written = Run(name=name, role=role, spec=spec, began=began), 0
+            live.run, live.num_written = LoggedRun(name=name, role=role, spec=spec, began=began), 0
             self._ledger.begun(name, self._sink.start(live.run, self._ledger.name_of(name)))
         metric = live.run.spec.objective.judged_by.name
         new = live.curve[live.num_written :]
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
-    with Ledger(folder, tool) as ledger:
+    with WrittenLedger(folder, tool) as ledger:
         module = importlib.import_module(f"raybench.loggers.to_{tool}")
         sink: Sink = module.open_sink(folder, study)
         ledger.open(sink.place)

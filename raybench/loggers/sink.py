@@ -23,7 +23,7 @@ WINNERS = "winners"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class LoggedRun:
     """A run as a tool knows it."""
 
     name: str
@@ -35,7 +35,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Winner:
+class LoggedWinner:
     """A configuration that won."""
 
     title: str
@@ -72,19 +72,19 @@ class Sink(Protocol):
         del name
         return True
 
-    def start(self, run: Run, earlier: str | None) -> str:
+    def start(self, run: LoggedRun, earlier: str | None) -> str:
         """Begin a run, in place of the `earlier` one; return its name in the tool."""
 
-    def points(self, run: Run, points: Sequence[Figures]) -> None:
+    def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         """Add evaluations, as `curve_values` has them, to a run's curve."""
 
-    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         """End a run with what is known of it: its `run_figures` and `run_words`."""
 
-    def cut_off(self, run: Run) -> None:
+    def cut_off(self, run: LoggedRun) -> None:
         """End a run that has no record: nobody trains it any more."""
 
-    def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
+    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
         """Write a study's winners in place of the `earlier` ones; return their name in the tool."""
 
     def flush(self) -> None:
@@ -153,7 +153,7 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: float(value) for name, value in known.items() if math.isfinite(value)}
 
 
-def winners_of(results: "Study") -> list[Winner]:
+def winners_of(results: "Study") -> list[LoggedWinner]:
     """Return the fastest and the cheapest of every model of GPU; none of what is no search."""
     from raybench.results.verdict import facts_of, judge_each
 
@@ -164,7 +164,7 @@ def winners_of(results: "Study") -> list[Winner]:
         facts = facts_of(results, verdict)
         both = {"fastest": facts.fastest, "cheapest": facts.cheapest}
         for title, one in (both if results.is_timed else {"best": facts.fastest}).items():
-            winner = Winner(
+            winner = LoggedWinner(
                 title=f"{title} on {kind}" if kind else title,
                 trial=one.trial,
                 config=shown(one.label),

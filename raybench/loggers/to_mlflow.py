@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
 
-from raybench.loggers.sink import Figures, Run, Sink, Value, Winner, params_of, shown
+from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value, params_of, shown
 from raybench.stats.clock import unix_seconds
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
@@ -56,19 +56,19 @@ class _MLflow(Sink):
     def has(self, name: str) -> bool:
         return not self._is_new
 
-    def start(self, run: Run, earlier: str | None) -> str:
+    def start(self, run: LoggedRun, earlier: str | None) -> str:
         self._runs[run.name] = number = self._create(run.name, run.role, earlier, run.began)
         self._params(number, params_of(run.spec))
         return number
 
-    def points(self, run: Run, points: Sequence[Figures]) -> None:
+    def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         metrics = []
         for values in points:
             step = round(1000 * values.get("train_s", 0.0))
             metrics += _metrics(values, round(1000 * run.began) + step, step)
         self._log(self._runs[run.name], metrics)
 
-    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         number = self._runs.pop(run.name)
         step = round(1000 * figures["train_s"])
         at = round(1000 * run.began) + step
@@ -80,10 +80,10 @@ class _MLflow(Sink):
         status = "KILLED" if words.get("stop") == "interrupted" else status
         self._client.set_terminated(number, status, end_time=at)
 
-    def cut_off(self, run: Run) -> None:
+    def cut_off(self, run: LoggedRun) -> None:
         self._client.set_terminated(self._runs.pop(run.name), "KILLED")
 
-    def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
+    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
         now_s = unix_seconds()
         number = self._create(f"{self._study}: winners", "winners", earlier, now_s)
         configs = {}

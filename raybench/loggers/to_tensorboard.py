@@ -19,7 +19,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams, text
 
-from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of
+from raybench.loggers.sink import WINNERS, Figures, LoggedRun, LoggedWinner, Sink, params_of
 from raybench.spec.documents import to_yaml
 from raybench.stats.clock import unix_seconds
 
@@ -47,7 +47,7 @@ class _TensorBoard(Sink):
     def has(self, name: str) -> bool:
         return (self._folder / name).is_dir()  # it may be deleted to have all written anew
 
-    def start(self, run: Run, earlier: str | None) -> str:
+    def start(self, run: LoggedRun, earlier: str | None) -> str:
         name = folder_name(run.name)
         file = self._files[run.name] = _Events(self._folder / name)
         params = params_of(run.spec)
@@ -60,7 +60,7 @@ class _TensorBoard(Sink):
             file.add(part, wall_s=run.began)
         return name
 
-    def points(self, run: Run, points: Sequence[Figures]) -> None:
+    def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         file = self._files[run.name]
         for values in points:
             wall_s = run.began + values.get("train_s", 0.0)
@@ -69,7 +69,7 @@ class _TensorBoard(Sink):
                     step = round(factor * values[of])
                     file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s)
 
-    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         file = self._files.pop(run.name)
         wall_s = run.began + figures["train_s"]
         for name, value in figures.items():
@@ -79,12 +79,12 @@ class _TensorBoard(Sink):
         file.add(text("end", lines), wall_s=wall_s)
         file.close()
 
-    def cut_off(self, run: Run) -> None:
+    def cut_off(self, run: LoggedRun) -> None:
         file = self._files.pop(run.name)
         file.add(text("end", "- state: cut off"), wall_s=run.began)
         file.close()
 
-    def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
+    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
         file, now_s = _Events(self._folder / WINNERS), unix_seconds()
         for winner in winners:
             words = f"**{_plain(winner.config)}** (trial {_plain(winner.trial)}; {winner.proof})"

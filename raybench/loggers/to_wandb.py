@@ -14,7 +14,7 @@ from typing import Any
 
 import wandb
 
-from raybench.loggers.sink import WINNERS, Figures, Run, Sink, Winner, params_of, shown
+from raybench.loggers.sink import WINNERS, Figures, LoggedRun, LoggedWinner, Sink, params_of, shown
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")
@@ -32,7 +32,7 @@ class _WeightsAndBiases(Sink):
         self.place = shown(f"{place} {os.environ.get('WANDB_ENTITY', '')} {self._project}")
         self._runs: dict[str, Any] = {}
 
-    def start(self, run: Run, earlier: str | None) -> str:
+    def start(self, run: LoggedRun, earlier: str | None) -> str:
         config = {"role": run.role, **params_of(run.spec)}
         opened = self._open(run.name, earlier, role=run.role, config=config)
         opened.define_metric("train_s", hidden=True)
@@ -40,17 +40,17 @@ class _WeightsAndBiases(Sink):
         self._runs[run.name] = opened
         return str(opened.id)
 
-    def points(self, run: Run, points: Sequence[Figures]) -> None:
+    def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         for values in points:
             self._runs[run.name].log(dict(values))
 
-    def end(self, run: Run, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         self._finish(run.name, {**figures, **words}, is_well="failure" not in words)
 
-    def cut_off(self, run: Run) -> None:
+    def cut_off(self, run: LoggedRun) -> None:
         self._finish(run.name, {"state": "cut off"}, is_well=False)
 
-    def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
+    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
         opened = self._open(WINNERS, earlier, role="winners", config={})
         for winner in winners:
             found = winner.figures | {"trial": winner.trial, "config": winner.config}

@@ -25,7 +25,7 @@ STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Conv:
+class ConvSpec:
     """A convolution without bias, padded by `kernel // 2` on every side, then batch normalisation.
 
     `name` and `norm` are torchvision's prefixes of their weights.
@@ -45,10 +45,10 @@ class Conv:
 class Block:
     """Convolutions whose input is added to their output."""
 
-    convs: tuple[Conv, ...]
+    convs: tuple[ConvSpec, ...]
     is_residual: bool = True
     """Whether anything is added at all."""
-    shortcut: Conv | None = None
+    shortcut: ConvSpec | None = None
     """What the input goes through before it is added; none adds it as it is."""
     activation: Activation | None = None
     """After the sum."""
@@ -58,11 +58,11 @@ class Block:
 class Network:
     """Stem, blocks, average pooling, head."""
 
-    stem: Conv
+    stem: ConvSpec
     max_pool: bool
     """Whether a maximum over 3 x 3 pixels, stride 2, follows the stem."""
     blocks: tuple[Block, ...]
-    last: Conv | None
+    last: ConvSpec | None
     """A convolution after the blocks."""
     dropout: float
     """Before the head."""
@@ -78,7 +78,7 @@ class Network:
         """Inputs of the head."""
         return (self.last or self.blocks[-1].convs[-1]).filters
 
-    def convs(self) -> Iterator[Conv]:
+    def convs(self) -> Iterator[ConvSpec]:
         """All convolutions, in torchvision's order."""
         yield self.stem
         for block in self.blocks:
@@ -114,7 +114,7 @@ def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
 
 
 def _resnet(depths: tuple[int, ...], weights: tuple[str, ...], *, bottleneck: bool) -> Network:
-    stem = Conv("conv1", "bn1", 3, 64, 7, 2, activation="relu")
+    stem = ConvSpec("conv1", "bn1", 3, 64, 7, 2, activation="relu")
     blocks: list[Block] = []
     channels = 64
     for stage, depth in enumerate(depths):
@@ -127,33 +127,33 @@ def _resnet(depths: tuple[int, ...], weights: tuple[str, ...], *, bottleneck: bo
             shortcut = None
             if stride != 1 or channels != outputs:
                 names = f"{prefix}downsample.0", f"{prefix}downsample.1"
-                shortcut = Conv(*names, channels, outputs, 1, stride)
+                shortcut = ConvSpec(*names, channels, outputs, 1, stride)
             convs = make(prefix, channels, width, stride)
             blocks.append(Block(convs, shortcut=shortcut, activation="relu"))
             channels = outputs
     return Network(stem, True, tuple(blocks), None, 0.0, "fc", "uniform", weights)
 
 
-def _basic(prefix: str, inputs: int, width: int, stride: int) -> tuple[Conv, ...]:
+def _basic(prefix: str, inputs: int, width: int, stride: int) -> tuple[ConvSpec, ...]:
     return (
-        Conv(f"{prefix}conv1", f"{prefix}bn1", inputs, width, 3, stride, activation="relu"),
-        Conv(f"{prefix}conv2", f"{prefix}bn2", width, width, 3),
+        ConvSpec(f"{prefix}conv1", f"{prefix}bn1", inputs, width, 3, stride, activation="relu"),
+        ConvSpec(f"{prefix}conv2", f"{prefix}bn2", width, width, 3),
     )
 
 
-def _bottleneck(prefix: str, inputs: int, width: int, stride: int) -> tuple[Conv, ...]:
+def _bottleneck(prefix: str, inputs: int, width: int, stride: int) -> tuple[ConvSpec, ...]:
     return (
-        Conv(f"{prefix}conv1", f"{prefix}bn1", inputs, width, activation="relu"),
-        Conv(f"{prefix}conv2", f"{prefix}bn2", width, width, 3, stride, activation="relu"),
-        Conv(f"{prefix}conv3", f"{prefix}bn3", width, 4 * width),
+        ConvSpec(f"{prefix}conv1", f"{prefix}bn1", inputs, width, activation="relu"),
+        ConvSpec(f"{prefix}conv2", f"{prefix}bn2", width, width, 3, stride, activation="relu"),
+        ConvSpec(f"{prefix}conv3", f"{prefix}bn3", width, 4 * width),
     )
 
 
 def _mobilenet_v2() -> Network:
-    def conv(prefix: str, inputs: int, filters: int, kernel: int = 1, stride: int = 1) -> Conv:
+    def conv(prefix: str, inputs: int, filters: int, kernel: int = 1, stride: int = 1) -> ConvSpec:
         names = f"{prefix}.0", f"{prefix}.1"
         depthwise = inputs == filters and kernel > 1
-        return Conv(*names, inputs, filters, kernel, stride, depthwise, "relu6")
+        return ConvSpec(*names, inputs, filters, kernel, stride, depthwise, "relu6")
 
     stages = (  # expansion, channels, blocks, stride: table 2 of the paper
         *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
@@ -169,7 +169,7 @@ def _mobilenet_v2() -> Network:
             convs = [conv(f"{prefix}.0", channels, hidden)] if expansion > 1 else []
             convs.append(conv(f"{prefix}.{len(convs)}", hidden, hidden, 3, stride))
             names = f"{prefix}.{len(convs)}", f"{prefix}.{len(convs) + 1}"
-            convs.append(Conv(*names, hidden, outputs))
+            convs.append(ConvSpec(*names, hidden, outputs))
             blocks.append(Block(tuple(convs), stride == 1 and channels == outputs))
             channels = outputs
     return Network(

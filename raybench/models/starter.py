@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.data.inspect import Seen
+from raybench.data.inspect import DataSummary
 from raybench.spec.documents import parse_yaml
 from raybench.spec.metric import DEFAULTS, METRICS
 from raybench.spec.text import clean, command_line
@@ -24,7 +24,7 @@ MOST_BATCH = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StarterModel:
     """What a space file begins with, besides the data."""
 
     frameworks: list[str]
@@ -33,7 +33,9 @@ class Start:
     """Comment on the workload, and what else it may be."""
 
 
-def start_for(seen: Seen, framework: str | None, workload: str | None = None) -> Start:
+def start_for(
+    seen: DataSummary, framework: str | None, workload: str | None = None
+) -> StarterModel:
     """Return what to train: in `framework` alone, or in all that are installed."""
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]  # not imported
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)
@@ -47,7 +49,7 @@ def start_for(seen: Seen, framework: str | None, workload: str | None = None) ->
     elif found is None and seen.kind != "table" and len(seen.input_shape or ()) == 3:
         found = _for_pictures(seen.input_shape or (), frameworks)
     name, comment = found or ("mlp", "three hidden layers; or module:Class of your own")
-    return Start(frameworks=frameworks, workload=name, comment=comment)
+    return StarterModel(frameworks=frameworks, workload=name, comment=comment)
 
 
 def _for_pictures(shape: Sequence[int], frameworks: list[str]) -> tuple[str, str]:
@@ -68,7 +70,7 @@ def _powers(low: int, high: int) -> list[int]:
     return [low * 2**step for step in range(max(1, (high // low).bit_length()))]
 
 
-def space_text(seen: Seen, start: Start, *, file: Path) -> str:
+def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
     """Return the content of the space file, its comments included."""
     metric = METRICS[DEFAULTS[seen.task]]
     others = [

@@ -1,6 +1,6 @@
 """The one document that a command prints with `--json`: what was found, what to do next.
 
-Its schema is `Document`, which docs/answer.schema.json is made from.
+Its schema is `CommandResult`, which docs/answer.schema.json is made from.
 """
 
 from typing import Any, Literal
@@ -64,7 +64,7 @@ class NextStep(_Part):
     do: str = Field(description="a command, or a file to open")
 
 
-class Document(_Part):
+class CommandResult(_Part):
     """What a command found."""
 
     format: Literal[1] = 1
@@ -79,7 +79,7 @@ class Document(_Part):
     error: Error | None = None
 
 
-def document_of(command: str, ended: Ended) -> Document:
+def document_of(command: str, ended: Ended) -> CommandResult:
     """Return the document of a command that has ended, with what its results folder says."""
     error = None if ended.error is None else Error(kind=ended.error[0], message=ended.error[1])
     found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
@@ -89,7 +89,7 @@ def document_of(command: str, ended: Ended) -> Document:
         found["answer"] = list(ended.answer) or found["answer"]
         found["details"] |= ended.details
     plain = _plain(found | {"command": command, "exit_code": ended.code, "results": ended.place})
-    return Document.model_validate(plain | {"error": error})
+    return CommandResult.model_validate(plain | {"error": error})
 
 
 def of_results(results: StudyResults) -> dict[str, Any]:

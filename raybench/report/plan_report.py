@@ -15,8 +15,8 @@ from raybench.report.console import Sentences
 from raybench.report.figures import scaling_plots
 from raybench.report.figures.parts import in_words
 from raybench.report.figures.svg import svg
-from raybench.report.page.comparison import Picture
-from raybench.report.page.document import Part, write_extras
+from raybench.report.page.comparison import ComparedPicture
+from raybench.report.page.document import PagePart, write_extras
 from raybench.report.page.tables import table_of
 from raybench.report.tables import texts
 from raybench.report.words import duration
@@ -49,7 +49,7 @@ PREDICTED = (
 )
 
 
-def plan_part(plan: TargetPlan) -> Part:
+def plan_part(plan: TargetPlan) -> PagePart:
     """Return what is known of a plan for the terminal and the page."""
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
@@ -60,7 +60,7 @@ def plan_part(plan: TargetPlan) -> Part:
             rows[own] = rows[own].map(form, na_action="ignore")
         hired = [*map(scaling_plots.offer_words, rows["offer"], rows["is_spot"])]
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows.assign(hired=hired), PLAN)))
-    return Part(f"To the target: {plan.series}", lines, tables)
+    return PagePart(f"To the target: {plan.series}", lines, tables)
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
@@ -165,7 +165,7 @@ class PlanReport:
         return Sentences(line for one in self.parts for line in one.lines)
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PagePart]:
         """The plan of each series, as the terminal prints it."""
         return [plan_part(one) for one in self.plans]
 
@@ -179,8 +179,10 @@ class PlanReport:
         if len(self.table):
             table = in_words(self.table.sort_values("seconds"), scaling_plots.PLAN_WORDS)
             drawing = Markup(svg(self.plot(), "plan", kind.title))
-            picture = Picture("", kind.title, kind.reading, drawing, table_of(table, kind.title))
-            parts = [Part(kind.title, pictures=[picture]), *parts]
+            picture = ComparedPicture(
+                "", kind.title, kind.reading, drawing, table_of(table, kind.title)
+            )
+            parts = [PagePart(kind.title, pictures=[picture]), *parts]
         lines = [line for one in self.plans for line in plan_lines(one)]
         headline = f"{lines[0].partition(';')[0].rstrip('.')}." if lines else "No plan."
         return write_extras(headline, parts, file)

@@ -15,7 +15,7 @@ from raybench.report.answer import said
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
 from raybench.report.figures import scaling_plots
-from raybench.report.page.document import Part
+from raybench.report.page.document import PagePart
 from raybench.report.plan_report import plan_part
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
@@ -49,7 +49,7 @@ FIT = {
 }
 
 
-def print_part(console: Console, one: Part) -> None:
+def print_part(console: Console, one: PagePart) -> None:
     """Print a part of the page on the terminal."""
     for line in one.lines:
         say_wrapped(console, line)
@@ -61,7 +61,7 @@ def print_part(console: Console, one: Part) -> None:
         console.print()
 
 
-def fit_part(fitted: fit_command.FittedGroup) -> Part:
+def fit_part(fitted: fit_command.FittedGroup) -> PagePart:
     """Return what to know of a fit, and its predictions: in their units, those beyond what was
     measured with a `~`."""
     name, table = name_of(fitted.group), fitted.predictions
@@ -73,7 +73,7 @@ def fit_part(fitted: fit_command.FittedGroup) -> Part:
             del cells["accumulate"]
         tables.append((BASELINE, cells))
     title = f"Predicted{f': {name}' if name else ''}"
-    return Part(title, [*([f"{name}:"] if name else []), *fitted.words()], tables)
+    return PagePart(title, [*([f"{name}:"] if name else []), *fitted.words()], tables)
 
 
 PREDICT, NAMED = "predict", "named"
@@ -147,18 +147,18 @@ class ScalingReport:
             say(console, f"plots: {', '.join(plots)}")
         say(console, f"results: {shown(results.place, results.folder)}")
 
-    def parts(self, *, is_whole: bool = True) -> list[Part]:
+    def parts(self, *, is_whole: bool = True) -> list[PagePart]:
         """Return what is known beyond the records; not `is_whole`: what was asked for alone."""
         results, named = self.results, self.results.study.get(NAMED)
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
         if lines := [*self.not_predicted, *(fits.noise_lines(results) if is_whole else [])]:
-            found.append(Part("What else is told of other sizes", lines))
+            found.append(PagePart("What else is told of other sizes", lines))
         found += map(plan_part, self.plans)
         if named in STUDIES:
             title = f"What {named} published, and what held here"
-            found.append(Part(title, (), [("Claims of its paper", claims_table(results))]))
+            found.append(PagePart(title, (), [("Claims of its paper", claims_table(results))]))
         return found
 
     @property

@@ -33,7 +33,7 @@ class BucketError(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class BucketEntry:
     """An object of the store."""
 
     size: int
@@ -87,14 +87,14 @@ class Bucket:
                 shutil.copyfileobj(stream, file, CHUNK)
             partial.replace(path)
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, BucketEntry]:
         """Return all objects by their keys."""
         fs = _filesystems()
         with self._asked() as system:
             wanted = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
             found = system.get_file_info(wanted)
         return {
-            info.path.removeprefix(self._path("")): Entry(info.size, info.mtime_ns / 1e9)
+            info.path.removeprefix(self._path("")): BucketEntry(info.size, info.mtime_ns / 1e9)
             for info in found
             if info.type == fs.FileType.File
         }

@@ -32,7 +32,7 @@ from raybench.stats.replicates import (
 )
 from raybench.stats.standing import (
     Axis,
-    Group,
+    ConfigurationRuns,
     best_first,
     cost_per_s,
     first_trial,
@@ -53,7 +53,7 @@ class Repeated:
     num_workers: int
     cost: float
     """Cost of a second of training: see `cost_per_s`."""
-    group: Group
+    group: ConfigurationRuns
     """Runs that it is compared by: the search's own, unless it began the study, and the race's;
     without a race those alone. Those alone beside a race may overrule it."""
     chosen_runs: tuple[str, ...]
@@ -86,7 +86,7 @@ class Repeated:
         is_enough = self.is_alone or self.group.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
 
-    def on(self, axis: Axis) -> Group:
+    def on(self, axis: Axis) -> ConfigurationRuns:
         """Return its runs in the unit of an axis."""
         return self.group.times(self.cost) if axis == "worker_seconds" else self.group
 
@@ -154,7 +154,7 @@ def _repeated(
     is_hit = any(repeat(results, name).is_hit for name in alone)
     printed = alone if is_hit or not race else [*race, *alone]
     rounds = {_round_of(name): repeat(results, name) for name in race or alone}
-    group = Group(
+    group = ConfigurationRuns(
         own=repeat(results, own.trial) if own.trial in chosen else None,
         rounds=dict(sorted(rounds.items())),
         alone=[repeat(results, name) for name in (alone if race else ())],

@@ -40,7 +40,7 @@ NOT_EXCHANGED = "its workers exchanged no gradients: a measurement, not a traini
 NOT_ASKED = "spread, which the study did not ask for"
 
 
-class Layout(NamedTuple):
+class TrialsLayout(NamedTuple):
     """What is compared of how a run's workers were laid out."""
 
     num_workers: int
@@ -54,15 +54,15 @@ class Layout(NamedTuple):
     """Whether its workers exchanged gradients."""
 
     @property
-    def size(self) -> "Layout":
+    def size(self) -> "TrialsLayout":
         """What runs have in common that may be on as many hosts."""
         return self._replace(num_nodes=0)
 
 
-def layout_of(record: RunRecord) -> Layout:
+def layout_of(record: RunRecord) -> TrialsLayout:
     """Return how a run was laid out."""
     spec = record.spec
-    return Layout(
+    return TrialsLayout(
         spec.num_workers,
         spec.cpus_per_worker,
         spec.gpus_per_worker,
@@ -87,9 +87,9 @@ class TypicalNodes:
 
     def __init__(self, *, may_spread: bool) -> None:
         self._may_spread = may_spread
-        self._num_nodes: dict[Layout, int] = {}
+        self._num_nodes: dict[TrialsLayout, int] = {}
 
-    def add(self, layout: Layout) -> bool:
+    def add(self, layout: TrialsLayout) -> bool:
         """Take a run's layout; return whether what is typical for its size has changed."""
         if not layout.num_nodes or not layout.exchanges:
             return False
@@ -98,7 +98,7 @@ class TypicalNodes:
         self._num_nodes[layout.size] = best
         return best != before
 
-    def objection(self, layout: Layout) -> str | None:
+    def objection(self, layout: TrialsLayout) -> str | None:
         """Return why a run is not ranked, in words; None where it is."""
         if not layout.exchanges:
             return NOT_EXCHANGED

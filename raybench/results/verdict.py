@@ -23,7 +23,7 @@ from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
 from raybench.spec.text import counted
-from raybench.stats.standing import Axis, Group, Ties, is_informative, ties_of
+from raybench.stats.standing import Axis, ConfigurationRuns, Ties, is_informative, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
 """Standings: `ran once` is what cannot be excluded either, but was never repeated."""
@@ -189,21 +189,21 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
-    once = _ties(results, {best: Group(repeat(results, best))}, kind, "seconds").once
+    once = _ties(results, {best: ConfigurationRuns(repeat(results, best))}, kind, "seconds").once
     return Verdict(best, cheapest, False, (best,), once)
 
 
-def _ties(results: Study, groups: Mapping[str, Group], kind: str, axis: Axis) -> Ties:
+def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
     """Return the best of `groups` on an axis, and what is statistically tied with it, among them
     and all that ran once."""
-    runs, once = ranked_runs(results.trials), dict[str, Group]()
+    runs, once = ranked_runs(results.trials), dict[str, ConfigurationRuns]()
     for trial in runs["trial"][kind_of(runs) == kind]:
         if trial in groups or trial in repeated(results) or not is_informative(results.runs[trial]):
             continue
         own = repeat(results, trial)
         if own.is_hit:
             cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
-            once[trial] = Group(own.times(cost if axis == "worker_seconds" else 1.0))
+            once[trial] = ConfigurationRuns(own.times(cost if axis == "worker_seconds" else 1.0))
     return ties_of(groups, once, is_timed=results.is_timed)
 
 

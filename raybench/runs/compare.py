@@ -29,7 +29,7 @@ from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.report.console import make_console, say
-from raybench.report.live.progress import Progress, lines_for
+from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
 from raybench.results.place import check_place
 from raybench.results.records import read_records
@@ -315,7 +315,9 @@ def _run(
                 share(dataset, session.scratch / DATA / key)
         deadline = Deadline(options.time_budget, interrupt=interrupt)
         number_of_runs = options.runs * len(compared.sides)
-        progress = Progress(console, num_trials=number_of_runs, lines=lines_for(options.progress))
+        progress = ProgressDisplay(
+            console, num_trials=number_of_runs, lines=lines_for(options.progress)
+        )
         pairs = so_far()
         with (
             progress,

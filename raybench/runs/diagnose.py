@@ -34,7 +34,7 @@ from raybench.runs.train import (
     write_study,
 )
 from raybench.runs.wait_watch import Waits, live_session
-from raybench.scaling.bottleneck import Verdict, judge, milliseconds
+from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
     INTERVALS,
@@ -228,7 +228,7 @@ class ProbeRuns:
         found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
         return found if shares.is_sure else f"{found} (not sure yet)"
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BottleneckVerdict:
         """Return what bounds the training, and which worker all others wait for."""
         number, record = self.num_rounds, self._record
         found = judge(

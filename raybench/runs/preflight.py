@@ -61,7 +61,7 @@ from raybench.spec.text import clean
 from raybench.spec.values import identity, short
 from raybench.training.check_model import check_models
 from raybench.training.command import values_of as values_of_command
-from raybench.training.machine import LACKING, Seen, framework_sees, require_gpus
+from raybench.training.machine import LACKING, GpusSeen, framework_sees, require_gpus
 
 HOOKS_OF = {
     "correct": ("torch_correct", "keras_correct"),
@@ -473,7 +473,7 @@ def check_gpus(placements: Iterable[Placement]) -> None:
         require_gpus(framework, needed[framework], len(seen.names), seen.problem)
 
 
-def _seen_by(frameworks: list[str]) -> list[tuple[str, Seen]]:
+def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
     """Return what each sees of GPUs, asked in processes side by side."""
     with ThreadPoolExecutor() as pool:
         return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))

@@ -28,7 +28,7 @@ from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
-from raybench.report.live.progress import Progress, lines_for
+from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.page import try_page
 from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport
 from raybench.results.place import check_place, refuse_other_scaling
@@ -52,7 +52,7 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
-from raybench.scaling.averaged import Prediction, next_cells
+from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fit_command import FittedGroup, check_predict, place_of
 from raybench.scaling.fits import fit_study
@@ -66,9 +66,9 @@ from raybench.spec.objective import naming
 from raybench.spec.run import Placement, describe, label_keys
 from raybench.spec.scaling_study import (
     OWN_KEYS,
-    Cell,
     ScalingStudy,
     StudyCell,
+    WrittenCell,
     build_scaling_study,
     set_in_scaling,
     study_cells,
@@ -83,7 +83,7 @@ def run_study(
     *,
     session: Session,
     store: Store,
-    progress: Progress,
+    progress: ProgressDisplay,
     deadline: Deadline,
     watch: HostWatch | None = None,
 ) -> None:
@@ -185,7 +185,7 @@ QUICK: dict[str, Any] = {"repeats": 2}
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenStudy:
     """A study, and where it comes from."""
 
     study: ScalingStudy
@@ -200,7 +200,7 @@ class Chosen:
         return partial(say, console) if self.is_named else None
 
 
-def chosen_study(options: ScaleOptions) -> Chosen:
+def chosen_study(options: ScaleOptions) -> ChosenStudy:
     """Return the study of a command line, `--set` and the other flags applied."""
     settings = [] if options.seed is None else [f"seed={options.seed}"]
     settings += [*options.trained(below="base."), *options.settings]
@@ -211,7 +211,7 @@ def chosen_study(options: ScaleOptions) -> Chosen:
                 f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
             )
         content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
-        return Chosen(validate(ScalingStudy, content, asked), asked, is_named=True)
+        return ChosenStudy(validate(ScalingStudy, content, asked), asked, is_named=True)
     if asked is None:
         content, source = DEFAULT | (QUICK if options.quick else {}), "the default study"
     elif options.quick:
@@ -224,7 +224,7 @@ def chosen_study(options: ScaleOptions) -> Chosen:
         # What no name may have is a dash.
         name = re.sub("[^A-Za-z0-9_-]", "-", Path(source).stem)[:60] or DEFAULT_NAME
     content = with_whole_paths(set_in_scaling(content, settings))
-    return Chosen(build_scaling_study(content, source, name=name), source)
+    return ChosenStudy(build_scaling_study(content, source, name=name), source)
 
 
 @dataclass(frozen=True)
@@ -384,7 +384,7 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
     )
 
 
-def _continued(chosen: Chosen, place: str, file: Path | None) -> ScalingStudy:
+def _continued(chosen: ChosenStudy, place: str, file: Path | None) -> ScalingStudy:
     """Return the study with the numbers of workers and the further cells of an earlier session of
     it, if `file` tells of one; UserError with the difference where it is of another study."""
     study = chosen.study
@@ -406,7 +406,7 @@ HOSTS = "hosts"
 
 def _run(
     options: ScaleOptions,
-    chosen: Chosen,
+    chosen: ChosenStudy,
     store: Store,
     console: Console,
     checked: Checked,
@@ -453,7 +453,7 @@ def _run(
                 share(dataset, session.scratch / DATA / key)
         deadline = Deadline(options.time_budget, began=interrupt.began, interrupt=interrupt)
         cells = study_cells(study)
-        progress = Progress(
+        progress = ProgressDisplay(
             console,
             num_trials=len(cells) * study.repeats,
             keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
@@ -520,12 +520,14 @@ class Until:
         for now, one in unsure:
             if (found := self._narrowing(study, now, one)) is not None:
                 cell, changes = found
-                longer = study.model_copy(update={"more": [*study.more, Cell(changes=changes)]})
+                longer = study.model_copy(
+                    update={"more": [*study.more, WrittenCell(changes=changes)]}
+                )
                 return longer, f"{head}: next is {place_of(cell)}."
         return None, f"{head}: nothing else that has room here would narrow it."
 
     def _narrowing(
-        self, study: ScalingStudy, now: Prediction, one: FittedGroup
+        self, study: ScalingStudy, now: StepPrediction, one: FittedGroup
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell with room that narrows a prediction most, itself where no smaller one
         does, and what it changes."""

@@ -10,7 +10,7 @@ from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
 from raybench.runs.saved_runs import Disturbed, SavedRuns
@@ -25,7 +25,7 @@ class SingleRun:
     session: Session
     store: Store
     deadline: Deadline
-    progress: Progress
+    progress: ProgressDisplay
     saved: SavedRuns
     keep_groups: bool = True
     """False gives every run new worker processes."""

@@ -21,7 +21,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.report.console import make_console, say
 from raybench.report.export import export
-from raybench.report.live.progress import Progress, TrainingScreen, lines_for
+from raybench.report.live.progress import ProgressDisplay, TrainingScreen, lines_for
 from raybench.report.page import try_page
 from raybench.report.words import target_words
 from raybench.results.place import check_place, shown
@@ -178,9 +178,9 @@ def _run(
         loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         screen = TrainingScreen(console, spec)
-        events: Progress | None = None
+        events: ProgressDisplay | None = None
         if (lines := lines_for(options.progress)) is not None:
-            events = Progress(console, num_trials=1, lines=lines)
+            events = ProgressDisplay(console, num_trials=1, lines=lines)
             events.begin("train", 1)
             events.started(TRIAL, spec)
 

@@ -22,7 +22,7 @@ from raybench.cluster.queue import Waiting
 from raybench.cluster.session import Session, busy_sentence, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.runs.deadline import Deadline
 from raybench.spec.errors import StudyError
 from raybench.spec.text import redact_text
@@ -166,7 +166,7 @@ class WaitWatch:
 
 
 def watching(
-    session: Session, progress: Progress, deadline: Deadline, wait_s: float | None
+    session: Session, progress: ProgressDisplay, deadline: Deadline, wait_s: float | None
 ) -> WaitWatch:
     """Return what shows on a study's screen what its runs wait for, and ends too long a wait."""
 

@@ -121,7 +121,7 @@ predictions were good; distance in half intervals above which an odd cell counts
 
 
 @dataclass(frozen=True)
-class Prediction:
+class StepPrediction:
     """Seconds of a step, and the interval that a measurement of it is in nine times of ten."""
 
     cell: Cell
@@ -215,7 +215,7 @@ class ThroughputModel:
         """Return the model fitted without a cell; misfits and the laws' shares are kept."""
         return replace(self, own=self.own.without(index))
 
-    def predict(self, cells: Sequence[Cell]) -> list[Prediction]:
+    def predict(self, cells: Sequence[Cell]) -> list[StepPrediction]:
         """Return the predictions of cells, in their order."""
         if not cells:
             return []
@@ -237,7 +237,9 @@ class ThroughputModel:
         halves = np.sqrt(np.stack([middle - low, high - middle]) ** 2 + more)
         halves *= self.record.widening**come_in
         ends = np.exp(middle + moved + np.stack([np.zeros(len(cells)), -halves[0], halves[1]]))
-        return [Prediction(cell, *map(float, row)) for cell, row in zip(cells, ends.T, strict=True)]
+        return [
+            StepPrediction(cell, *map(float, row)) for cell, row in zip(cells, ends.T, strict=True)
+        ]
 
     def efficiency(self, cells: Sequence[Cell]) -> list[float]:
         """Return each cell's throughput a worker over that of one worker with the same batch."""

@@ -185,7 +185,7 @@ HEADS: dict[Part, str] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BottleneckVerdict:
     """What was found of a run spec."""
 
     kind: str
@@ -217,7 +217,7 @@ def judge(
     *,
     num_nodes: int = 1,
     num_parameters: int = 0,
-) -> Verdict:
+) -> BottleneckVerdict:
     """Return the verdict from seconds of a step: one of each probe for each round."""
     probes = Probes.of(spec)
     shares = Shares.of(probes, times)
@@ -231,7 +231,7 @@ def judge(
             f"step of {milliseconds(step.value)}, {' and '.join(parts[:2])} are not "
             "distinguishable; leave the machine to it alone, or ask for more --repeats."
         )
-        return Verdict(NOT_SURE, found, step, [], sent, sentence)
+        return BottleneckVerdict(NOT_SURE, found, step, [], sent, sentence)
     largest, *rest = shares.order
     gains = _gains(largest, Outlook.of(spec, probes, times, num_nodes))
     hosts = f" on {num_nodes} hosts" if num_nodes > 1 else ""
@@ -250,7 +250,7 @@ def judge(
         f"{milliseconds(step.value)} is {what}; "
         f"{', '.join(f'{part} {found[part].percent}' for part in rest)}; {advice}."
     )
-    return Verdict(str(largest), found, step, gains, sent, sentence)
+    return BottleneckVerdict(str(largest), found, step, gains, sent, sentence)
 
 
 def milliseconds(seconds: float) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from raybench.scaling.averaged import (
     STEPS,
     NextCell,
-    Prediction,
+    StepPrediction,
     ThroughputModel,
     least_sure,
     next_cells,
@@ -29,7 +29,7 @@ from raybench.scaling.measurements import (
     name_of,
     read_rows,
 )
-from raybench.scaling.network import Network
+from raybench.scaling.network import NetworkRatio
 from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, counted
@@ -145,7 +145,7 @@ class LeftOut:
 
     measured_s: float
     """Median of its repeats."""
-    predicted: Prediction
+    predicted: StepPrediction
 
     @property
     def error(self) -> float:
@@ -189,7 +189,7 @@ class FittedGroup:
     num_rows: int
     model: ThroughputModel
     asked: list[Cell]
-    network: Network | None = None
+    network: NetworkRatio | None = None
     """What lies between hosts, where it was measured apart."""
 
     @cached_property
@@ -242,7 +242,7 @@ class FittedGroup:
 
 
 def fits(
-    measured: Measurements, asked: dict[Group, list[Cell]], network: Network | None = None
+    measured: Measurements, asked: dict[Group, list[Cell]], network: NetworkRatio | None = None
 ) -> Iterator[FittedGroup]:
     """Fit each group of measurements, with what is asked of it."""
     priors = PRIORS if network is None else network.priors

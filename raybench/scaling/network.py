@@ -27,7 +27,7 @@ LEAST, MOST = 0.01, 1000.0
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkRatio:
     """How many times longer an exchange takes between hosts than inside, and how sure that is."""
 
     ratio: float
@@ -47,7 +47,7 @@ class Network:
         )
 
 
-def read_network(text: str) -> Network:
+def read_network(text: str) -> NetworkRatio:
     """Return what `--network` names: a ratio, or the file that `raybench doctor --json` wrote."""
     try:
         ratio = float(text)
@@ -58,10 +58,10 @@ def read_network(text: str) -> Network:
             f"--network {clean(text)[:40]}: is no ratio; write how many times longer an all-reduce "
             f"takes between hosts than inside, {LEAST:g} to {MOST:g}, or the name of a file."
         )
-    return Network(ratio, SURE)
+    return NetworkRatio(ratio, SURE)
 
 
-def _measured(path: Path) -> Network:
+def _measured(path: Path) -> NetworkRatio:
     """Return the ratio at the sizes that a doctor measured between hosts and inside."""
     source = clean(str(path))
     try:
@@ -72,7 +72,7 @@ def _measured(path: Path) -> Network:
             logs = np.log([_as_of_two(between), _as_of_two(inside)])
             ratios = logs[0] - logs[1]
             ratio = float(np.exp(np.mean(ratios)).clip(LEAST, MOST))
-            return Network(ratio, math.hypot(SURE, float(np.std(ratios))))
+            return NetworkRatio(ratio, math.hypot(SURE, float(np.std(ratios))))
     except OSError as error:
         raise UserError(
             f"--network {source}: is no ratio, and no file that can be read ({error.strerror})."

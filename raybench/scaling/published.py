@@ -56,7 +56,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPoint:
     """A cell that was measured, as a point of one kind of scaling."""
 
     spec: RunSpec
@@ -81,7 +81,7 @@ class Measured:
         return found
 
 
-Point = tuple[Measured, float]
+Point = tuple[MeasuredPoint, float]
 """A cell and what is compared of it."""
 Judged = tuple[str, bool | None] | None
 """What was measured, in words, and whether the claim holds; None where nothing was."""
@@ -100,17 +100,17 @@ COMPARED: dict[str, Callable[[float, float], float]] = {
 BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to": operator.le}
 
 
-def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[Measured]:
+def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[MeasuredPoint]:
     """Return the cells that were measured; `cells` has a row for each."""
     specs = {cell.name: cell.spec for cell in study_cells(study)}
     return [
-        Measured(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
+        MeasuredPoint(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
         for row in cells.to_dict("records")
         if row["n"]
     ]
 
 
-def _matches(one: Measured, where: Mapping[str, Any]) -> bool:
+def _matches(one: MeasuredPoint, where: Mapping[str, Any]) -> bool:
     return all(
         within(one.key(name), wanted) if isinstance(wanted, dict) else one.key(name) == wanted
         for name, wanted in where.items()
@@ -171,7 +171,7 @@ def compared(
     return found
 
 
-def points_of(cells: Iterable[Measured], said: Mapping[str, Any]) -> list[Point]:
+def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[Point]:
     """Return the values that a claim speaks of, and a cell of each."""
     where = said.get("where", {})
     choices = where if isinstance(where, list) else [where]
@@ -186,7 +186,7 @@ def points_of(cells: Iterable[Measured], said: Mapping[str, Any]) -> list[Point]
     return points
 
 
-def judged(said: Mapping[str, Any], cells: Sequence[Measured]) -> Claim:
+def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
     """Return a claim of a study's file beside what was measured."""
     points = points_of(cells, said)
     judges = {"against": _against, "best": _best, "most": _most}
@@ -195,7 +195,9 @@ def judged(said: Mapping[str, Any], cells: Sequence[Measured]) -> Claim:
     return Claim(said["claim"], said["published"], ours, holds)
 
 
-def _by_pairs(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+def _by_pairs(
+    said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
+) -> Judged:
     """Let AGREE of the known values say whether it holds; not told where they say neither."""
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
@@ -211,7 +213,9 @@ def _by_pairs(said: Mapping[str, Any], cells: Sequence[Measured], points: list[P
     return ours, agreeing >= AGREE if is_told else None
 
 
-def _against(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+def _against(
+    said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
+) -> Judged:
     """Compare the range over one key with that over another."""
     other = points_of(cells, {**said, "over": said["against"]})
     if not points or not other:
@@ -231,7 +235,7 @@ def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]
     return {at: values for at, values in known.items() if values}
 
 
-def _best(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
     """Compare the means of all cells that have the same value of a key."""
     ((key, expected),) = said["best"].items()
     means = {at: float(np.mean(values)) for at, values in _by_key(points, key, 2).items()}
@@ -241,7 +245,7 @@ def _best(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point
     return ", ".join(f"{at}: {means[at]:.1%}" for at in order), order[0] == expected
 
 
-def _most(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
     """Compare the cells that have the most of a column with those that have the least."""
     ((key, column),) = said["most"].items()
     sizes = {one.key(key): one.number(column) for one in cells}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raybench.results.trials import Layout, TypicalNodes, layout_of, typical_of
+from raybench.results.trials import TrialsLayout, TypicalNodes, layout_of, typical_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
@@ -41,7 +41,7 @@ class Cost:
     """To the target; with a price all that are held for it, once workers have started."""
     train_s: float
     """Training seconds of a run in all."""
-    layout: Layout
+    layout: TrialsLayout
 
 
 @dataclass(frozen=True)

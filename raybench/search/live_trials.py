@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from raybench.cluster.protocol import fault_of
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.report.tables import BATCH_STATISTICS
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
@@ -46,7 +46,7 @@ class LiveTrials:
         search: Search,
         *,
         store: Store,
-        progress: Progress,
+        progress: ProgressDisplay,
         deadline: Deadline,
         confirm_budget: ConfirmBudget,
         saved: SavedRuns,

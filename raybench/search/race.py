@@ -13,7 +13,7 @@ from itertools import groupby
 
 from raybench.spec.run import RunSpec
 from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked, score, upper_score
-from raybench.stats.standing import Axis, Candidate, Group, Run, Stages, group_of
+from raybench.stats.standing import Axis, Candidate, ConfigurationRuns, RaceRun, Stages, group_of
 
 DROP = 2.0
 """Standard errors behind the leader from which on a candidate runs no more."""
@@ -68,7 +68,7 @@ class Race:
         while self._stage < len(self.stages) and not self._missing():
             self._end_stage()
 
-    def due(self) -> list[Run]:
+    def due(self) -> list[RaceRun]:
         """Return the runs of the present stage that are not known yet, round by round.
 
         [] when the race is over.
@@ -112,7 +112,7 @@ class Race:
         in the unit of the axis."""
         return self.group(name).runs(rounds)
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> ConfigurationRuns:
         """Return the runs of a candidate by round, in the unit of the axis."""
         return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
@@ -122,11 +122,11 @@ class Race:
         """Whether one is too far behind a stage's leader to run again; benchmarks vary it."""
         return is_apart(best, other, noise, errors=DROP)
 
-    def _missing(self) -> list[Run]:
+    def _missing(self) -> list[RaceRun]:
         first = sum(runs for _, runs in self.stages[: self._stage])
         rounds = range(first, first + self.stages[self._stage][1])
         return [
-            Run(name, number)
+            RaceRun(name, number)
             for number in rounds
             for name in self._alive
             if number not in self._learned.get(name, {})
@@ -167,17 +167,17 @@ class Races:
     def __init__(self, races: Iterable[Race]) -> None:
         self._races = list(races)
 
-    def due(self) -> list[Run]:
+    def due(self) -> list[RaceRun]:
         """Return the runs of the present stages that are not known yet, each once, by rounds."""
         found = dict.fromkeys(run for race in self._races for run in race.due())
         return sorted(found, key=lambda run: run.round)
 
-    def learn(self, run: Run, repeat: Replicate) -> None:
+    def learn(self, run: RaceRun, repeat: Replicate) -> None:
         """Take what a run has taken."""
         for race in self._races:
             race.learn(run.name, run.round, repeat)
 
-    def cap_s(self, run: Run) -> float | None:
+    def cap_s(self, run: RaceRun) -> float | None:
         """Return the train seconds after which a run has lost wherever it is asked for: in races
         without stages (`standing.more`) all their candidates are. None while it may still win."""
         caps = [
@@ -189,13 +189,13 @@ class Races:
         return max(known) if known and len(known) == len(caps) else None
 
 
-def in_turns(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> list[Run]:
+def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[RaceRun]:
     """Return runs round by round, in the order in which they shall begin.
 
     Those that need equal worker groups follow one another, so that few are opened; each round
     begins with another one, so that nobody is always the last, which has no company.
     """
-    found: list[Run] = []
+    found: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):
         row = sorted(of_round, key=lambda run: repr(specs[run.name].placement.group))
         turn = number % len(row)

@@ -28,7 +28,7 @@ from raybench.stats.standing import (
     MOST,
     Axis,
     Candidate,
-    Run,
+    RaceRun,
     Stages,
     cost_per_s,
     first_trial,
@@ -84,7 +84,7 @@ class LiveRace:
     _runs: dict[str, list[RunRecord]] = field(default_factory=dict)
     """All of these that say something, by candidate: its cost is billed by them."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
-    _tries: Counter[Run] = field(default_factory=Counter)
+    _tries: Counter[RaceRun] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._is_timed = self.budget.study.objective.kind == TIME
@@ -106,7 +106,7 @@ class LiveRace:
             if says:
                 self._learned[record.source, number] = self._repeat(record, curve)
             elif record.stop not in ("interrupted", "time_budget"):
-                self._tries[Run(record.source, number)] = 1
+                self._tries[RaceRun(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
         """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
@@ -128,7 +128,7 @@ class LiveRace:
     def more(self, number: int) -> int:
         """Run `number` more of who is undecided, first to find the fastest, then the cheapest;
         return how many it took."""
-        num_run, due = 0, list[Run]()
+        num_run, due = 0, list[RaceRun]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
             if not due:
@@ -140,7 +140,7 @@ class LiveRace:
         self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
 
-    def _put_out(self, due: list[Run]) -> bool:
+    def _put_out(self, due: list[RaceRun]) -> bool:
         """Count a try of each run; put candidates out that had all of theirs, and say if any."""
         if self.single_run.deadline.over:
             return False  # they may have been ended by it
@@ -149,7 +149,7 @@ class LiveRace:
         self.out += sorted(broken)
         return bool(broken)
 
-    def _more(self, number: int) -> list[Run]:
+    def _more(self, number: int) -> list[RaceRun]:
         given: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
         for axis, candidates in self._fields().items():
             if due := more(candidates, self._learned, number, axis=axis, **given):
@@ -162,7 +162,7 @@ class LiveRace:
             for axis, candidates in self._fields().items()
         )
         for (name, number), learned in self._learned.items():
-            found.learn(Run(name, number), learned)
+            found.learn(RaceRun(name, number), learned)
         return found
 
     def _fields(self) -> dict[Axis, list[Candidate]]:
@@ -201,12 +201,12 @@ class LiveRace:
         progress.begin("race", most, num_done=done, expect_s=left_s)
         progress.state.after_s = after_s
 
-    def _run(self, due: list[Run], races: Races) -> None:
+    def _run(self, due: list[RaceRun], races: Races) -> None:
         specs = {run.name: self._costs[run.name].spec for run in due}
         jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
         side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)
 
-    def _train(self, run: Run, races: Races) -> None:
+    def _train(self, run: RaceRun, races: Races) -> None:
         seed = (self.budget.study.search.seed + RACE_SEEDS + run.round) % 2**32
         spec = self._costs[run.name].spec.model_copy(update={"seed": seed})
         metric, target = spec.objective.judged_by, spec.objective.target
@@ -230,7 +230,7 @@ class LiveRace:
                 self._learned[run.name, run.round] = repeat
                 races.learn(run, repeat)
 
-    def _knows(self, run: Run) -> bool:
+    def _knows(self, run: RaceRun) -> bool:
         return (run.name, run.round) in self._learned
 
     def _says(self, record: RunRecord) -> bool:

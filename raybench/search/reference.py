@@ -32,7 +32,7 @@ from raybench.results.store import Store
 from raybench.runs.preflight import GROUP_KEYS
 from raybench.runs.single_run import SingleRun, side_by_side
 from raybench.search import reference_settings as settings
-from raybench.search.reference_settings import Measured
+from raybench.search.reference_settings import ReferenceRun
 from raybench.search.sampling.default_rates import rate_factor, usual_values
 from raybench.search.sampling.transfer import set_keys
 from raybench.spec.errors import UserError
@@ -160,7 +160,7 @@ def _train(
     *,
     number: int,
     factor: float,
-) -> list[Measured]:
+) -> list[ReferenceRun]:
     """Train the reference `number` times at most, side by side; what the deadline left of it."""
     deadline, budget = single_run.deadline, study.search.time_budget_s
     spec = reference_spec(study, space, factor=factor, has_room=has_room)
@@ -203,7 +203,7 @@ def _train(
     jobs = [partial(train, index) for index in range(number)]
     side_by_side(jobs, slots=slots, deadline=deadline)
     curves = read_records(single_run.store.folder).curves
-    return [Measured(one, curves.get(one.trial, [])) for _, one in sorted(records.items())]
+    return [ReferenceRun(one, curves.get(one.trial, [])) for _, one in sorted(records.items())]
 
 
 def length_s(left_s: float, rounds: int, most_s: float) -> float:
@@ -227,7 +227,7 @@ def share_s(budget: float | None, left_s: float) -> float:
     )
 
 
-def _as_trial(study: StudySpec, one: Measured, baseline_value: float | None) -> RunRecord:
+def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None) -> RunRecord:
     """Return the record of a reference run as that of the trial that it would have been."""
     changes: dict[str, Any] = {"objective": study.objective}
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in study.fixed:
@@ -254,7 +254,7 @@ def _as_trial(study: StudySpec, one: Measured, baseline_value: float | None) -> 
     )
 
 
-def _count_as_trial(one: Measured, record: RunRecord, single_run: SingleRun) -> None:
+def _count_as_trial(one: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
     """Write a reference run anew, with the `record` of a trial."""
     for point in one.curve:
         single_run.store.append(point.line(record.trial, role="trial", spec=record.spec))
@@ -264,7 +264,7 @@ def _count_as_trial(one: Measured, record: RunRecord, single_run: SingleRun) -> 
 
 def _cut_short(
     study: StudySpec,
-    runs: list[Measured],
+    runs: list[ReferenceRun],
     baseline_value: float | None,
     single_run: SingleRun,
 ) -> tuple[StudySpec, list[str]] | None:

@@ -58,7 +58,7 @@ def judged_by(study: StudySpec, **changes: Any) -> StudySpec:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ReferenceRun:
     """What one reference run has shown."""
 
     record: RunRecord
@@ -95,7 +95,7 @@ class Measured:
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
-def is_cut(one: Measured) -> bool:
+def is_cut(one: ReferenceRun) -> bool:
     """Whether a reference run ended because its time was up."""
     return one.record.stop != "epochs"
 
@@ -105,7 +105,7 @@ def room_for(left_s: float, slots: int) -> float:
     return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
 
 
-def early_s(one: Measured, room_s: float) -> float:
+def early_s(one: ReferenceRun, room_s: float) -> float:
     """Return the training seconds up to which what a reference run has reached may be the target.
 
     So early that a search has room beside: trials that take as long are affordable, and a trial
@@ -174,7 +174,7 @@ def eval_interval_from(samples: float, evaluation_samples: float, most: int) -> 
 
 def set_target(
     study: StudySpec,
-    runs: list[Measured],
+    runs: list[ReferenceRun],
     baseline_value: float | None,
     *,
     room_s: float = math.inf,
@@ -225,7 +225,7 @@ def set_target(
 
 
 def has_learnt(
-    runs: list[Measured],
+    runs: list[ReferenceRun],
     objective: Objective,
     baseline_value: float | None,
     baseline: Baseline | None,
@@ -253,7 +253,7 @@ def _is_enough(
     return least is None or metric.gap(median, least) > 0
 
 
-def is_far_from_end(runs: list[Measured], room_s: float, baseline_value: float | None) -> bool:
+def is_far_from_end(runs: list[ReferenceRun], room_s: float, baseline_value: float | None) -> bool:
     """Whether what reference runs had reached early is little of what they reached at their end.
 
     They improved to their last moment then: a target would be a beginner's, and the search would
@@ -273,7 +273,7 @@ def is_far_from_end(runs: list[Measured], room_s: float, baseline_value: float |
 
 
 def judge_by_budget(
-    study: StudySpec, runs: list[Measured], left_s: float, slots: int, *, has_learnt: bool
+    study: StudySpec, runs: list[ReferenceRun], left_s: float, slots: int, *, has_learnt: bool
 ) -> tuple[StudySpec, str]:
     """Return the study without a target, judged by the best within the seconds there are.
 
@@ -301,7 +301,9 @@ def judge_by_budget(
     return judged_by(study, **NO_TARGET, max_train_seconds=seconds), how
 
 
-def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[StudySpec, str] | None:
+def shorten_trials(
+    study: StudySpec, one: ReferenceRun, room_s: float
+) -> tuple[StudySpec, str] | None:
     """Return the study with fewer seconds for a trial, where the time budget has no room for as
     many as it names; else None."""
     objective, target = study.objective, study.objective.target
@@ -318,7 +320,7 @@ def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[Stud
     return judged_by(study, max_train_seconds=seconds), how
 
 
-def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
+def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
     """Return the study with the seconds a trial may train, and a sentence that says how."""
     record, objective = one.record, study.objective
     tried = record.ledger["train"]
@@ -338,7 +340,7 @@ def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
 
 
 def set_eval_interval(
-    study: StudySpec, one: Measured, num_train_samples: int
+    study: StudySpec, one: ReferenceRun, num_train_samples: int
 ) -> tuple[StudySpec, str]:
     """Return the study with the samples between evaluations, and a sentence that says how."""
     target = study.objective.target

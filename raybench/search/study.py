@@ -18,7 +18,7 @@ from raybench.data.shared import share, shared_key
 from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
@@ -246,7 +246,9 @@ class StudyPipeline:
         confirm_budget.learn(records.runs.values())
         return search, confirm_budget
 
-    def _search(self, search: Search, progress: Progress, confirm_budget: ConfirmBudget) -> None:
+    def _search(
+        self, search: Search, progress: ProgressDisplay, confirm_budget: ConfirmBudget
+    ) -> None:
         """Run trials; what ended them early is noted."""
         pool, keep = self.session.pool, self.keep_groups
         trials = LiveTrials(
@@ -296,7 +298,7 @@ class StudyPipeline:
             self.is_over = False
             self._write_study()
 
-    def _confirmation(self, progress: Progress) -> Confirmation:
+    def _confirmation(self, progress: ProgressDisplay) -> Confirmation:
         slots = self._slots()
         return Confirmation(
             self.study,
@@ -357,8 +359,8 @@ class StudyPipeline:
     def _budget(self) -> str:
         return f"The time budget of {self.deadline.time_budget_s:g} s"
 
-    def _progress(self, num_trials: int, num_done: int = 0) -> Progress:
-        return Progress(
+    def _progress(self, num_trials: int, num_done: int = 0) -> ProgressDisplay:
+        return ProgressDisplay(
             self.console,
             num_trials=num_trials,
             num_done=num_done,
@@ -369,7 +371,7 @@ class StudyPipeline:
             lines=self.lines,
         )
 
-    def _single_run(self, progress: Progress) -> SingleRun:
+    def _single_run(self, progress: ProgressDisplay) -> SingleRun:
         return SingleRun(
             self.session,
             self.store,

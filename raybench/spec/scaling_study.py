@@ -54,7 +54,7 @@ def _plain(name: str) -> str:
     return name
 
 
-class Cell(Document):
+class WrittenCell(Document):
     """A cell that is written out, where a grid does not say it."""
 
     scaling: Scaling = "weak"
@@ -83,9 +83,9 @@ class ScalingStudy(Document):
     """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
     axes: Annotated[dict[str, list[Any]], AfterValidator(one_name_each)] = {}
     """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
-    cells: Annotated[list[Cell], Field(min_length=1)] | None = None
+    cells: Annotated[list[WrittenCell], Field(min_length=1)] | None = None
     """Cells written out instead of the grid; `base` then says workers and batch size, too."""
-    more: list[Cell] = []
+    more: list[WrittenCell] = []
     """Cells beside these: those that `--until` has added."""
     repeats: PositiveInt = 3
     """Runs of each cell, with seeds `base.seed`, `base.seed` + 1, ..."""
@@ -142,7 +142,7 @@ class ScalingStudy(Document):
         kept = [cell for cell in self.cells if self._count(cell) in num_workers]
         return self.model_copy(update={"cells": kept})
 
-    def _count(self, cell: Cell) -> int:
+    def _count(self, cell: WrittenCell) -> int:
         return int(cell.changes.get("num_workers", self.base.num_workers))
 
 

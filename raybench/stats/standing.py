@@ -180,7 +180,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Run:
+class RaceRun:
     """A run that is to be done."""
 
     name: str
@@ -211,7 +211,7 @@ def stages(number: int) -> Stages:
 
 
 @dataclass(frozen=True)
-class Group:
+class ConfigurationRuns:
     """The runs of a configuration, in the unit of an axis."""
 
     own: Replicate | None = None
@@ -227,11 +227,11 @@ class Group:
         found += [self.rounds[at] for at in sorted(self.rounds) if rounds is None or at < rounds]
         return [*found, *self.alone] if with_alone else found
 
-    def times(self, factor: float) -> "Group":
+    def times(self, factor: float) -> "ConfigurationRuns":
         """Return the same runs in another unit."""
         own = None if self.own is None else self.own.times(factor)
         rounds = {at: run.times(factor) for at, run in self.rounds.items()}
-        return Group(own, rounds, [run.times(factor) for run in self.alone])
+        return ConfigurationRuns(own, rounds, [run.times(factor) for run in self.alone])
 
 
 def group_of(
@@ -240,13 +240,15 @@ def group_of(
     *,
     axis: Axis,
     alone: Sequence[Replicate] = (),
-) -> Group:
+) -> ConfigurationRuns:
     """Return a candidate's runs on an axis; `new` ones by round, and those `alone`, in seconds."""
-    group = Group(candidate.own, new, alone)
+    group = ConfigurationRuns(candidate.own, new, alone)
     return group.times(candidate.cost) if axis == "worker_seconds" else group
 
 
-def best_first(groups: Mapping[str, Group], *, is_timed: bool = True) -> tuple[list[str], bool]:
+def best_first(
+    groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True
+) -> tuple[list[str], bool]:
     """Return configurations, best first, and whether runs alone have overruled the race.
 
     In the order of the race and by its runs, unless runs alone overrule its first. Then all runs
@@ -295,8 +297,8 @@ class Ties:
 
 
 def ties_of(
-    groups: Mapping[str, Group],
-    once: Mapping[str, Group] = MappingProxyType({}),
+    groups: Mapping[str, ConfigurationRuns],
+    once: Mapping[str, ConfigurationRuns] = MappingProxyType({}),
     *,
     is_timed: bool = True,
 ) -> Ties:
@@ -325,7 +327,7 @@ def ties_of(
     )
 
 
-def _shown(first: Group, other: Group, *, is_timed: bool) -> Outcome:
+def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool) -> Outcome:
     """Return what the rounds of both show of `other`, whenever one looks."""
     common = [(first.rounds[at], other.rounds[at]) for at in first.rounds if at in other.rounds]
     found = [difference(*pair, is_timed=is_timed) for pair in common]
@@ -345,7 +347,7 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
     return math.log(one.seconds / other.seconds) if is_timed else one.seconds - other.seconds
 
 
-def next_to_run(groups: Mapping[str, Group], *, is_timed: bool = True) -> list[str]:
+def next_to_run(groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True) -> list[str]:
     """Return the undecided with the fewest new runs, best first; [] when nothing is left to show:
     all others are worse, or differ by less than matters."""
     ties = ties_of(groups, is_timed=is_timed)
@@ -364,7 +366,7 @@ def more(
     axis: Axis,
     is_timed: bool = True,
     alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
-) -> list[Run]:
+) -> list[RaceRun]:
     """Return the next runs, at most `number`, that distinguish undecided candidates, by the runs
     that a verdict judges by: `alone` are those alone, in seconds.
 
@@ -380,6 +382,6 @@ def more(
         for one in candidates
     }
     return [
-        Run(name, min(set(range(len(new[name]) + 1)) - set(new[name])))
+        RaceRun(name, min(set(range(len(new[name]) + 1)) - set(new[name])))
         for name in next_to_run(groups, is_timed=is_timed)[:number]
     ]

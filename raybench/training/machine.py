@@ -50,7 +50,7 @@ LACKING = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class GpusSeen:
     """GPUs as one of the three sees them."""
 
     names: tuple[str, ...] = ()
@@ -68,15 +68,15 @@ class Seen:
     """Why nothing is known; empty where it is."""
 
 
-def nvml_sees() -> Seen:
+def nvml_sees() -> GpusSeen:
     """Return all GPUs of this machine, whatever CUDA_VISIBLE_DEVICES says."""
     nvml, problem = _nvml()
     if nvml is None:
-        return Seen(problem=problem)
+        return GpusSeen(problem=problem)
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     memory = [_memory(nvml, handle) for handle in handles]
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-    return Seen(
+    return GpusSeen(
         names=tuple(str(nvml.nvmlDeviceGetName(handle)) for handle in handles),
         memory_bytes=tuple(total for total, _ in memory),
         free_bytes=tuple(free for _, free in memory),
@@ -88,7 +88,7 @@ def nvml_sees() -> Seen:
     )
 
 
-def framework_sees(framework: str) -> Seen:
+def framework_sees(framework: str) -> GpusSeen:
     """Return the GPUs that a framework sees with this process's environment; takes seconds. Those
     of `python`, which is none, are the driver's."""
     if framework == "python":
@@ -104,11 +104,11 @@ def framework_sees(framework: str) -> Seen:
             command, capture_output=True, text=True, env=environment, timeout=ASK_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return Seen(problem=f"it did not answer within {ASK_TIMEOUT_S:g} s")
+        return GpusSeen(problem=f"it did not answer within {ASK_TIMEOUT_S:g} s")
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
-        return Seen(problem=f"it did not start: {last}")
-    return TypeAdapter(Seen).validate_json(asked.stdout.splitlines()[-1])
+        return GpusSeen(problem=f"it did not start: {last}")
+    return TypeAdapter(GpusSeen).validate_json(asked.stdout.splitlines()[-1])
 
 
 def require_gpus(
@@ -333,7 +333,7 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
     GPUs, what the frameworks see.
     """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
-    driver, seen = nvml_sees(), {name: Seen() for name in installed}
+    driver, seen = nvml_sees(), {name: GpusSeen() for name in installed}
     if driver.names or not is_quick:
         with ThreadPoolExecutor() as pool:
             seen = dict(zip(installed, pool.map(framework_sees, installed), strict=True))
@@ -393,7 +393,7 @@ def notes_of(facts: Facts) -> list[str]:
     """Return what somebody has chosen on a host and may have forgotten, each a sentence, and which
     of its GPUs others use."""
     number = len(facts["gpus"]["nvml"]["names"])
-    used = used_gpus(Seen(**facts["gpus"]["nvml"]))
+    used = used_gpus(GpusSeen(**facts["gpus"]["nvml"]))
     said = [f"host {facts['host']}: {used}"] if used else []
     if not (hidden := number - _visible_gpus(facts)):
         return said
@@ -404,7 +404,7 @@ def notes_of(facts: Facts) -> list[str]:
     ]
 
 
-def used_gpus(driver: Seen) -> str | None:
+def used_gpus(driver: GpusSeen) -> str | None:
     """Return the sentence on GPUs that other processes use, before any of ours is there; None where
     they use little."""
     taken = [

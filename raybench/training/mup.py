@@ -35,7 +35,7 @@ from raybench.training.run import run
 
 
 @dataclass(frozen=True)
-class Form:
+class WeightForm:
     """What of a weight's shape counts: a matrix as inputs and outputs; the others have 1 input."""
 
     inputs: int
@@ -48,14 +48,16 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Factors:
+class WidthFactors:
     """What is multiplied by it."""
 
     initial: float
     rate: float
 
 
-def factors(optimizer: str, forms: Sequence[Form], base: Sequence[Form]) -> list[Factors]:
+def factors(
+    optimizer: str, forms: Sequence[WeightForm], base: Sequence[WeightForm]
+) -> list[WidthFactors]:
     """Return those of each trainable weight of a model, by the same weights of its base model.
 
     UserError where these are not the same but for their sizes, or a weight's inputs are not known.
@@ -77,7 +79,7 @@ def factors(optimizer: str, forms: Sequence[Form], base: Sequence[Form]) -> list
             )
         rate = (outputs if optimizer == "sgd" else 1.0) / inputs
         wanted = small.rms / (inputs if outputs == 1 else math.sqrt(inputs))
-        found.append(Factors(wanted / one.rms if one.rms and wanted else 1.0, rate))
+        found.append(WidthFactors(wanted / one.rms if one.rms and wanted else 1.0, rate))
     return found
 
 

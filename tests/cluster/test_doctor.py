@@ -13,13 +13,19 @@ import pytest
 
 from raybench.cluster import doctor
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import Measured, RunFailed
+from raybench.cluster.protocol import MeasuredSums, RunFailed
 from raybench.commands import cli
 from raybench.commands import doctor as command
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
 from raybench.training import machine
-from raybench.training.machine import Seen, machine_facts, notes_of, problems_between, problems_of
+from raybench.training.machine import (
+    GpusSeen,
+    machine_facts,
+    notes_of,
+    problems_between,
+    problems_of,
+)
 
 A100 = "NVIDIA A100"
 NUMBER, TEXT, TEXTS = {"type": "number"}, {"type": "string"}, {"type": "array"}
@@ -162,7 +168,7 @@ def test_hosts_that_do_not_fit_together_are_named() -> None:
 
 
 def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Seen(problem="it did not start: ImportError: libcudart.so")
+    broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
     monkeypatch.setattr(machine, "framework_sees", lambda name: broken)
     monkeypatch.setattr(machine, "FRAMEWORKS", {"json": ""})  # installed wherever Python is
     found = machine_facts()
@@ -284,7 +290,7 @@ def test_a_cluster_without_room_for_the_workers_is_a_note(monkeypatch: pytest.Mo
 def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [{size: [0.1, 0.2, 0.3] for size in doctor.SIZES} for _ in range(2)]
     seconds[1][doctor.SIZES[0]] = [0.4, 0.1, 0.1]
-    replies = [Measured(seconds=one, through="gloo", interface="eth0") for one in seconds]
+    replies = [MeasuredSums(seconds=one, through="gloo", interface="eth0") for one in seconds]
     slow = {"compute": [0.015] * 5, "memory": [0.02] * 5}
     hosts = [facts(**THERE), facts("b", **THERE, speed=slow)]
     found = examined(monkeypatch, hosts, replies)

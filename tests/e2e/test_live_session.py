@@ -21,7 +21,7 @@ from rich.console import Console
 import raybench
 from raybench.cluster.run_client import RunClient, run_once
 from raybench.cluster.session import Session
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.report.scaling_report import ScalingReport
 from raybench.results.store import Store, StudyFiles
 from raybench.runs.deadline import Deadline
@@ -268,7 +268,7 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
                 study,
                 session=session,
                 store=store,
-                progress=Progress(console, num_trials=6),
+                progress=ProgressDisplay(console, num_trials=6),
                 deadline=Deadline(None),
             )
     results = raybench.load(tmp_path / "tiny")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raybench.loggers.feed import Feed, Ledger
+from raybench.loggers.feed import Feed, WrittenLedger
 from raybench.loggers.to_tensorboard import open_sink
 from raybench.results.records import record_of
 from raybench.results.store import plain
@@ -43,7 +43,7 @@ def session(tmp_path):
     were written to their end."""
 
     def run(*lines, close=True):
-        with Ledger(tmp_path, "tensorboard") as ledger:
+        with WrittenLedger(tmp_path, "tensorboard") as ledger:
             sink = open_sink(tmp_path, "study")
             ledger.open(sink.place)
             feed = Feed(sink, ledger)

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
-from raybench.loggers.feed import Ledger
+from raybench.loggers.feed import WrittenLedger
 from raybench.loggers.sink import WINNERS, curve_values, params_of, shown
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
@@ -133,9 +133,9 @@ def test_a_runs_name_stays_in_the_folder(tmp_path, session, point, name):
 
 def test_one_process_at_a_time_logs_a_study(tmp_path):
     with (
-        Ledger(tmp_path, "mlflow"),
+        WrittenLedger(tmp_path, "mlflow"),
         pytest.raises(UserError, match="another process logs this study there"),
-        Ledger(tmp_path, "mlflow"),
+        WrittenLedger(tmp_path, "mlflow"),
     ):
         pass
 

@@ -14,7 +14,7 @@ import raybench
 from raybench.commands import cli, report
 from raybench.commands.cli import train, tune
 from raybench.report.console import WholeLines, say
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results import lock
 from raybench.results.bucket import Bucket
@@ -211,7 +211,7 @@ def test_what_other_threads_say_stands_whole_above_the_screen():
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with Progress(console, num_trials=3) as progress, ThreadPoolExecutor(4) as pool:
+        with ProgressDisplay(console, num_trials=3) as progress, ThreadPoolExecutor(4) as pool:
             done = [pool.submit(warn, number) for number in range(4)]
             for _ in range(50):
                 progress.say("a line of the search")

@@ -20,7 +20,7 @@ from raybench.runs import train as train_body
 from raybench.search import tune as tune_body
 from raybench.spec.errors import UserError
 from raybench.training import machine
-from raybench.training.machine import Seen
+from raybench.training.machine import GpusSeen
 from tests.training.fake_gpus import FakeNvml
 
 TWO_GPUS = Capacity((Node(16, 2, "n", name="far"),), 0.0)
@@ -102,7 +102,7 @@ def test_where_the_driver_does_not_answer(
 def test_gpus_that_the_framework_does_not_see_are_refused_by_the_plan(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "framework_sees", lambda framework: Seen())
+    monkeypatch.setattr(preflight, "framework_sees", lambda framework: GpusSeen())
     asked = f"{COMMANDS[name][2]}=1"
     assert run(name, "--dry-run", "--set", asked) == cli.WRONG_INPUT
     assert "a worker is given 1 GPU, and torch sees none" in capsys.readouterr().err
@@ -113,7 +113,7 @@ def test_gpus_that_are_there_are_used_and_it_is_said(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in (preflight, machine):
-        monkeypatch.setattr(place, "framework_sees", lambda framework: Seen(names=("A", "B")))
+        monkeypatch.setattr(place, "framework_sees", lambda framework: GpusSeen(names=("A", "B")))
     assert run(name, "--dry-run") == cli.DONE
     printed = " ".join(capsys.readouterr().out.split())
     assert "This machine has 2 GPUs: each worker trains on one" in printed
@@ -122,7 +122,7 @@ def test_gpus_that_are_there_are_used_and_it_is_said(
 def test_the_plan_says_what_the_doctor_says(
     two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Seen(problem="it did not start: ImportError: libcudart.so")
+    broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
     for place in (preflight, machine):
         monkeypatch.setattr(place, "framework_sees", lambda framework: broken)
     assert run("tune", "--dry-run") == cli.DONE

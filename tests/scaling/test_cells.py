@@ -11,7 +11,7 @@ from raybench.report.scaling_printed import printed_cells
 from raybench.scaling.cells import CELL_COLUMNS, cell_table
 from raybench.spec.metric import METRICS
 from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import Cell, ScalingStudy
+from raybench.spec.scaling_study import ScalingStudy, WrittenCell
 from tests.runs.made_up import EPOCH, run_of, study_of, timed
 
 
@@ -85,7 +85,7 @@ def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
 def test_a_baseline_is_of_the_same_kind(key: str, one: Any, other: Any) -> None:
     """Two values of `key`, the second one's single worker not run: it has no speed-up."""
     made = ((one, 1), (one, 2), (other, 2))
-    cells = [Cell(changes={key: value, "num_workers": workers}) for value, workers in made]
+    cells = [WrittenCell(changes={key: value, "num_workers": workers}) for value, workers in made]
     study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
     table = table_of(study)
     assert table["speedup"].isna().tolist() == [False, False, True]
@@ -94,8 +94,8 @@ def test_a_baseline_is_of_the_same_kind(key: str, one: Any, other: Any) -> None:
 
 def test_weak_is_no_baseline_of_strong() -> None:
     cells = [
-        Cell(scaling="weak", changes={"num_workers": 1}),
-        Cell(scaling="strong", changes={"num_workers": 2}),
+        WrittenCell(scaling="weak", changes={"num_workers": 1}),
+        WrittenCell(scaling="strong", changes={"num_workers": 2}),
     ]
     study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
     assert table_of(study)["speedup"].isna().tolist() == [False, True]

@@ -10,7 +10,7 @@ from raybench.report.scaling_printed import other_lines
 from raybench.scaling.cells import cell_table, curves_of, on_more_hosts, series_of
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec, RunSpec
-from raybench.spec.scaling_study import Cell, ScalingStudy
+from raybench.spec.scaling_study import ScalingStudy, WrittenCell
 from tests.runs.made_up import run_of, study_of
 
 
@@ -39,7 +39,7 @@ def on_hosts(counts: dict[str, int]) -> pd.DataFrame:
     ],
 )
 def test_two_of_something_are_two_curves(key: str, values: list[Any]) -> None:
-    cells = [Cell(changes={key: value, "num_workers": 1}) for value in values]
+    cells = [WrittenCell(changes={key: value, "num_workers": 1}) for value in values]
     study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
     curves = curves_of(cell_table(study, *run_of(study)))
     assert [len(curve) for curve in curves.values()] == [1, 1]
@@ -54,7 +54,7 @@ def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
 
 
 def test_two_cells_of_one_curve_are_refused_by_name() -> None:
-    cells = [Cell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
+    cells = [WrittenCell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
     study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
     with pytest.raises(UserError, match=r"2 here have 1, of several cells \(0000, 0001\)"):
         curves_of(cell_table(study, *run_of(study)))

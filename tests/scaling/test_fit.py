@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.scaling.averaged import Prediction, ThroughputModel
+from raybench.scaling.averaged import StepPrediction, ThroughputModel
 from raybench.scaling.fit_command import leave_one_out
 from raybench.scaling.measurements import Cell, Observed
 
@@ -45,11 +45,11 @@ def fit(rows: Rows) -> ThroughputModel:
     return ThroughputModel.fit(Observed.of(rows))
 
 
-def error(found: Prediction) -> float:
+def error(found: StepPrediction) -> float:
     return abs(found.step_s / true_step(found.cell) - 1)
 
 
-def width(found: Prediction) -> float:
+def width(found: StepPrediction) -> float:
     return math.log(found.high_s / found.low_s)
 
 

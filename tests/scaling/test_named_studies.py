@@ -10,7 +10,7 @@ from raybench.scaling.published import (
     NOT_MEASURED,
     STUDIES,
     Claim,
-    Measured,
+    MeasuredPoint,
     judged,
 )
 from raybench.spec.run import RunSpec
@@ -57,7 +57,7 @@ def test_every_claim_is_told_of_a_quick_study(name: str) -> None:
 
 def of(*values: float) -> Claim:
     said = {"claim": "It is fast", "published": "2 times", "holds": {"above": 1}}
-    cells = [Measured(RunSpec(), "weak", {"samples_per_s": one}) for one in values]
+    cells = [MeasuredPoint(RunSpec(), "weak", {"samples_per_s": one}) for one in values]
     return judged(said, cells)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.signals import Interrupt
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
 from raybench.runs.deadline import Deadline
@@ -101,7 +101,7 @@ class Stage:
         self.trials = LiveTrials(
             self.search,
             store=self.store,
-            progress=Progress(Console(file=self.screen), num_trials=3),
+            progress=ProgressDisplay(Console(file=self.screen), num_trials=3),
             deadline=self.deadline,
             confirm_budget=ConfirmBudget(study),
             saved=self.saved,  # type: ignore[arg-type]

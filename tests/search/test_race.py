@@ -8,7 +8,7 @@ import pytest
 
 from raybench.search.race import CAP, Race, Races
 from raybench.stats.replicates import Replicate, expected_running_time
-from raybench.stats.standing import Candidate, Run, more, stages
+from raybench.stats.standing import Candidate, RaceRun, more, stages
 
 HIT, MISS = True, False
 
@@ -20,7 +20,7 @@ def candidates(*own: float | None, workers: int = 1) -> list[Candidate]:
     ]
 
 
-def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> list[Run]:
+def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> list[RaceRun]:
     """Run all that is due; None misses after 9 s. Later rounds are `spread` slower."""
     done = []
     while due := race.due():
@@ -45,9 +45,9 @@ def test_stages_spend_what_is_asked_for_and_never_widen() -> None:
 
 def test_rounds_are_shared_and_halve_the_candidates() -> None:
     race = Race(candidates(1.0, 1.1, 1.2, 1.3), ((4, 1), (2, 2)), axis="seconds")
-    assert race.due() == [Run(name, 0) for name in "abcd"]
+    assert race.due() == [RaceRun(name, 0) for name in "abcd"]
     done = drive(race, {"a": 1.3, "b": 1.0, "c": 1.2, "d": 1.4}, spread=0.01)
-    assert done[4:] == [Run("b", 1), Run("a", 1), Run("b", 2), Run("a", 2)]
+    assert done[4:] == [RaceRun("b", 1), RaceRun("a", 1), RaceRun("b", 2), RaceRun("a", 2)]
     assert race.due() == []
     assert race.leader() == "b"
     assert race.order() == ["b", "a", "c", "d"]
@@ -86,7 +86,7 @@ def test_misses_cost_what_they_spent_and_nothing_leads_without_a_hit() -> None:
 
 def test_one_candidate_and_none() -> None:
     race = Race(candidates(1.0), stages(24), axis="seconds")
-    assert drive(race, {"a": 1.1}) == [Run("a", 0)]
+    assert drive(race, {"a": 1.1}) == [RaceRun("a", 0)]
     assert race.leader() == "a"
     empty = Race([], stages(24), axis="seconds")
     assert empty.due() == []
@@ -116,7 +116,7 @@ def world(seed: int) -> tuple[list[Candidate], np.ndarray]:
 
 def race_in(
     candidates: list[Candidate], seconds: np.ndarray, *, is_capped: bool = True
-) -> tuple[Race, dict[Run, Replicate]]:
+) -> tuple[Race, dict[RaceRun, Replicate]]:
     race, learned = Race(candidates, stages(24), axis="seconds"), {}
     while due := race.due():
         for run in due:
@@ -132,7 +132,7 @@ def test_a_race_learned_again_in_any_order_is_the_same(seed: int) -> None:
     found, seconds = world(seed)
     race, learned = race_in(found, seconds)
     # Runs of another race, over other contenders or later rounds, change no stage.
-    learned[Run("elsewhere", 0)] = Replicate(0.1, HIT)
+    learned[RaceRun("elsewhere", 0)] = Replicate(0.1, HIT)
     for order in (list(learned), list(reversed(learned))):
         for half in (len(order) // 2, len(order)):
             again = Race(found, stages(24), axis="seconds")
@@ -165,7 +165,7 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
         ("a", 1): Replicate(1.0, HIT),
         ("b", 0): Replicate(1.0, HIT),
     }
-    assert more(found, learned, 20, axis="seconds") == [Run("c", 0)]
+    assert more(found, learned, 20, axis="seconds") == [RaceRun("c", 0)]
     true, spent = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 30.0}, 0
     for _ in itertools.count():
         due = more(found, learned, 200 - spent, axis="seconds")
@@ -182,7 +182,7 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
 
 def test_of_whom_nothing_is_known_yet_is_undecided() -> None:
     found = [*candidates(1.0), Candidate("cold", None, 1)]
-    assert set(more(found, {}, 20, axis="seconds")) == {Run("a", 0), Run("cold", 0)}
+    assert set(more(found, {}, 20, axis="seconds")) == {RaceRun("a", 0), RaceRun("cold", 0)}
     missed = {("cold", 0): Replicate(9.0, is_hit=False)}
     assert more(found, missed, 20, axis="seconds") == []
 
@@ -214,22 +214,22 @@ def races() -> tuple[Race, Race, Races]:
 
 def test_a_run_of_both_races_is_run_once_and_known_to_both() -> None:
     fastest, cheapest, both = races()
-    assert both.due() == [Run("a", 0), Run("b", 0), Run("c", 0)]
-    both.learn(Run("b", 0), Replicate(5.0, is_hit=True))
-    assert fastest.due() == [Run("a", 0)]
-    assert cheapest.due() == [Run("c", 0)]
-    both.learn(Run("a", 0), Replicate(4.0, is_hit=True))
-    both.learn(Run("c", 0), Replicate(7.0, is_hit=True))
-    assert both.due() == [Run("a", 1), Run("b", 1), Run("c", 1)]
+    assert both.due() == [RaceRun("a", 0), RaceRun("b", 0), RaceRun("c", 0)]
+    both.learn(RaceRun("b", 0), Replicate(5.0, is_hit=True))
+    assert fastest.due() == [RaceRun("a", 0)]
+    assert cheapest.due() == [RaceRun("c", 0)]
+    both.learn(RaceRun("a", 0), Replicate(4.0, is_hit=True))
+    both.learn(RaceRun("c", 0), Replicate(7.0, is_hit=True))
+    assert both.due() == [RaceRun("a", 1), RaceRun("b", 1), RaceRun("c", 1)]
 
 
 def test_a_run_has_lost_where_it_is_too_slow_for_every_race_that_asks_for_it() -> None:
     fastest, cheapest, both = races()
-    both.learn(Run("a", 0), Replicate(4.0, is_hit=True))
+    both.learn(RaceRun("a", 0), Replicate(4.0, is_hit=True))
     alone = fastest.cap_s("b")
     assert alone is not None
     assert alone >= 4.0 * CAP
-    assert both.cap_s(Run("b", 0)) is None, "the cheapest one has run once by now"
-    both.learn(Run("c", 0), Replicate(7.0, is_hit=True))
+    assert both.cap_s(RaceRun("b", 0)) is None, "the cheapest one has run once by now"
+    both.learn(RaceRun("c", 0), Replicate(7.0, is_hit=True))
     assert cheapest.cap_s("b") == pytest.approx(alone * 7.0 / 2 / 4.0)
-    assert both.cap_s(Run("b", 0)) == alone
+    assert both.cap_s(RaceRun("b", 0)) == alone

@@ -16,7 +16,7 @@ from raybench.stats.standing import (
     SMALLEST,
     Axis,
     Candidate,
-    Group,
+    ConfigurationRuns,
     TimeToTarget,
     cost_per_s,
     first_trial,
@@ -166,13 +166,18 @@ def test_the_first_trial_has_the_least_number() -> None:
     assert first_trial([*runs, record("reference1")]) == "reference1", "it ran before them"
 
 
-def group(*seconds: float) -> Group:
-    return Group(rounds={number: Replicate(one, True) for number, one in enumerate(seconds)})
+def group(*seconds: float) -> ConfigurationRuns:
+    return ConfigurationRuns(
+        rounds={number: Replicate(one, True) for number, one in enumerate(seconds)}
+    )
 
 
 def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
     groups = {"best": group(1, 1, 1, 1), "near": group(*[1.1] * 4), "far": group(*[3.0] * 4)}
-    once = {"once": Group(Replicate(1.3, True)), "once, far": Group(Replicate(4.0, True))}
+    once = {
+        "once": ConfigurationRuns(Replicate(1.3, True)),
+        "once, far": ConfigurationRuns(Replicate(4.0, True)),
+    }
     ties = ties_of(groups, once)
     assert ties.repeated == ("best", "near")
     assert ties.once == ("once",)

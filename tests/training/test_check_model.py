@@ -14,7 +14,7 @@ from raybench.spec.metric import ACCURACY
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.training import check_model
 from raybench.training.check_model import check_models
-from raybench.training.machine import Seen
+from raybench.training.machine import GpusSeen
 from raybench.training.probe import Probed
 
 MODULE = """
@@ -172,7 +172,7 @@ def test_a_model_that_never_answers(monkeypatch):
 def no_gpu(monkeypatch):
     """As on a cluster's head, whose workers have GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(check_model, "nvml_sees", lambda: Seen(()))
+    monkeypatch.setattr(check_model, "nvml_sees", lambda: GpusSeen(()))
 
 
 def test_a_machine_without_a_gpu_tries_a_model_for_gpus_on_its_cores(no_gpu):

@@ -15,7 +15,7 @@ from raybench.spec.run import RunSpec
 from raybench.training import memory
 from raybench.training.machine import (
     GpuLoad,
-    Seen,
+    GpusSeen,
     framework_sees,
     notes_of,
     nvml_sees,
@@ -173,7 +173,7 @@ def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch)
 def test_gpus_that_others_use_are_named(
     free: tuple[int, int], busy: tuple[int, int], named: list[str]
 ) -> None:
-    driver = Seen(("A", "B"), (80, 80), free, busy)
+    driver = GpusSeen(("A", "B"), (80, 80), free, busy)
     said = used_gpus(driver)
     assert (said is None) == (not named)
     assert all(part in str(said) for part in named)

@@ -12,7 +12,7 @@ from raybench.models.layers import Dense, Embedding, Flatten, GlobalAveragePool,
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
-from raybench.training.mup import MOST_GROWTH, Factors, Form, factors, growths
+from raybench.training.mup import MOST_GROWTH, WeightForm, WidthFactors, factors, growths
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +75,11 @@ def test_rates_and_decay_are_those_of_the_table() -> None:
     """One step of SGD from gradients of 1, in both frameworks."""
     torch = pytest.importorskip("torch")
     tf = pytest.importorskip("tensorflow")
-    wide = [Form(8, 8, 0.5), Form(1, 8, 0.0, False), Form(8, 2, 3.0)]
-    base = [Form(2, 4, 1.0), Form(1, 4, 0.0, False), Form(2, 2, 3.0)]
+    wide = [WeightForm(8, 8, 0.5), WeightForm(1, 8, 0.0, False), WeightForm(8, 2, 3.0)]
+    base = [WeightForm(2, 4, 1.0), WeightForm(1, 4, 0.0, False), WeightForm(2, 2, 3.0)]
     *scaled, head = factors("sgd", wide, base)
-    assert scaled == [Factors(1.0, 0.5), Factors(1.0, 2.0)]
-    assert (head, factors("adam", wide, base)[0].rate) == (Factors(0.25, 0.25), 0.25)
+    assert scaled == [WidthFactors(1.0, 0.5), WidthFactors(1.0, 2.0)]
+    assert (head, factors("adam", wide, base)[0].rate) == (WidthFactors(0.25, 0.25), 0.25)
     rules = {"learning_rate": 0.1, "weight_decay": 0.5, "momentum": 0.0}
     model = torch.nn.Linear(8, 8)
     torch.nn.init.ones_(model.weight)
@@ -118,9 +118,11 @@ def test_embeddings_and_norms_are_no_matrices(framework: str) -> None:
 
 
 def test_heads_are_what_gets_more_inputs_alone_wherever_they_stand() -> None:
-    forms, base = ([Form(n, 2, 1.0), Form(n, n, 1.0), Form(n, 2, 1.0)] for n in (8, 2))
+    forms, base = (
+        [WeightForm(n, 2, 1.0), WeightForm(n, n, 1.0), WeightForm(n, 2, 1.0)] for n in (8, 2)
+    )
     assert [one.initial for one in factors("adam", forms, base)] == [0.25, 0.5, 0.25]
-    unclear = Form(8, 2, 1.0, of_own_layer="net.table")
+    unclear = WeightForm(8, 2, 1.0, of_own_layer="net.table")
     with pytest.raises(UserError, match=r"net\.table it is not known whether"):
         factors("adam", [unclear], base[:1])
 

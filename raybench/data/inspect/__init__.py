@@ -17,7 +17,7 @@ MOST_CLASSES = 12  # classes that are listed; of more the most and the least fre
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class DataSummary:
     """What a space file needs to know of data, and sentences for the user."""
 
     kind: Kind

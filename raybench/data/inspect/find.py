@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from raybench.data.check import check_something_to_learn
 from raybench.data.dataset import Dataset
-from raybench.data.inspect import Seen, class_lines, number_line, see_sizes
+from raybench.data.inspect import DataSummary, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
 from raybench.data.sources import folders, images, texts
@@ -48,7 +48,7 @@ MOST_NUMBERS = 2**27
 """Numbers of a table that `init` reads whole; of larger ones `tune` says what leaks."""
 
 
-def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None) -> Seen:
+def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None) -> DataSummary:
     """Look at a file or folder of tables, or at a Hugging Face set; UserError for broken ones."""
     content = _content(name, path, None, task)
     said: list[str] = []
@@ -112,7 +112,7 @@ def see_table(path: Path, name: str, *, labels: Sequence[str], task: Task | None
         if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
             said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
     lines += map(_capital, said)
-    return Seen(
+    return DataSummary(
         kind="texts" if isinstance(inputs, texts.Tokens) else "table",
         dataset=content,
         task=found.task,
@@ -170,7 +170,7 @@ def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> li
     return [*lines, f"Rows: {', '.join(parts)}."]
 
 
-def _see_folder(path: Path, task: Task | None) -> Seen:
+def _see_folder(path: Path, task: Task | None) -> DataSummary:
     """Look at a folder of images; UserError for one that cannot be used."""
     if task == "language_modelling":
         raise UserError(f"--task {task} is not for images ({path}); leave it out.")
@@ -189,7 +189,7 @@ def _see_folder(path: Path, task: Task | None) -> Seen:
 
 def _see_images(
     spec: DatasetSpec, content: dict[str, Any], tables: Tables, lines: list[str], said: list[str]
-) -> Seen:
+) -> DataSummary:
     """Return what is seen of images; `said`: sentences on their table."""
     assert spec.image is not None
     columns, _ = find_roles(spec, tables, said.append)
@@ -199,7 +199,7 @@ def _see_images(
     members = split_members(spec, tables, labels)
     if line := time_line(spec, tables):
         said.append(line)
-    return Seen(
+    return DataSummary(
         kind="pictures",
         dataset=content,
         task=labels.task,
@@ -281,7 +281,7 @@ HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
 LENGTH = 128  # tokens of a window of running text
 
 
-def see(path: Path, *, labels: Sequence[str] = (), task: Task | None = None) -> Seen:
+def see(path: Path, *, labels: Sequence[str] = (), task: Task | None = None) -> DataSummary:
     """Look at a file or folder; UserError for what is no data, or broken."""
     kind = kind_of(path)
     if labels and kind in ("image_folder", "text"):
@@ -323,7 +323,7 @@ def kind_of(path: Path) -> str:
     )
 
 
-def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
+def see_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
     """Return what is seen of a dataset that is there already, of whatever source."""
     train = dataset.train
     path = content.get("path", dataset.name)
@@ -343,7 +343,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
     lines += leak_lines(dataset)
     shape = dataset.input_shape
     is_picture = isinstance(shape, tuple) and len(shape) == 3
-    return Seen(
+    return DataSummary(
         kind="pictures" if is_picture else "other",
         dataset=content,
         task=dataset.task,
@@ -353,7 +353,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
     )
 
 
-def _see_text(path: Path, task: Task | None) -> Seen:
+def _see_text(path: Path, task: Task | None) -> DataSummary:
     if is_of_classes(DatasetSpec(name="text", path=str(path), task=task)):
         asked = DatasetSpec(name="text", path=str(path), task="classification")
         seen = see_dataset(build_dataset(asked), _content("text", path, None, None))
@@ -375,7 +375,7 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         "different ones; a language model learns it by the next character.",
         splits,
     ]
-    return Seen(
+    return DataSummary(
         kind="running text",
         dataset=content,
         task="language_modelling",

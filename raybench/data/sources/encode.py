@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from raybench.data.dataset import Array
 from raybench.data.sources.table import as_numbers, as_texts, is_text_type
-from raybench.data.sources.written import Form
+from raybench.data.sources.written import NumberForm
 from raybench.spec.errors import UserError
 
 MAX_LEVELS = 128  # names of a column that get a feature each, the most frequent ones
@@ -38,7 +38,7 @@ class NumberEncoder:
     scale: float
     missing: float
     """Share of the training rows that lack a value; above 0 a second feature says which do."""
-    form: Form | None = None
+    form: NumberForm | None = None
     """How texts are written that are these numbers."""
     kind: str = "number"
 
@@ -114,7 +114,7 @@ def encoder_of(document: Mapping[str, Any]) -> Encoder:
     if document["kind"] == "name":
         return NameEncoder(**document)
     form = document.get("form")
-    return NumberEncoder(**{**document, "form": Form(**form) if form else None})
+    return NumberEncoder(**{**document, "form": NumberForm(**form) if form else None})
 
 
 class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
@@ -122,7 +122,7 @@ class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
 
 
 def learn_numbers(
-    name: str, numbers: Array, *, is_flag: bool, counted_rows: int, form: Form | None = None
+    name: str, numbers: Array, *, is_flag: bool, counted_rows: int, form: NumberForm | None = None
 ) -> NumberEncoder:
     """Return the encoder of a column by its training rows, in order: less the mean, by the
     standard deviation; NotUsed for a column that says nothing.
@@ -226,7 +226,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
         try:
             if isinstance(encoder, NumberEncoder) and is_text_type(values.type):
-                values = (encoder.form or Form(kind="number")).read(values)
+                values = (encoder.form or NumberForm(kind="number")).read(values)
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(

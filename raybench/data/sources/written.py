@@ -90,7 +90,7 @@ SHOWN = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class NumberForm:
     """How the texts of a column are written."""
 
     kind: Literal["number", "date"]
@@ -331,7 +331,7 @@ class WrittenTable(Table):
     """A table whose columns of texts are read as the numbers and dates that they hold."""
 
     def __init__(
-        self, table: Table, forms: Mapping[str, Form], unread: Mapping[str, Unread]
+        self, table: Table, forms: Mapping[str, NumberForm], unread: Mapping[str, Unread]
     ) -> None:
         if isinstance(table, MemoryTable):  # once, in place of in every pass over it
             written = [
@@ -365,7 +365,7 @@ class WrittenTable(Table):
         return self._table.place(row)
 
 
-def _read_all(table: Table, name: str, form: Form) -> Any:
+def _read_all(table: Table, name: str, form: NumberForm) -> Any:
     parts = [form.read(batch.column(0)) for batch in table.batches([name])]
     return pa.chunked_array(parts, form.type)
 
@@ -396,7 +396,7 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
         name: _decide(one, known, is_number=name in labels and spec.task == "regression")
         for name, one in facts.items()
     }
-    forms = {name: one for name, one in found.items() if isinstance(one, Form)}
+    forms = {name: one for name, one in found.items() if isinstance(one, NumberForm)}
     for name in numbers:
         is_read = not any(is_text(one, name) for one in tables.values() if name in one.schema.names)
         if is_read and name in forms and forms[name].decimal == ".":
@@ -528,7 +528,7 @@ class _Known:
     """Whether no file parts its columns by another delimiter than a comma."""
 
 
-def _decide(facts: _Facts, known: _Known, *, is_number: bool) -> Form | Unread | None:
+def _decide(facts: _Facts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
     """Return how a column is written; None where it holds names. `is_number`: as the user says."""
     if not facts.known:
         return None
@@ -549,7 +549,7 @@ def _decide(facts: _Facts, known: _Known, *, is_number: bool) -> Form | Unread |
     return None
 
 
-def _number_form(facts: _Facts, known: _Known) -> Form | Unread:
+def _number_form(facts: _Facts, known: _Known) -> NumberForm | Unread:
     units = facts.units - {""}
     if len(units) > 1 or ("%" in units and "" in facts.units):
         shown = " and ".join(f"'{unit}'" if unit else "none" for unit in sorted(facts.units))
@@ -580,10 +580,10 @@ def _number_form(facts: _Facts, known: _Known) -> Form | Unread:
                 "between thousands; set dataset.decimal: ',' or '.'"
             )
         is_amount |= mark != marks[0]
-    return Form(kind="number", decimal=mark or ".", is_amount=is_amount)
+    return NumberForm(kind="number", decimal=mark or ".", is_amount=is_amount)
 
 
-def _date_form(facts: _Facts, known: _Known) -> Form | Unread:
+def _date_form(facts: _Facts, known: _Known) -> NumberForm | Unread:
     can = _orders(facts)
     if not can:
         shown = [facts.shown[f"only {one}"] for one in ORDERS if f"only {one}" in facts.shown]
@@ -600,10 +600,10 @@ def _date_form(facts: _Facts, known: _Known) -> Form | Unread:
             f"holds dates whose day and month cannot be told apart ('{facts.shown['differs']}'); "
             f"set dataset.dates: {ways}, or write them as 2017-12-31"
         )
-    return Form(kind="date", order=(told or can)[0])
+    return NumberForm(kind="date", order=(told or can)[0])
 
 
-def _as(facts: _Facts, form: Form) -> str:
+def _as(facts: _Facts, form: NumberForm) -> str:
     """Return a text of a column and what it is read as, for a sentence."""
     kinds = ["unit", "parted", "either ,", "either .", f"only {form.order}", form.order]
     text = next(facts.shown[kind] for kind in kinds if kind in facts.shown)
@@ -611,7 +611,7 @@ def _as(facts: _Facts, form: Form) -> str:
     return f"'{text}' is {value:.10g}" if form.kind == "number" else f"'{text}' is {value:%Y-%m-%d}"
 
 
-def _tell(facts: Mapping[str, _Facts], forms: Mapping[str, Form], say: Say) -> None:
+def _tell(facts: Mapping[str, _Facts], forms: Mapping[str, NumberForm], say: Say) -> None:
     """Say how columns are read, those of one kind in one sentence."""
     lines: dict[str, list[str]] = {}
     for name, form in forms.items():

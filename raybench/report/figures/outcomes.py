@@ -30,7 +30,7 @@ NEAR_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StudyOutcomes:
     """The configurations of a study and how well each did."""
 
     rows: pd.DataFrame
@@ -53,7 +53,7 @@ class Outcome:
         return self.rows[self.rows["outcome"].isna()]
 
 
-def outcome(results: Study) -> Outcome:
+def outcome(results: Study) -> StudyOutcomes:
     """Return what the configurations of a study are judged by.
 
     Expected seconds to the target where one is asked for and was reached, else the best value of
@@ -68,10 +68,10 @@ def outcome(results: Study) -> Outcome:
         found = drawn(metric, rows[metric.best_column].astype(float))
         words, sign = parts.plain(f"best {metric.axis_words}"), metric.sign
     finite = found.where(np.isfinite(found))
-    return Outcome(rows.assign(outcome=finite), is_seconds, words, sign)
+    return StudyOutcomes(rows.assign(outcome=finite), is_seconds, words, sign)
 
 
-def outcome_axis(axes: Axes, results: Study, found: Outcome) -> None:
+def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
     """Scale y for outcomes; seconds by their log."""
     values = found.known["outcome"]
     if not found.is_seconds:
@@ -82,7 +82,7 @@ def outcome_axis(axes: Axes, results: Study, found: Outcome) -> None:
     parts.log_axis(axes, "y", low, min(high, parts.FAR * low), margin=1.25)
 
 
-def plateau(results: Study, found: Outcome) -> set[str]:
+def plateau(results: Study, found: StudyOutcomes) -> set[str]:
     """Return the trials that are as good as the best: tied with it, or within a tenth.
 
     Of seconds a tenth of the best's; of a metric a tenth of what the best has on the median.
@@ -246,7 +246,7 @@ def plateaus(results: Study) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["key", "best", "from", "to"])
 
 
-def _panel(axes: Axes, found: Outcome, key: str, rows: pd.DataFrame, near: set[str]) -> None:
+def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near: set[str]) -> None:
     places, names = values_of(key, found.rows)
     good = places[found.rows["trial"].isin(near)].dropna()
     if names:
@@ -316,7 +316,7 @@ def _strip(axes: Axes) -> None:
     axes.minorticks_off()
 
 
-def _slice_keys(found: Outcome, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
+def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
     keys: list[Artist] = [
         parts.dot(parts.plain(name), parts.colour_of(name), marker=SHAPES.get(name, "^"))
         for name in sorted(set(rows["framework"].astype(str)))

@@ -143,7 +143,7 @@ class _Shown:
             self._view.stop()
 
 
-class Progress(_Shown):
+class ProgressDisplay(_Shown):
     """Follows the runs of a study; `with` it, so that the screen is there while they run.
 
     Events come from any thread.

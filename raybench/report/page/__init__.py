@@ -11,11 +11,11 @@ from raybench.results.store import StudyFiles
 from raybench.results.study import Study
 
 if TYPE_CHECKING:
-    from raybench.report.page.document import Part
+    from raybench.report.page.document import PagePart
 
 
 def try_page(
-    results: Study, folder: Path, say: Callable[[str], None], extras: Sequence["Part"] = ()
+    results: Study, folder: Path, say: Callable[[str], None], extras: Sequence["PagePart"] = ()
 ) -> list[Path]:
     """Write the page at the end of a study; return its file, in a list.
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from raybench.report.page.tables import Table, table_of
+from raybench.report.page.tables import HtmlTable, table_of
 from raybench.report.words import duration, target_in_words
 from raybench.results.study import Study
 from raybench.results.verdict import VerdictFacts, facts_of, judge
@@ -24,7 +24,7 @@ SIZES = ("shape", "num_classes", "num_samples")
 
 
 @dataclass(frozen=True)
-class Picture:
+class ComparedPicture:
     """A figure of the page."""
 
     id: str
@@ -32,20 +32,20 @@ class Picture:
     title: str
     reading: str
     drawing: Markup
-    table: Table
+    table: HtmlTable
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PageComparison:
     """What stands before the studies themselves."""
 
     headline: str
     mind: Sequence[str]
     """What limits the comparison."""
-    winners: Table
+    winners: HtmlTable
 
 
-def compared(named: Named) -> Comparison:
+def compared(named: Named) -> PageComparison:
     """Return the comparison."""
     studies = [one for _, one in named]
     if any(one.is_scaling for one in studies):
@@ -58,7 +58,7 @@ def compared(named: Named) -> Comparison:
     others = "They ran on different machines, so their seconds differ by that too."
     mind = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
     table = table_of(winners_table(named), "The winner of each study")
-    return Comparison(headline, mind, table)
+    return PageComparison(headline, mind, table)
 
 
 def words(value: Any) -> str:

@@ -22,8 +22,8 @@ from markupsafe import Markup, escape
 from raybench.report.answer import in_words, said
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
-from raybench.report.how_sure import PAGE_FILE, Step, next_steps
-from raybench.report.page.comparison import Comparison, Picture, compared
+from raybench.report.how_sure import PAGE_FILE, MoreStep, next_steps
+from raybench.report.page.comparison import ComparedPicture, PageComparison, compared
 from raybench.report.page.tables import TrialTable, own, table_of, trial_link, trials_of
 from raybench.report.remarks import effort_words, sensitivity_lines
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Answer:
+class PageAnswer:
     """What the page opens with; Markup has links to trials."""
 
     title: str
@@ -56,15 +56,15 @@ class Answer:
     """What a decision needs, by names: how sure, target, cost."""
     mind: Sequence[Markup]
     """What limits the answer: ties, the study goes on, the winner lies at the end of a range."""
-    steps: Sequence[Step]
+    steps: Sequence[MoreStep]
     """What to do next."""
 
 
-def answer_of(results: Study, study: str) -> Answer:
+def answer_of(results: Study, study: str) -> PageAnswer:
     """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
     found = said(results)
     (first, *rest), *others = found.answer
-    steps: list[Step] = []
+    steps: list[MoreStep] = []
     facts: list[tuple[str, str]] = []
     if results.study["study"].get("run"):
         facts = _facts_of_run(results)
@@ -80,7 +80,7 @@ def answer_of(results: Study, study: str) -> Answer:
     def linked(text: str) -> Markup:
         return with_links(results, text, study)
 
-    return Answer(
+    return PageAnswer(
         first,
         linked(first),
         [linked(" ".join(one)) for one in (rest, *others) if one],
@@ -139,14 +139,14 @@ def _facts_of_run(results: Study) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """A part of the page that has a heading and can be jumped to: what it has, in this order."""
 
     title: str
     lines: Sequence[str] = ()
     tables: Sequence[tuple[str, pd.DataFrame]] = ()
     """Captions and tables; columns in words, with their units."""
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[ComparedPicture] = ()
     rest: str = ""
     """The file that has all rows of a long table."""
     trials: TrialTable | None = None
@@ -162,8 +162,8 @@ class StudyPart:
 
     id: str
     name: str
-    answer: Answer
-    parts: Sequence[Part]
+    answer: PageAnswer
+    parts: Sequence[PagePart]
 
 
 PREDICTED = (
@@ -181,46 +181,46 @@ def study_part(
     results: Study,
     study: str,
     name: str,
-    extras: Sequence[Part] = (),
+    extras: Sequence[PagePart] = (),
     on_fault: OnFault | None = None,
 ) -> StudyPart:
     """Return what the page shows of a study."""
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
-    parts["provenance"] = Part("Provenance", pairs=_provenance(results))
+    parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
     own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
     return StudyPart(study, name, answer_of(results, study), own_ids)
 
 
 def _parts(
-    results: Study, study: str, extras: Sequence[Part], on_fault: OnFault | None
-) -> Iterator[tuple[str, Part]]:
+    results: Study, study: str, extras: Sequence[PagePart], on_fault: OnFault | None
+) -> Iterator[tuple[str, PagePart]]:
     """Yield the parts of a study that has runs by their ids, in the order of the page."""
     is_scaling, trials = results.is_scaling, results.trials
     pictures, missing = _pictures(results, study, on_fault)
     if pictures or missing:
-        yield "figures", Part("Pictures", missing, pictures=pictures)
+        yield "figures", PagePart("Pictures", missing, pictures=pictures)
     for scaling, title in TITLES.items() if is_scaling else ():
         rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
             tables = [(BELOW, printed_cells(rows, metric=results.metric))]
-            yield f"cells-{scaling}", Part(title, tables=tables, rest="scaling.csv")
+            yield f"cells-{scaling}", PagePart(title, tables=tables, rest="scaling.csv")
     for number, extra in enumerate(extras):
         yield f"extra-{number}", extra
-    yield "trials", Part("Runs" if is_scaling else "Trials", trials=trials_of(results, study))
+    yield "trials", PagePart("Runs" if is_scaling else "Trials", trials=trials_of(results, study))
     predicted = pd.DataFrame() if is_scaling else predictions(results)
     if len(predicted):
         rough = [BATCH_STATISTICS] if trials["batch_statistics"].eq(True).any() else []
         tables = [(PREDICTED, predicted.rename(columns={"trial": "curve of trial"}))]
-        yield "predicted", Part("Not run: predicted", rough, tables)
+        yield "predicted", PagePart("Not run: predicted", rough, tables)
     failed = failures(trials)
     tables = [(FAILED, failed)] if len(failed) else []
     lines = [] if tables else ["No run failed."]
-    yield "failures", Part("Failures by cause", lines, tables, rest="trials.csv")
+    yield "failures", PagePart("Failures by cause", lines, tables, rest="trials.csv")
 
 
 def _pictures(
     results: Study, study: str, on_fault: OnFault | None
-) -> tuple[list[Picture], list[str]]:
+) -> tuple[list[ComparedPicture], list[str]]:
     """Return the figures, and sentences on those that could not be drawn."""
     pictures, missing = [], []
     for name, kind in kinds_of(results).items():
@@ -229,7 +229,7 @@ def _pictures(
                 drawing = Markup(svg(kind.draw(results), f"{study}-{name}", kind.title))
                 table = table_of(kind.table(results), kind.title)
                 pictures.append(
-                    Picture(f"{study}-{name}", kind.title, kind.reading, drawing, table)
+                    ComparedPicture(f"{study}-{name}", kind.title, kind.reading, drawing, table)
                 )
         except Exception as error:  # noqa: BLE001 (a fault of one figure; it is said and kept)
             missing.append(f"{kind.title}: could not be drawn ({fault_words(error)}).")
@@ -294,7 +294,7 @@ def _environment() -> Environment:
 
 
 def page_text(
-    studies: Sequence[Study], extras: Sequence[Part] = (), on_fault: OnFault | None = None
+    studies: Sequence[Study], extras: Sequence[PagePart] = (), on_fault: OnFault | None = None
 ) -> str:
     """Return the page of a study, or of several side by side.
 
@@ -313,7 +313,9 @@ def page_text(
         return _rendered(shown, f"{len(studies)} studies side by side", comparison)
 
 
-def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | None = None) -> str:
+def _rendered(
+    shown: Sequence[StudyPart], kind: str, comparison: PageComparison | None = None
+) -> str:
     first = shown[0]
     headline: str = first.answer.headline
     title = f"{first.name}: {first.answer.title}"
@@ -331,7 +333,7 @@ def _rendered(shown: Sequence[StudyPart], kind: str, comparison: Comparison | No
 
 
 def write_page(
-    results: Study, folder: Path, extras: Sequence[Part] = (), on_fault: OnFault | None = None
+    results: Study, folder: Path, extras: Sequence[PagePart] = (), on_fault: OnFault | None = None
 ) -> Path:
     """Write a study's page into its folder, whole or not at all; return its file."""
     StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras, on_fault))
@@ -344,9 +346,9 @@ def write_comparison(studies: Sequence[Study], file: Path) -> Path:
     return file
 
 
-def write_extras(title: str, extras: Sequence[Part], file: Path) -> Path:
+def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
     """Write a page of parts that are of no single study; UserError as `write_comparison`."""
     parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
-    shown = StudyPart("s1", "Plan", Answer(title, own(title), (), (), (), ()), parts)
+    shown = StudyPart("s1", "Plan", PageAnswer(title, own(title), (), (), (), ()), parts)
     write_out(file, _rendered([shown], "Plan"))
     return file

@@ -45,7 +45,7 @@ def trial_link(results: Study, trial: str, study: str) -> Markup:
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table of texts."""
 
     caption: str
@@ -56,7 +56,7 @@ class Table:
     """Anchors of the rows that links lead to."""
 
 
-def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> Table:
+def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> HtmlTable:
     """Return the first `most` rows; the caption says how many there are, `rest` where."""
     first = frame.head(most)
     if len(frame) > most:
@@ -64,7 +64,7 @@ def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = 
         caption = f"{caption}: the first {most:,} of {len(frame):,} rows{where}"
     heads = [(str(name), pd.api.types.is_numeric_dtype(frame[name])) for name in frame.columns]
     columns = [_texts(first[name]) for name in first.columns]
-    return Table(caption, heads, list(zip(*columns, strict=True)))
+    return HtmlTable(caption, heads, list(zip(*columns, strict=True)))
 
 
 def _texts(column: pd.Series) -> list[str]:
@@ -292,7 +292,7 @@ class TrialTable:
     """The table as it stands there, and what the script reads."""
 
     study: str
-    table: Table
+    table: HtmlTable
     rows: dict[str, Any]
     details: dict[str, Any]
 
@@ -320,7 +320,7 @@ def trials_of(results: Study, study: str) -> TrialTable:
         "ids": order,
         "interpolated": [row for row, place in enumerate(order) if marks[place]],
     }
-    table = Table(
+    table = HtmlTable(
         caption,
         [(str(one["title"]), one["kind"] != "text") for one in heads],
         [[_shown(one.cells[place], one.kind) for one in columns] for place in first],

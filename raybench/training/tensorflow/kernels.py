@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from raybench.training.mup import Factors
+from raybench.training.mup import WidthFactors
 
 Variable: TypeAlias = tf.Variable
 Tensor: TypeAlias = tf.Tensor
@@ -73,7 +73,7 @@ class Optimizer(keras.optimizers.Optimizer):
             for copy in strategy.experimental_local_results(variable.value)
         }
 
-    def scale_rates(self, variables: list[keras.Variable], scaled: Sequence[Factors]) -> None:
+    def scale_rates(self, variables: list[keras.Variable], scaled: Sequence[WidthFactors]) -> None:
         """Give variables their rates; decay stays."""
         pairs = zip(variables, scaled, strict=True)
         self._rate_factors = {id(one): its.rate for one, its in pairs}

@@ -25,7 +25,7 @@ from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.mup import Form, base_workload, factors
+from raybench.training.mup import WeightForm, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.tensorflow import model as keras_model
@@ -180,7 +180,7 @@ class Trainer(base.Trainer):
             alone = keras_model.build_model(workload, spec.seed)
             check_workers(workload, keras_model.parameter_shapes(alone), world)
             del alone
-        small: list[Form] = []
+        small: list[WeightForm] = []
         if spec.mup_base:
             small = forms(keras_model.build_model(base_workload(spec, dataset), spec.seed))
         with world.strategy.scope():

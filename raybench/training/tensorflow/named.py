@@ -35,7 +35,7 @@ from raybench.models.networks import (
     STD,
     Activation,
     Block,
-    Conv,
+    ConvSpec,
     initial_arrays,
 )
 from raybench.spec.errors import UserError, did_you_mean
@@ -293,7 +293,7 @@ def _block(inputs: Any, block: Block) -> Any:
     return _activated(outputs, block.activation)
 
 
-def _conv(inputs: Any, conv: Conv) -> Any:
+def _conv(inputs: Any, conv: ConvSpec) -> Any:
     padding = "same"
     if conv.stride > 1 and conv.kernel > 1:  # Keras's "same" would pad the far side alone
         inputs = keras.layers.ZeroPadding2D(conv.kernel // 2)(inputs)

@@ -15,7 +15,7 @@ from keras import ops
 from raybench.models.base import users_code
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
-from raybench.training.mup import Factors, Form
+from raybench.training.mup import WeightForm, WidthFactors
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
@@ -270,13 +270,13 @@ class ScheduleFreeAdamW(Optimizer):
         return largest, self.rates_squared.value + tf.square(largest)
 
 
-def forms(model: keras.Model) -> list[Form]:
+def forms(model: keras.Model) -> list[WeightForm]:
     """Return the forms of a model's trainable weights."""
     shapes, found = matrix_shapes(model), []
     for one in model.trainable_variables:
         rms = float(tf.sqrt(tf.reduce_mean(tf.square(one.value))))
         inputs, outputs = shapes.get(id(one), (1, math.prod(one.shape)))
-        found.append(Form(inputs, outputs, rms, id(one) in shapes))
+        found.append(WeightForm(inputs, outputs, rms, id(one) in shapes))
     return found
 
 
@@ -292,7 +292,7 @@ def matrices(model: keras.Model) -> dict[str, Matrix]:
     return found
 
 
-def scale_weights(model: keras.Model, scaled: Sequence[Factors]) -> None:
+def scale_weights(model: keras.Model, scaled: Sequence[WidthFactors]) -> None:
     """Multiply the initial weights of a model by their factors."""
     for one, its in zip(model.trainable_variables, scaled, strict=True):
         one.assign(one * its.initial)

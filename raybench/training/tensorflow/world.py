@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.machine import Seen, require_gpus, require_replicas
+from raybench.training.machine import GpusSeen, require_gpus, require_replicas
 from raybench.training.tensorflow.internals import no_new_gradients
 
 
@@ -141,7 +141,7 @@ def set_arithmetic(precision: str) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
 
 
-def gpus_seen() -> Seen:
+def gpus_seen() -> GpusSeen:
     """Return the GPUs that TensorFlow sees; wakes them, so for a process of its own."""
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
@@ -151,7 +151,7 @@ def gpus_seen() -> Seen:
     for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):  # loaded when it is first needed
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions.setdefault("nccl", metadata.version(package))
-    return Seen(
+    return GpusSeen(
         names=tuple(str(one.get("device_name", "GPU")) for one in details),
         versions={name: version for name, version in versions.items() if version},
     )

@@ -27,7 +27,7 @@ Path = Literal["fused", "foreach"]
 
 
 @dataclass
-class Bucket:
+class TensorBucket:
     """Tensors of one parameter group that go through one path together, index by index.
 
     `excluded`: neither weight decay nor trust ratio. `states`: one list for each state name.
@@ -58,13 +58,13 @@ def buckets(
     state_names: tuple[str, ...],
     *,
     cuda_path: Path,
-) -> list[Bucket]:
+) -> list[TensorBucket]:
     """The group's parameters that have a gradient, by device, dtype, path and exclusion (of biases
     and norms, complex ones too).
 
     Missing state is created as zeros.
     """
-    found: dict[tuple[torch.device, torch.dtype, Path, bool], Bucket] = {}
+    found: dict[tuple[torch.device, torch.dtype, Path, bool], TensorBucket] = {}
     for param in group["params"]:
         if param.grad is None:
             continue
@@ -77,7 +77,7 @@ def buckets(
         path, excluded = best_path(real, tensors, cuda_path), param.ndim <= 1
         key = (real.device, real.dtype, path, excluded)
         if key not in found:
-            found[key] = Bucket(path, excluded, states=tuple([] for _ in state_names))
+            found[key] = TensorBucket(path, excluded, states=tuple([] for _ in state_names))
         bucket = found[key]
         bucket.owners.append(param)
         bucket.params.append(real)
@@ -108,7 +108,7 @@ ADAM = ("step", "lr", "beta1", "beta2", "epsilon")
 """What the three functions below take of a parameter group."""
 
 
-def adamw(bucket: Bucket, *, weight_decay: float, **settings: Any) -> None:
+def adamw(bucket: TensorBucket, *, weight_decay: float, **settings: Any) -> None:
     """w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon)"""
     if bucket.path == "fused":
         fused_adamw(
@@ -120,7 +120,7 @@ def adamw(bucket: Bucket, *, weight_decay: float, **settings: Any) -> None:
 
 
 def adam_directions(
-    bucket: Bucket, *, beta1: float, nesterov: bool = False, **settings: Any
+    bucket: TensorBucket, *, beta1: float, nesterov: bool = False, **settings: Any
 ) -> list[Tensor]:
     """Take the gradients into both moments; return m_hat / (sqrt(v_hat) + epsilon), with `nesterov`
     (beta1 m + (1 - beta1) g)_hat in the place of m_hat."""
@@ -199,7 +199,7 @@ class Optimizer(torch.optim.Optimizer):
     def _forget(self) -> None:
         """Begin without what is kept from step to step beside the states."""
         self._scratch = torch.empty(0)
-        self._buckets: dict[int, tuple[list[Any], list[Bucket]]] = {}
+        self._buckets: dict[int, tuple[list[Any], list[TensorBucket]]] = {}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -212,7 +212,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._update(bucket, group, weight_decay=weight_decay)
                 bucket.grads = []  # kept, they would take memory that `zero_grad` gives back
 
-    def _buckets_of(self, index: int, group: dict[str, Any]) -> list[Bucket]:
+    def _buckets_of(self, index: int, group: dict[str, Any]) -> list[TensorBucket]:
         """Return a group's buckets with the gradients of now."""
         present, (known, found) = layouts(group), self._buckets.get(index, ([], []))
         if present != known:
@@ -230,11 +230,11 @@ class Optimizer(torch.optim.Optimizer):
     def _count(self, group: dict[str, Any]) -> None:
         """Take in the rate of a group's step, at its beginning."""
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
         raise NotImplementedError
 
-    def scratch_for(self, bucket: Bucket) -> Tensor:
+    def scratch_for(self, bucket: TensorBucket) -> Tensor:
         """Memory for the largest tensor, kept: new pages at every step would cost a tenth of it."""
         largest, first = max(param.numel() for param in bucket.params), bucket.params[0]
         if self._scratch.numel() < largest or self._scratch.device != first.device:

@@ -21,7 +21,7 @@ from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.mup import Factors, base_workload, factors
+from raybench.training.mup import WidthFactors, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.torch import model as torch_model
@@ -145,7 +145,7 @@ class Trainer(base.Trainer):
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
-        self._factors: list[Factors] = []
+        self._factors: list[WidthFactors] = []
         if spec.mup_base:
             small = torch_model.build_model(base_workload(spec, dataset), spec.seed)
             self._factors = factors(spec.optimizer, forms(self._model), forms(small))

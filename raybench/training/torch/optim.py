@@ -17,7 +17,7 @@ from raybench.models.base import users_code
 from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
-from raybench.training.mup import Factors, Form
+from raybench.training.mup import WeightForm, WidthFactors
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
@@ -37,8 +37,8 @@ from raybench.training.torch.internals import (
 )
 from raybench.training.torch.kernels import (
     ADAM,
-    Bucket,
     Optimizer,
+    TensorBucket,
     adam_denominators,
     adam_directions,
     adamw,
@@ -54,7 +54,7 @@ class Lars(Optimizer):
     CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lars"]
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         lr, momentum, trust = group["lr"], group["momentum"], group["trust_coefficient"]
         params, grads, (buffers,) = bucket.params, bucket.grads, bucket.states
         if bucket.path == "foreach":
@@ -98,7 +98,7 @@ class Lamb(Optimizer):
     CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lamb"]
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings = {name: group[name] for name in ADAM}
         if bucket.excluded:
             adamw(bucket, weight_decay=0.0, **settings)
@@ -112,7 +112,7 @@ class Lamb(Optimizer):
 
 
 def _lamb_fused(
-    bucket: Bucket, scratch: Tensor, *, lr: float, weight_decay: float, **settings: Any
+    bucket: TensorBucket, scratch: Tensor, *, lr: float, weight_decay: float, **settings: Any
 ) -> None:
     for param, grad, exp_avg, exp_avg_sq in zip(
         bucket.params, bucket.grads, *bucket.states, strict=True
@@ -138,7 +138,7 @@ class RAdam(Optimizer):
 
     SETTINGS = DEFAULTS["radam"]
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings = {name: group[name] for name in ADAM}
         term = rectification_term(group["step"], group["beta2"])
         # The kernel divides sqrt(v) by sqrt(1 - beta2^t) before it adds its epsilon, and scales
@@ -164,7 +164,7 @@ class NAdamW(Optimizer):
 
     SETTINGS = DEFAULTS["nadamw"]
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings, beta1 = {name: group[name] for name in ADAM}, group["beta1"]
         if bucket.path == "foreach":
             foreach.mul_(bucket.params, 1 - group["lr"] * weight_decay)
@@ -192,7 +192,7 @@ class Lion(Optimizer):
     CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lion"]
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         params, grads, (exp_avgs,) = bucket.params, bucket.grads, bucket.states
         signs = foreach.lerp(exp_avgs, grads, 1 - group["beta1"])
         foreach.mul_(signs, LARGE)
@@ -214,7 +214,7 @@ class ScheduleFreeAdamW(Optimizer):
         group["largest_rate"] = max(group["largest_rate"], float(group["lr"]))
         group["rates_squared"] += group["largest_rate"] ** 2
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         settings, total = {name: group[name] for name in ADAM}, group["rates_squared"]
         lr, beta1 = settings["lr"], settings["beta1"]
         share = group["largest_rate"] ** 2 / total if total else 0.0
@@ -304,7 +304,7 @@ class Muon(Optimizer):
     def _states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["orthogonal"] else self.STATES
 
-    def _update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         if not group["orthogonal"]:
             adamw(bucket, weight_decay=weight_decay, **{name: group[name] for name in ADAM})
             return
@@ -409,7 +409,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [one for one in model.parameters() if one.requires_grad]
 
 
-def forms(model: nn.Module) -> list[Form]:
+def forms(model: nn.Module) -> list[WeightForm]:
     """Return the forms of a model's trainable weights."""
     left_out, found = no_matrices(model), []
     for name, one, layer in _owned(model):
@@ -417,10 +417,10 @@ def forms(model: nn.Module) -> list[Form]:
         kinds = [kind for kind in type(layer).__mro__ if kind is not nn.Module]
         is_own = not any(kind.__module__.startswith("torch.") for kind in kinds)
         if one.ndim < 2 or one in left_out or (is_own and one.shape[:-1].numel() == 1):
-            found.append(Form(1, one.numel(), rms, is_matrix=False))
+            found.append(WeightForm(1, one.numel(), rms, is_matrix=False))
         else:
             outputs, inputs = _as_matrix(one, layer).shape
-            found.append(Form(inputs, outputs, rms, of_own_layer=name if is_own else ""))
+            found.append(WeightForm(inputs, outputs, rms, of_own_layer=name if is_own else ""))
     return found
 
 
@@ -446,14 +446,14 @@ def _as_matrix(weight: Tensor, layer: nn.Module) -> Tensor:
 
 
 @torch.no_grad()
-def scale_weights(model: nn.Module, scaled: Sequence[Factors]) -> None:
+def scale_weights(model: nn.Module, scaled: Sequence[WidthFactors]) -> None:
     """Multiply the initial weights of a model by their factors."""
     for one, its in zip(trainable(model), scaled, strict=True):
         one.mul_(its.initial)
 
 
 def scale_rates(
-    optimizer: torch.optim.Optimizer, model: nn.Module, scaled: Sequence[Factors]
+    optimizer: torch.optim.Optimizer, model: nn.Module, scaled: Sequence[WidthFactors]
 ) -> None:
     """Give a model's weights their rates, by `rate_factor` of the groups; decay stays."""
     pairs = zip(trainable(model), scaled, strict=True)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raybench.spec.run import RunSpec
 from raybench.training import base
-from raybench.training.machine import Seen, require_gpus, require_replicas
+from raybench.training.machine import GpusSeen, require_gpus, require_replicas
 from raybench.training.torch.kernels import as_real
 
 
@@ -114,7 +114,7 @@ def set_arithmetic(precision: str) -> None:
     backends.cudnn.benchmark = True
 
 
-def gpus_seen() -> Seen:
+def gpus_seen() -> GpusSeen:
     """Return the GPUs that torch sees; wakes them, so for a process of its own."""
     found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
@@ -122,7 +122,7 @@ def gpus_seen() -> Seen:
         versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         versions["nccl"] = ".".join(map(str, nccl))
-    return Seen(
+    return GpusSeen(
         names=tuple(one.name for one in found),
         memory_bytes=tuple(one.total_memory for one in found),
         versions={name: version for name, version in versions.items() if version},

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raybench.report.live import screen
-from raybench.report.live.progress import Progress, TrainingScreen
+from raybench.report.live.progress import ProgressDisplay, TrainingScreen
 from raybench.report.live.screen import NOTEBOOK_S, NotebookView
 from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
 
@@ -34,10 +34,10 @@ def clock() -> Clock:
     return Clock()
 
 
-def piped(clock: Clock, **options: Any) -> tuple[Progress, io.StringIO]:
+def piped(clock: Clock, **options: Any) -> tuple[ProgressDisplay, io.StringIO]:
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=False)
-    return Progress(console, num_trials=12, keys=KEYS, clock=clock, **options), out
+    return ProgressDisplay(console, num_trials=12, keys=KEYS, clock=clock, **options), out
 
 
 def values_of(line: str) -> dict[str, str]:
@@ -120,7 +120,7 @@ def terminal(**environment: str) -> tuple[Console, io.StringIO]:
 
 def test_a_terminal_shows_a_screen_and_says_a_new_cause_once_above_it(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color")
-    with Progress(console, num_trials=9, clock=clock) as progress:
+    with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.started("0007", spec())
         for number in range(4):
             progress.finished(record(f"000{number}", failure="oom", message=f"no {number} bytes"))
@@ -133,7 +133,7 @@ def test_a_terminal_shows_a_screen_and_says_a_new_cause_once_above_it(clock: Clo
 
 def test_no_color_means_none(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
-    with Progress(console, num_trials=9, clock=clock) as progress:
+    with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.finished(record("0000", 2.0))
         console.print(progress._draw(console))
     colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
@@ -167,7 +167,7 @@ def notebook(monkeypatch: Patch, clock: Clock) -> tuple[Page, Console, io.String
 
 def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
     page, console, out = notebook(monkeypatch, clock)
-    with Progress(console, num_trials=500, clock=clock) as progress:
+    with ProgressDisplay(console, num_trials=500, clock=clock) as progress:
         for number in range(400):
             clock.now += NOTEBOOK_S / 40
             progress.finished(record(f"{number:04d} <b>&", 2.0))

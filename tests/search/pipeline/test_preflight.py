@@ -37,7 +37,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
-from raybench.training.machine import Seen
+from raybench.training.machine import GpusSeen
 from tests.search.made_up import by_name, run_all
 
 STUDY: dict[str, Any] = {
@@ -326,7 +326,7 @@ def test_a_value_that_is_not_the_first_is_refused_before_anything_runs() -> None
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two H100s, which TensorFlow does not see."""
-    seen = {"torch": Seen(names=("H100", "H100")), "tensorflow": Seen()}
+    seen = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
     monkeypatch.setattr(preflight, "framework_sees", seen.__getitem__)
 
 
@@ -404,7 +404,7 @@ def test_a_framework_that_does_not_answer_is_not_said_to_see_no_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     late = "it did not answer within 120 s"
-    monkeypatch.setattr(preflight, "framework_sees", lambda framework: Seen(problem=late))
+    monkeypatch.setattr(preflight, "framework_sees", lambda framework: GpusSeen(problem=late))
     content = {**STUDY, "space": {"framework": ["tensorflow"]}}
     _, (said,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
     with pytest.raises(UserError) as error:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -78,7 +78,7 @@ class World:
         return self.study.run_spec({"num_workers": WORKERS.get(trial, 1), "learning_rate": rate})
 
     def confirmation(self, store: Store) -> Confirmation:
-        progress = Progress(Console(file=self.screen), num_trials=1)
+        progress = ProgressDisplay(Console(file=self.screen), num_trials=1)
         session: Any = SimpleNamespace(pool=None)
         saved: Any = FakeSavedRuns()
         single_run = SingleRun(session, store, self.deadline, progress, saved)

@@ -19,7 +19,7 @@ from raybench.runs.deadline import Deadline
 from raybench.search.ask_tell import Search
 from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
 from raybench.search.reference_settings import (
-    Measured,
+    ReferenceRun,
     eval_interval_from,
     held,
     judge_by_budget,
@@ -102,7 +102,7 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
 
 def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_names() -> None:
     study, _ = build_study(STUDY | {"objective": {"target": "auto", "hold": 2}}, "test")
-    run = Measured(record(spec=RunSpec(), stop="max_train_seconds"), [evaluation()])
+    run = ReferenceRun(record(spec=RunSpec(), stop="max_train_seconds"), [evaluation()])
     before, _ = judge_by_budget(study, [run], 60.0, 2, has_learnt=False)
     done = before.model_copy(update={"is_set": True})
     assert earlier_settings(study, {"study": done.document()}).objective == done.objective
@@ -112,7 +112,7 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
     """It was trained without one, so its record has no time to it."""
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
     study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
-    run = Measured(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
+    run = ReferenceRun(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
     found, how = set_seconds(study, run)
     assert found.objective.max_train_seconds == 8.0
     assert "took 2 s to the target" in how
@@ -407,7 +407,7 @@ def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluation
     study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
     ledger = {"train": 50.0, "eval": 30.0}
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
-    found, how = set_eval_interval(study, Measured(run, [evaluation(value=0.5)]), 1_000_000)
+    found, how = set_eval_interval(study, ReferenceRun(run, [evaluation(value=0.5)]), 1_000_000)
     assert found.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
     assert "(about 4 times in a run" in how
     assert "did not get to the target: its best accuracy was 50.0 %" in how
@@ -418,7 +418,7 @@ def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target:
     """Noise of 300 rows reaches 58 %; what is learnt is not refused, nor held to less."""
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="epochs")
-    runs = [Measured(run, [evaluation(value=best)])] * 3
+    runs = [ReferenceRun(run, [evaluation(value=best)])] * 3
     known = Baseline(0.53, 300, 0.03)
     found, how = set_target(study, runs, 0.53, baseline=known, errors=3.0)
     assert found.objective.target == target

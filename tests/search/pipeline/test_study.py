@@ -13,7 +13,7 @@ from rich.console import Console
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.report.live.progress import Progress
+from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
@@ -124,6 +124,6 @@ def test_a_study_with_new_trials_is_over_after_its_next_race(
         pipeline = pipeline_in(store)
         pipeline.is_over = True
         search, budget = pipeline._open_search(None)
-        pipeline._search(search, Progress(pipeline.console, num_trials=3), budget)
+        pipeline._search(search, ProgressDisplay(pipeline.console, num_trials=3), budget)
         with pytest.raises(UserError, match="run the same command without --more"):
             check_finished(4, "there", tmp_path)
