@@ -119,8 +119,8 @@ RESULTS = "results"
 
 
 @dataclass(frozen=True)
-class MoreStep:
-    """One of them."""
+class SuggestedStep:
+    """A step that the reader can take next."""
 
     what: str
     """What it brings, in a few words."""
@@ -128,7 +128,7 @@ class MoreStep:
     """The command, or the file to open."""
 
 
-def next_steps(results: Study, verdict: Verdict | None) -> list[MoreStep]:
+def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
     """Return what there is to do, the most useful first; commands are the study's own."""
     steps = []
     if verdict is not None:
@@ -136,18 +136,18 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[MoreStep]:
         if verdict.fastest != verdict.cheapest:
             files["or the cheapest"] = "cheapest.yaml"
         for what, file in files.items():
-            steps.append(MoreStep(what, results.command("train", results.folder / file)))
+            steps.append(SuggestedStep(what, results.command("train", results.folder / file)))
     if (results.folder / PAGE_FILE).is_file():
-        steps.append(MoreStep("pictures, every trial", str(results.folder / PAGE_FILE)))
+        steps.append(SuggestedStep("pictures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
         steps += _surer(results, verdict)
     left = _go_on(results)
     if left and steps and steps[-1].do == left[0].do:  # one command does both
-        return [*steps[:-1], MoreStep(f"{left[0].what}, confirm", left[0].do)]
+        return [*steps[:-1], SuggestedStep(f"{left[0].what}, confirm", left[0].do)]
     return [*steps, *left]
 
 
-def _surer(results: Study, verdict: Verdict) -> list[MoreStep]:
+def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
     """Return the step that makes the verdict surer, if there is one."""
     if not verdict.is_confirmed:
         if repeated(results):  # what ran again missed: once more is no help
@@ -157,16 +157,16 @@ def _surer(results: Study, verdict: Verdict) -> list[MoreStep]:
         is_unasked = isinstance(asked, dict) and asked.get("race") == 0
         more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
         own = _own_command(results, *more, without="--no-confirm")
-        return [MoreStep("confirm it by new runs", own)]
+        return [SuggestedStep("confirm it by new runs", own)]
     number, _, what = _more(results, verdict)
-    return [] if number is None else [MoreStep(what, _own_command(results, MORE, str(number)))]
+    return [] if number is None else [SuggestedStep(what, _own_command(results, MORE, str(number)))]
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
 """How a note ends of a search that came to its end before it had all its trials."""
 
 
-def _go_on(results: Study) -> list[MoreStep]:
+def _go_on(results: Study) -> list[SuggestedStep]:
     """Return the step that searches on, where trials are left."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
@@ -174,7 +174,7 @@ def _go_on(results: Study) -> list[MoreStep]:
     done = int((results.trials["role"] == "trial").sum())
     if asked is None or done >= asked or not len(ranked(results.trials)):
         return []
-    return [MoreStep(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
+    return [SuggestedStep(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
 
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:

@@ -46,7 +46,7 @@ ROLES = ("race", "confirm")
 
 @dataclass(frozen=True)
 class Repeated:
-    """One of them."""
+    """A configuration that ran again, with its runs."""
 
     trial: str
     """Trial whose configuration it is."""

@@ -78,15 +78,14 @@ class ModelSettings:
     missed: float = 1.0
     """Least log of the amount to the target over that of a run that ended without it."""
     missed_sd: float = 0.2
-    """Error of that."""
+    """Standard deviation of the log amount of such a run."""
     beyond: float = 0.8
-    """Deviations beyond the least amount to the target that a curve which has come no way at all
-    is taken to need: about the mean of what is above it."""
+    """Standard deviations added to the lower bound of a curve still at its starting value: about
+    the mean of a normal distribution cut off at its center."""
     floor: float = 0.14
     """Least deviation by which a run is compared with the best."""
     few: int = 3
-    """Runs that have passed the nearer target, which counts as long as none has come to the
-    target."""
+    """Runs that must have passed the nearer target, which counts until a run reaches the target."""
     nearer_sd: float = 0.3
     """Error of an amount that is to a nearer target."""
     blur: float = 0.02
@@ -111,9 +110,7 @@ class Shapes:
         """Log share of the amount at each level, by curve."""
         self._points: list[Array] = []
         self.num_added = 0
-
-    def __len__(self) -> int:
-        return len(self._logs)
+        """Curves taken so far, those that were dropped since included."""
 
     def add(self, curve: Curve, reached: float) -> None:
         """Take a curve that came to the target after the amount `reached`."""
@@ -176,7 +173,8 @@ class Shapes:
         return found
 
     def _at(self, way: Array) -> Array:
-        """Return the log share of the amount by which each shape comes to ways, [shapes, ...]."""
+        """Return the log share of the amount at which each shape reaches shares of the way, `way`
+        [...], as [shapes, ...]."""
         place = way * (LEVELS - 1)
         low = np.minimum(place.astype(int), LEVELS - 2)
         part = place - low

@@ -49,7 +49,7 @@ class WeightForm:
 
 @dataclass(frozen=True)
 class WidthFactors:
-    """What is multiplied by it."""
+    """Factors on the initial value and the learning rate of a weight."""
 
     initial: float
     rate: float

@@ -259,7 +259,7 @@ class Recording:
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
     def begin(self) -> None:
-        """To be called before `Trainer.train`, off the training clock."""
+        """Begin recording the GPU load; call before `Trainer.train`, off the training clock."""
         for gpu in self._gpus:
             gpu.begin()
 

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from raybench.report.answer import in_words, said
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
-from raybench.report.how_sure import PAGE_FILE, MoreStep, next_steps
+from raybench.report.how_sure import PAGE_FILE, SuggestedStep, next_steps
 from raybench.report.page.comparison import ComparedPicture, PageComparison, compared
 from raybench.report.page.tables import TrialTable, own, table_of, trial_link, trials_of
 from raybench.report.remarks import effort_words, sensitivity_lines
@@ -56,7 +56,7 @@ class PageAnswer:
     """What a decision needs, by names: how sure, target, cost."""
     mind: Sequence[Markup]
     """What limits the answer: ties, the study goes on, the winner lies at the end of a range."""
-    steps: Sequence[MoreStep]
+    steps: Sequence[SuggestedStep]
     """What to do next."""
 
 
@@ -64,7 +64,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
     """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
     found = said(results)
     (first, *rest), *others = found.answer
-    steps: list[MoreStep] = []
+    steps: list[SuggestedStep] = []
     facts: list[tuple[str, str]] = []
     if results.study["study"].get("run"):
         facts = _facts_of_run(results)
