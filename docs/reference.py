@@ -17,7 +17,7 @@ from raybench.report.as_json import CommandResult
 from raybench.report.page.document import glossary
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
-from raybench.spec.prices import MachinePrice, Spot
+from raybench.spec.prices import MachinePrice
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import ConfirmSpec, SearchSpec, StudySpec
@@ -36,7 +36,6 @@ MODELS: dict[str, tuple[type[BaseModel], str]] = {
         MachinePrice,
         "`raybench plan --prices` takes a file of them by name, as `examples/prices.yaml`.",
     ),
-    "`spot`": (Spot, "Such a machine where it may be taken away."),
 }
 START, END = "<!-- search table: python docs/reference.py -->\n", "<!-- end of it -->"
 RESULTS = ROOT / "benchmarks/results"

@@ -28,7 +28,7 @@ from raybench.spec.text import counted
 
 PLAN = {
     "take": "{answer}",
-    "on": "{hired}",
+    "on": "{offer}",
     "workers": "{num_workers}",
     "global batch": "{global_batch_size}",
     "time": "{seconds}",
@@ -58,8 +58,7 @@ def plan_part(plan: TargetPlan) -> PagePart:
         for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _sure):
             own = [column for column in columns if column in rows]
             rows[own] = rows[own].map(form, na_action="ignore")
-        hired = [*map(scaling_plots.offer_words, rows["offer"], rows["is_spot"])]
-        tables.append((PREDICTED.format(rows["unit"][0]), texts(rows.assign(hired=hired), PLAN)))
+        tables.append((PREDICTED.format(rows["unit"][0]), texts(rows, PLAN)))
     return PagePart(f"To the target: {plan.series}", lines, tables)
 
 
@@ -68,7 +67,7 @@ def plan_lines(plan: TargetPlan) -> list[str]:
     number of workers."""
     taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
-        where = tuple(row[key] for key in ("offer", "is_spot", *KEYS))
+        where = tuple(row[key] for key in ("offer", *KEYS))
         taken.setdefault(where, ([], row))[0].append(str(row["answer"]))
     lines = [_answer(names, row) for names, row in taken.values()]
     for name, limit, column, form in (
@@ -87,15 +86,11 @@ def plan_lines(plan: TargetPlan) -> list[str]:
 
 def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     first = ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
-    hired = scaling_plots.offer_words(row["offer"], row["is_spot"])
+    hired = row["offer"]
     if row["offer"] != row["gpu_type"]:
         hired = f"{row['machines']:g} {hired}"
     kept = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
     more = [f"{_sure(chance)} sure to keep the {what}" for what, chance in kept]
-    if row["is_spot"]:
-        every = row["checkpoint_every_s"]
-        saved = f", a checkpoint every {duration(every)}" if every == every else ""
-        more.append(f"losses included{saved}")
     return (
         f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on {hired}, "
         f"global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "

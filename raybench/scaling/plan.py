@@ -7,10 +7,7 @@ that a global batch size needs (`samples_to_target`), over the batch size, times
 step there. Both are uncertain, and a run is not as the median one: these are independent, and their
 relative intervals add in squares.
 
-On spot machines a job loses what it did since its last checkpoint, and starts anew, whenever one of
-them is taken away: at random moments, so its expected time is that of Daly (2006, A higher order
-estimate of the optimum checkpoint interval for restart dumps, FGCS 22), with checkpoints at his
-interval (Young's of 1974 to first order). Pure: tables in, tables out.
+Pure: tables in, tables out.
 """
 
 import math
@@ -109,45 +106,13 @@ def offers_of(
     return found
 
 
-def best_interval(checkpoint_s: float, between_losses_s: float) -> float:
-    """Return the seconds of work between checkpoints that end a job soonest (Daly 2006, eq. 37)."""
-    if checkpoint_s >= 2 * between_losses_s:
-        return between_losses_s
-    share = checkpoint_s / (2 * between_losses_s)
-    young = math.sqrt(2 * checkpoint_s * between_losses_s)
-    return young * (1 + math.sqrt(share) / 3 + share / 9) - checkpoint_s
-
-
-def with_losses(
-    fixed_s: float, work_s: Any, per_hour: float, checkpoint_s: float
-) -> tuple[Any, Any]:
-    """Return a job's expected seconds where a loss costs `fixed_s` and the work since the last
-    checkpoint, and the seconds of work between checkpoints: all of it where none pays."""
-    between = HOUR / per_hour
-    parts = np.ceil(work_s / best_interval(checkpoint_s, between))
-    part_s = work_s / parts + np.where(parts > 1, checkpoint_s, 0.0)
-    # Beyond e^300 nothing ends.
-    each = between * math.exp(min(fixed_s / between, 300.0))
-    return fixed_s + parts * each * np.expm1(np.minimum(part_s / between, 300.0)), work_s / parts
-
-
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
     """Return what a job of a plan's row may take, all as probable: its work's logarithm is taken
-    for normal on either side of its median, losses come at random."""
+    for normal on either side of its median."""
     quantiles = ndtri(middles(DRAWS))
     halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
     work_s = row["work_s"] * np.exp(quantiles / NINE_OF_TEN * np.where(quantiles < 0, *halves))
-    if not (per_hour := row["losses_per_hour"]):
-        return np.asarray(row["fixed_s"] + work_s)
-    seconds, every_s = with_losses(row["fixed_s"], work_s, per_hour, row["checkpoint_s"])
-    saves = np.where(every_s < work_s, work_s / every_s, 0.0) * row["checkpoint_s"]
-    without, number = row["fixed_s"] + work_s + saves, seconds * per_hour / HOUR
-    rng = np.random.default_rng(0)
-    losses = rng.poisson(np.minimum(number, 1e9))
-    # Of the work since a checkpoint any part is lost, as probably as any other.
-    parts = np.clip(rng.normal(losses / 2, np.sqrt(losses / 12)), 0, losses)
-    lost = (row["fixed_s"] * losses + every_s * parts) / number / (row["fixed_s"] + every_s / 2)
-    return np.asarray(without + lost * (seconds - without))  # on average as expected
+    return np.asarray(row["fixed_s"] + work_s)
 
 
 def bill(seconds: Any, hourly: Any, step_s: Any) -> Any:
@@ -166,8 +131,7 @@ def plan(
     beside: Callable[[str, int], Beside] = lambda kind, workers: Beside(),
     apart: float | None = None,
 ) -> pd.DataFrame:
-    """Return a row for every offer, layout (workers, nodes) and global batch size, on demand and
-    where it is offered as spot.
+    """Return a row for every offer, layout (workers, nodes) and global batch size.
 
     `step_times` are by kind of worker (gpu_type), `beside` by that and the number of workers;
     `apart`: nine of ten runs are within the exponential of it of their cell's median (none: by the
@@ -177,16 +141,14 @@ def plan(
 
     | column | holds |
     |---|---|
-    | offer, is_spot, machines | what is hired |
+    | offer, machines | what is hired |
     | gpu_type, num_workers, num_nodes, batch_size_per_worker, global_batch_size | where it trains |
     | samples, step_s | predicted median samples to target; seconds of a step |
-    | fixed_s | of the job, until it trains; on spot a loss costs as much again |
-    | work_s, low_work_s, high_work_s | of training and evaluation, without losses, 90 % |
-    | seconds, low_s, high_s | of the job of one run, 90 %; on spot expected, losses included |
+    | fixed_s | of the job, until it trains |
+    | work_s, low_work_s, high_work_s | of training and evaluation, 90 % |
+    | seconds, low_s, high_s | of the job of one run, 90 % |
     | hourly, billing_step_s | of all machines; seconds that are billed whole |
     | cost, low_cost, high_cost | the bill |
-    | losses_per_hour | of any of the machines; 0 on demand |
-    | checkpoint_s, checkpoint_every_s | of saving; of work between two, NaN where none pays |
     | extrapolated | the batch size lies outside of those with runs |
     """
     apart = NINE_OF_TEN * samples.spread if apart is None else apart
@@ -220,12 +182,15 @@ def plan(
                 "samples": need,
                 "step_s": step.step_s,
                 "fixed_s": offer.terms.startup_s + more.fixed_s,
+                "hourly": offer.machines(workers) * offer.terms.price,
                 "billing_step_s": offer.terms.billing_step_s,
                 "extrapolated": not low_batch <= batch <= high_batch,
             }
-            for end, away in (("", 0.0), ("low_", -below), ("high_", above)):
+            ends = {"seconds": ("", 0.0), "low_s": ("low_", -below), "high_s": ("high_", above)}
+            for name, (end, away) in ends.items():
                 row[f"{end}work_s"] = work_s * math.exp(away)
-            rows += _hired(offer, row)
+                row[name] = row["fixed_s"] + row[f"{end}work_s"]
+            rows.append(row)
     if not rows:
         raise UserError(
             "plan: no batch size divides among the workers and reached the target; ask for other "
@@ -235,25 +200,6 @@ def plan(
     for name, column in (("cost", "seconds"), ("low_cost", "low_s"), ("high_cost", "high_s")):
         table[name] = bill(table[column], table["hourly"], table["billing_step_s"])
     return table
-
-
-def _hired(offer: Offer, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row on demand and one on spot, where that is offered."""
-    machines, fixed_s, work_s = (row[key] for key in ("machines", "fixed_s", "work_s"))
-    spot = offer.terms.spot
-    own = {"is_spot": False, "hourly": machines * offer.terms.price}
-    own |= {"losses_per_hour": 0.0, "checkpoint_s": 0.0, "checkpoint_every_s": math.nan}
-    ends = {"seconds": "work_s", "low_s": "low_work_s", "high_s": "high_work_s"}
-    found = [row | own | {end: fixed_s + row[work] for end, work in ends.items()}]
-    if spot is not None:
-        per_hour = machines * spot.losses_per_hour
-        expected, every_s = with_losses(fixed_s, work_s, per_hour, spot.checkpoint_s)
-        own = {"is_spot": True, "hourly": machines * spot.price, "losses_per_hour": per_hour}
-        own |= {"checkpoint_s": spot.checkpoint_s, "seconds": float(expected)}
-        own["checkpoint_every_s"] = float(every_s) if every_s < work_s else math.nan
-        low, high = np.quantile(drawn_seconds(row | own), (0.05, 0.95))
-        found.append(row | own | {"low_s": float(low), "high_s": float(high)})
-    return found
 
 
 def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float = math.inf) -> float:
@@ -271,12 +217,12 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     missing: never reached), and gpu_type and num_nodes where the plan has several of them. Added:
     measured_s (of a job: median, infinite where most runs missed), measured_cost, error (predicted
     over measured, less 1), within (measured_s lies in the interval); missing where nothing was
-    measured, and on spot.
+    measured.
     """
     needed = [key for key in KEYS if key in runs.columns]
     work_s = runs.groupby(needed)["work_s"].agg(median_time).rename("measured_s")
     joined = table.join(work_s, on=needed)
-    joined["measured_s"] = (joined["measured_s"] + joined["fixed_s"]).mask(joined["is_spot"])
+    joined["measured_s"] += joined["fixed_s"]
     joined["measured_cost"] = bill(joined["measured_s"], joined["hourly"], joined["billing_step_s"])
     joined["error"] = joined["seconds"] / joined["measured_s"] - 1
     inside = joined["measured_s"].between(joined["low_s"], joined["high_s"])
@@ -321,9 +267,9 @@ def answers(
 
 
 def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] | None:
-    """Return the fastest row with the next larger number of workers on the same terms as a row of
+    """Return the fastest row with the next larger number of workers of the same offer as a row of
     the plan; None where there is none."""
-    alike = (table["offer"] == taken["offer"]) & (table["is_spot"] == taken["is_spot"])
-    more = table[alike & (table["num_workers"] > taken["num_workers"])]
+    more = table[table["offer"] == taken["offer"]]
+    more = more[more["num_workers"] > taken["num_workers"]]
     rows = more.sort_values(["num_workers", "seconds"], kind="stable").head(1).to_dict("records")
     return rows[0] if rows else None

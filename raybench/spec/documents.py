@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.removed import removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
@@ -285,6 +286,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
     path = [part for part in map(str, detail["loc"]) if not part.startswith(kinds)]
     key = ".".join(path)
     if detail["type"] == "extra_forbidden":
+        if (problem := removed(f"key {key}")) is not None:
+            return f"{source}: '{key}' {problem}."
         allowed = _keys_at(model, path[:-1])
         return f"{source}: unknown key '{key}'; {did_you_mean(path[-1], allowed)}"
     if detail["type"] == "missing":

@@ -5,7 +5,6 @@ p4d.24xlarge:
   workers: 8
   price: 32.77
   startup_s: 240
-  spot: {price: 13.1, losses_per_hour: 0.05}
 """
 
 from pathlib import Path
@@ -24,17 +23,6 @@ from raybench.spec.errors import UserError
 CPU = "cpu"
 
 
-class Spot(Document):
-    """The same machine for less money, which may be taken away at any time."""
-
-    price: PositiveFloat
-    """Money per hour of one machine."""
-    losses_per_hour: PositiveFloat
-    """How often one machine is taken away in an hour: 0.05 is once in twenty hours."""
-    checkpoint_s: PositiveFloat = 10.0
-    """Seconds that saving a checkpoint takes, in which nothing is trained."""
-
-
 class MachinePrice(Document):
     """A kind of machine that can be hired."""
 
@@ -48,8 +36,6 @@ class MachinePrice(Document):
     """Seconds that are billed whole: 3600 bills every hour that was begun; 0 bills as it is."""
     startup_s: NonNegativeFloat = 0.0
     """Seconds from ordering a machine until workers start on it; they are billed too."""
-    spot: Spot | None = None
-    """What it costs where it may be taken away; none: it is not offered so."""
 
 
 def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:

@@ -2,11 +2,12 @@
 
 REMOVED = {
     "report --as": "best.yaml holds every number of the winner",
+    "key spot": "name its price as that of a machine; losses of machines are not predicted",
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
 """What to do instead, as the end of a sentence, by the name that a user writes; for an option the
-name of its command stands before it."""
+name of its command stands before it, for a key the word "key"."""
 
 
 def removed(name: str) -> str | None:

@@ -1,6 +1,5 @@
 """What to hire: predicted seconds and bills, the answers among them, and how they fared."""
 
-import itertools
 import math
 
 import numpy as np
@@ -14,13 +13,10 @@ from raybench.scaling.plan import (
     Offer,
     StepSeconds,
     answers,
-    best_interval,
     bill,
     chance,
-    drawn_seconds,
     offers_of,
     plan,
-    with_losses,
     with_measured,
     with_more,
 )
@@ -259,61 +255,6 @@ def test_the_chance_is_that_of_simulated_jobs() -> None:
         assert chance(row, budget=budget) == pytest.approx(np.mean(bills <= budget), abs=0.02)
     assert chance(row, seconds=row["fixed_s"]) == chance(row, budget=0.0) == 0.0
     assert chance(row) == 1.0
-
-
-def test_the_best_interval_is_dalys() -> None:
-    assert best_interval(60.0, 1e9) == pytest.approx(math.sqrt(2 * 60 * 1e9), rel=1e-3)  # Young's
-    assert best_interval(100.0, 10.0) == 10.0
-    saved, between = 30.0, 3600.0
-    tried = {
-        every: between * math.expm1((every + saved) / between) / every for every in range(50, 2000)
-    }
-    assert best_interval(saved, between) == pytest.approx(
-        min(tried, key=tried.__getitem__), rel=0.01
-    )
-
-
-@pytest.mark.parametrize("per_hour", [0.05, 1.0, 2.0])
-def test_time_on_spot_is_that_of_simulated_losses(per_hour) -> None:
-    fixed_s, work_s, saved = 200.0, 20_000.0, 20.0
-    expected, every = with_losses(fixed_s, work_s, per_hour, saved)
-    rng, ended = np.random.default_rng(0), []
-    for _ in range(2000):
-        now = fixed_s
-        for _ in range(round(work_s / every)):
-            for attempt in itertools.count():
-                need = every + saved + (fixed_s if attempt else 0.0)
-                lost = rng.exponential(3600 / per_hour)
-                now += min(lost, need)
-                if lost >= need:
-                    break
-        ended.append(now)
-    assert expected == pytest.approx(np.mean(ended), rel=0.01)
-    row = {"fixed_s": fixed_s, "losses_per_hour": per_hour, "checkpoint_s": saved}
-    row |= dict.fromkeys(("work_s", "low_work_s", "high_work_s"), work_s)
-    row |= {"hourly": 36.0, "billing_step_s": 0.0}
-    ends = np.quantile(drawn_seconds(row), (0.05, 0.5, 0.95))
-    assert ends == pytest.approx(np.quantile(ended, (0.05, 0.5, 0.95)), rel=0.03)
-    for limit in (np.mean(ended), *ends):
-        assert chance(row, seconds=limit) == pytest.approx(np.mean(ended <= limit), abs=0.05)
-    assert with_losses(fixed_s, 50.0, per_hour, saved)[1] == 50.0, "too short for a checkpoint"
-
-
-def test_spot_is_offered_beside_on_demand() -> None:
-    found = priced(spot={"price": 12.0, "losses_per_hour": 0.1})
-    assert found["is_spot"].tolist() == [False, True] * 2
-    demand, spot = (found[found["is_spot"] == one].reset_index() for one in (False, True))
-    assert (spot["seconds"] > demand["seconds"]).all()
-    assert spot["hourly"].tolist() == [12.0, 24.0]
-    assert demand["checkpoint_every_s"].isna().all()
-    expected = [with_losses(fixed, s - fixed, 0.1 * m, 10.0)[0] for fixed, s, m in
-                demand[["fixed_s", "seconds", "machines"]].to_numpy()]  # fmt: skip
-    assert spot["seconds"].to_numpy() == pytest.approx(expected)
-    assert (spot["high_s"] / spot["seconds"] > demand["high_s"] / demand["seconds"]).all()
-    judged = with_measured(found, pd.DataFrame(
-        {"num_workers": [1], "global_batch_size": [128], "work_s": [500.0]}
-    ))  # fmt: skip
-    assert judged["measured_s"].dropna().tolist() == [500.0 + judged["fixed_s"][0]]
 
 
 def test_the_next_number_of_workers_is_on_the_same_terms() -> None:

@@ -93,7 +93,7 @@ def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
 
 def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
     nan = float("nan")
-    rows = {"series": "a", "unit": "money", "offer": "p4", "is_spot": False}
+    rows = {"series": "a", "unit": "money", "offer": "p4"}
     rows |= {"num_workers": [1, 1, 2, 2], "global_batch_size": [64, 128] * 2}
     rows |= {"seconds": [4.0, 3.0, 2.5, 2.0], "cost": [4.0, 3.0, 5.0, 4.0]}
     for end, factor in (("low", 0.5), ("high", 1.5)):

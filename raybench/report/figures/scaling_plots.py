@@ -262,7 +262,6 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     figure, panels = parts.panels(max(len(names), 1), 3.4, 0.3)
     if not names:
         return parts.say(figure, panels[0], "no plan: too little was measured")
-    plan = plan.assign(offer=[*map(offer_words, plan["offer"], plan["is_spot"])])
     offers = list(dict.fromkeys(plan["offer"]))
     for axes, name in zip(panels, names, strict=True):
         own = plan[plan["series"] == name]
@@ -279,11 +278,6 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
         keys.append(parts.dot("measured (median); hollow: ~ predicted"))
     parts.legend_below(figure, keys, most=2)
     return figure
-
-
-def offer_words(name: str, is_spot: bool) -> str:
-    """Return what is hired: `p4d`, `p4d (spot)`."""
-    return f"{name} (spot)" if is_spot else name
 
 
 def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
@@ -401,7 +395,6 @@ MODEL_WORDS = {
 PLAN_WORDS = {
     "series": "series",
     "offer": "on",
-    "is_spot": "spot",
     "num_workers": "workers",
     "global_batch_size": "global batch",
     "seconds": "seconds of the job ~",
