@@ -107,8 +107,6 @@ class Finished(WorkerAnswer):
     test_value: float | None = None
     note: str | None = None
     """What the user should know of how it ended, in a sentence."""
-    energy_j: float | None = None
-    """This worker's joules of training; None where nobody tells."""
 
 
 @dataclass(frozen=True, kw_only=True)

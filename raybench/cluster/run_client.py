@@ -346,14 +346,12 @@ class RunClient:
                 while not self._is_held or not self._is_back_at(reached):
                     self._next()
         finished = [one for one in replies if isinstance(one, protocol.Finished)]
-        energy = [one.energy_j for one in finished if one.energy_j is not None]
         self._account.ended(merge_ranks([one.ledger for one in finished]))
         self._outcome = replace(
             self._outcome,
             evaluation=reached,
             test_value=finished[0].test_value,
             note=finished[0].note,
-            energy_j=sum(energy) if len(energy) == len(finished) else None,
         )
         self.weights = finished[0].weights
 

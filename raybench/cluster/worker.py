@@ -36,12 +36,12 @@ from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
 from raybench.spec.text import redact_text
-from raybench.stats.clock import AWAY, Ledger, cpu_use
+from raybench.stats.clock import AWAY, Ledger
 from raybench.stats.record import Evaluation
 from raybench.training import loop_signals
 from raybench.training.base import Trainer, World, find_backend
 from raybench.training.command import run_command
-from raybench.training.machine import Joules, cores_near
+from raybench.training.machine import cores_near
 from raybench.training.memory import give_back
 from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position
@@ -209,13 +209,7 @@ class _Run:
 
     def __init__(self, command: Start, world: World, data: Path, pool: Any, group: int) -> None:
         resume = command.resume.state if command.resume else None
-        beside = 1 / ray.train.get_context().get_local_world_size()
-        joules = Joules(world.gpus, min(command.spec.gpus_per_worker, 1.0), beside)
-        self._ledger = Ledger(
-            "setup",
-            cpu=lambda: cpu_use()._replace(joules=joules.so_far()),
-            earlier=resume.ledger if resume else None,
-        )
+        self._ledger = Ledger("setup", earlier=resume.ledger if resume else None)
         pin(command.cores)
         self._world, self._pool, self._group = world, pool, group
         spec = command.spec
@@ -291,7 +285,6 @@ class _Run:
             sent_bytes=sent_bytes,
             test_value=test_value,
             note=note,
-            energy_j=self._ledger.energy_j,
         )
 
 

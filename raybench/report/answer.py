@@ -22,12 +22,10 @@ from raybench.report.remarks import (
 from raybench.report.tables import texts
 from raybench.report.words import (
     as_billed,
-    bill_of,
     by_the_wall,
     counted,
     digits,
     duration,
-    energy_of,
     named_trials,
     price_of,
     refuted_words,
@@ -205,7 +203,7 @@ def _has(spec: RunSpec, key: str, value: Any) -> bool:
 
 
 def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str, ...]]:
-    """Say which of several models of GPU is the soonest, and which the cheapest by its price."""
+    """Say which of several models of GPU is the soonest."""
     facts = {kind or "hosts without a GPU": facts_of(results, one) for kind, one in each.items()}
     if len(facts) < 2 or not results.is_timed:
         return []
@@ -215,15 +213,7 @@ def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str,
     if not all(one.is_proven for one in facts.values()):
         said += " (not confirmed on all of them)"
     files = f"best.yaml and cheapest.yaml are of {next(iter(facts))}."
-    cheap = {kind: one.cheapest for kind, one in facts.items()}
-    bills = {kind: bill_of(results, one.cost, one.trial) for kind, one in cheap.items()}
-    billed = {kind: bill.billed for kind, bill in bills.items() if bill is not None}
-    if len(billed) < len(facts):
-        said += "; a price of each (`price: {A100: 2}`) would tell the cheapest."
-        return [(said, files)]
-    cheapest = min(billed, key=billed.__getitem__)
-    said += f"; the cheapest is {cheapest} (trial {cheap[cheapest].trial}), "
-    return [(f"{said}{billed[cheapest]:.3g} as billed.", files)]
+    return [(f"{said}.", files)]
 
 
 def named(results: Study, trial: str) -> str:
@@ -272,8 +262,7 @@ def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
     if not results.is_timed:
         return _reaches_value(results, facts)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
-    energy = energy_of(results, one.seconds, one.trial)
-    cost = f"{digits(one.cost)} worker-seconds{energy}{price}"
+    cost = f"{digits(one.cost)} worker-seconds{price}"
     if not facts.is_confirmed:
         after = f"{duration(one.search_s)}{one.search_mark} of training"
         return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"

@@ -32,9 +32,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials
-    unknown = [] if trials["energy_j"].notna().any() else ["energy_j"]
-    unknown += [] if len(set(trials["code"].dropna())) > 1 else ["code"]
-    store.write_text("trials.csv", to_csv(results.trials.drop(columns=unknown)))
+    alike = [] if len(set(trials["code"].dropna())) > 1 else ["code"]
+    store.write_text("trials.csv", to_csv(trials.drop(columns=alike)))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from raybench.results.ranking import price_in_use, repeated
+from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean, shorten
 from raybench.spec.text import counted as counted
 from raybench.stats.record import RunRecord
-from raybench.stats.standing import ENERGY, held_per_trained
+from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
 """Trials named in a sentence."""
@@ -101,9 +101,6 @@ def refuted_words(results: Study, trial: str) -> str:
 
 def as_billed(results: Study, trial: str) -> str:
     """Return what stands behind "cheapest" in a study that names a price."""
-    if results.study["study"].get("price") == ENERGY:
-        is_known = price_in_use(results) == ENERGY
-        return " by energy" if is_known else " by worker-seconds (not every run knows its energy)"
     return "" if bill_of(results, 0.0, trial) is None else " as billed"
 
 
@@ -127,13 +124,10 @@ class Bill(NamedTuple):
 
 def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> Bill | None:
     """Return the bill of so many worker-seconds of training, by the ledgers of the runs that are
-    printed of a trial (none: of all runs); None where the study names no price for them."""
+    printed of a trial (none: of all runs); None where the study names no price."""
     runs = list(results.runs.values()) if trial is None else _printed_runs(results, trial)
     price = results.study["study"].get("price")
-    if isinstance(price, dict):  # None of a model that it does not name, and of several
-        models = {model for run in runs for model in run.accelerators or ["CPU"]}
-        price = price.get(models.pop()) if len(models) == 1 else None
-    if price is None or price == ENERGY:
+    if price is None:
         return None
     money = worker_seconds / 3600 * price
     return Bill(price, money, money * held_per_trained(runs))
@@ -148,14 +142,6 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
         f" or {bill.billed:.3g} as billed at {bill.price:g} per worker-hour ({bill.money:.3g} of "
         "training alone)"
     )
-
-
-def energy_of(results: Study, seconds: float, trial: str) -> str:
-    """Return `, 340 J`: what so many seconds of training draw, by the runs that are printed of a
-    trial; "" where they do not know it."""
-    runs = _printed_runs(results, trial)
-    watts = [run.energy_j / run.ledger["train"] for run in runs if run.energy_j is not None]
-    return f", {digits(statistics.median(watts) * seconds)} J" if watts else ""
 
 
 def target_words(metric: Metric, target: float) -> str:

@@ -37,7 +37,6 @@ from raybench.stats.standing import (
     cost_per_s,
     first_trial,
     is_informative,
-    price_by,
     replicate_of,
 )
 
@@ -124,13 +123,8 @@ def repeat(results: Study, trial: str) -> Replicate:
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
     """Return the cost of a second of training of a configuration, by the runs of these names: see
     `cost_per_s`."""
-    return cost_per_s(price_in_use(results), num_workers, [results.runs[name] for name in names])
-
-
-@once
-def price_in_use(results: Study) -> object:
-    """Return the price that a study names; None where it is energy that its runs do not know."""
-    return price_by(results.study["study"].get("price"), results.runs.values())
+    price = results.study["study"].get("price")
+    return cost_per_s(price, num_workers, [results.runs[name] for name in names])
 
 
 def noise_of(found: Mapping[str, Repeated], results: Study) -> Noise:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -243,7 +243,7 @@ class _Objective(Objective):
 
 class _Study(_Checked):
     objective: _Objective
-    price: float | dict[str, float] | Literal["energy"] | None = None
+    price: float | None = None
     space: dict[Any, Any] = {}
 
 

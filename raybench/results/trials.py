@@ -178,7 +178,6 @@ EXTRA_TYPES = {
     "train_cpu_s": NUMBER,
     "disturbed_s": NUMBER,
     "is_disturbed": TRUTH,
-    "energy_j": NUMBER,
     "best_of": TEXT,
     "code": TEXT,
 }
@@ -189,8 +188,7 @@ of its size (`results.trials`). `crossed_s` is what configurations are chosen an
 recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
 `is_interpolated` says (`stats.standing`). `train_cpu_s` are the processor's seconds of training
 and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
-where they took too much. `energy_j` are
-joules of training, left out of `trials.csv` where no run knows them. `best_of` says what
+where they took too much. `best_of` says what
 `best_accuracy` is: the best value of the `curve`, or with `best_at_budget` the last one within the
 `budget`, whose weights are kept. `code` is the version of the user's code that it ran, left out of
 `trials.csv` where all ran the same."""

@@ -37,7 +37,7 @@ class Verdict:
     """Trial with the least train seconds to the target."""
     cheapest: str
     """Trial with the least worker-seconds of training to the target; where the study names a price,
-    with the least money as billed (worker-seconds held), or with the fewest joules."""
+    with the least money as billed (worker-seconds held)."""
     is_confirmed: bool
     """Whether both stand on repeated runs; otherwise on one search trial each."""
     ties: tuple[str, ...]

@@ -113,9 +113,8 @@ class TuneOptions(LoggedOptions):
     more: int | None = None
     """No search: run what is statistically tied in a finished study so many times more, in all
     (after Ctrl-C or the time budget the same command runs the rest)."""
-    price: str | float | dict[str, Any] | None = None
-    """Money per worker-hour: winners are given in money, too. `energy`: the
-    cheapest is what draws the fewest joules."""
+    price: float | None = None
+    """Money per worker-hour: winners are given in money, too."""
     concurrency: int | None = None
     """Trials at the same time."""
     isolation: Literal["none", "process"] = "none"
@@ -212,7 +211,7 @@ METAVARS = {
     "space": "SPACE.yaml",
     "first": "SPEC.yaml",
     "time_budget": TIME,
-    "price": "MONEY|energy",
+    "price": "MONEY",
     "workers": "1,2,4",
     "confirm": "race=24,fresh=3",
     "spec": "SPEC.yaml",

@@ -10,7 +10,7 @@ from raybench.results.trials import TrialsLayout, TypicalNodes, layout_of, typic
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.standing import ENERGY, cost_per_s, is_informative, replicate_of, stages
+from raybench.stats.standing import is_informative, replicate_of, stages
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""
@@ -151,9 +151,7 @@ class ConfirmBudget:
         # An earlier run of the trial, or those on more hosts, may be among the best.
         is_changed = self._typical.add(layout) or record.trial in self._costs
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
-        if self.study.price == ENERGY:
-            worker_seconds *= cost_per_s(ENERGY, 1, [record])
-        elif self.study.price is not None:
+        if self.study.price is not None:
             worker_seconds *= 1 + beside / max(train_s, 1e-9)
         cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
         self._costs[record.trial], self._found = cost, None

@@ -34,7 +34,6 @@ from raybench.stats.standing import (
     first_trial,
     is_informative,
     more,
-    price_by,
     replicate_of,
     stages,
 )
@@ -184,7 +183,7 @@ class LiveRace:
 
     def _cost(self, cost: Cost) -> float:
         """Return the cost of a second of training, as the verdict has it (`ranking.cost_of`)."""
-        price = price_by(self.budget.study.price, self.records.runs.values())
+        price = self.budget.study.price
         if price is None or not self._is_timed:
             return cost.spec.num_workers
         runs = self._runs.get(cost.trial, [])

@@ -81,7 +81,7 @@ def choose(every: list[Way]) -> list[Way]:
     for way in every:
         fastest.setdefault(way.prediction.trial, way)
     chosen = list(fastest.values())[:NUM_FASTEST]
-    # Of equal worker-seconds those on fewer workers; prices are of a model.
+    # Of equal worker-seconds those on fewer workers; each model of GPU apart, whose bills differ.
     costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
     for model in sorted({way.spec.accelerator_type for way in every}, key=str):
         own = [i for i, way in enumerate(every) if way.spec.accelerator_type == model]

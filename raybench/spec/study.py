@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from raybench.spec.documents import (
     OTHER_NAMES,
@@ -51,15 +51,6 @@ STANDS_FOR = {
 COMMON = ("workload", "dataset", "objective")
 """Keys of a run spec that a study has at its top level."""
 EVAL_INTERVAL = "eval_every_samples"
-Price = PositiveFloat | dict[str, PositiveFloat] | Literal["energy"]
-
-
-def _price(given: object) -> object:
-    if isinstance(given, str) and given != "energy":
-        raise ValueError("must be a number, energy, or a number for each model of GPU")
-    return given
-
-
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
 
@@ -125,10 +116,9 @@ class StudySpec(Document):
     `auto`, and the distance of evaluations where it names none. Not written by hand."""
     is_set: bool = False
     """Whether they have; not written by hand."""
-    price: Annotated[Price | None, BeforeValidator(_price)] = None
-    """Money per worker-hour, or by model of GPU: `{A100: 2.2, H100: 4.9}`; with it, winners are
-    given in money too, and the cheapest is what costs the least as billed. `energy`: the cheapest
-    is what trains with the fewest joules, where all machines tell them (NVML, RAPL)."""
+    price: PositiveFloat | None = None
+    """Money per worker-hour: with it, winners are given in money too, and the cheapest is what
+    costs the least as billed."""
     space: dict[str, Any]
     """Run-spec keys and their lists, ranges or cases."""
     fixed: dict[str, Any] = {}

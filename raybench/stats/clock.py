@@ -49,8 +49,6 @@ class CpuUse(NamedTuple):
     """Seconds in which the cores of this process were busy, with any process."""
     taken: float = 0.0
     """Seconds of each core that the host of a virtual machine stole or a quota refused."""
-    joules: float = 0.0
-    """Not seconds: the energy of this process's share of the machine; NaN where nobody tells."""
 
     def minus(self, earlier: "CpuUse") -> "CpuUse":
         """Return what was used since then."""
@@ -181,12 +179,6 @@ class Ledger:
     def phase(self) -> str:
         """The present phase."""
         return self._phase
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of `train` up to its last end; None where they are not known, or not of all of
-        it: of a run that is continued."""
-        return self._used.joules if self._used.joules > 0 and not self._earlier["train"] else None
 
     def seconds(self, phase: str) -> float:
         """Seconds in `phase` so far, the running one included."""

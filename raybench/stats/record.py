@@ -211,10 +211,6 @@ class RunRecord:
     """How often it was continued, or begun again, because it had lost its workers."""
     restart_reason: str | None = None
     """What the last of these losses was, one line."""
-    energy_j: Seconds | None = None
-    """Joules of its training: of its workers' GPUs (NVML), and of their share of the processors of
-    their hosts where Linux lets them be read (RAPL), with what else ran there; None where neither
-    tells."""
     code: str | None = None
     """Version of the user's code that it ran (`models.code`); None where it is not known."""
     host_drift: Finite | None = None
@@ -294,7 +290,6 @@ class RunOutcome:
     waited_for: str | None = None
     restarts: int = 0
     restart_reason: str | None = None
-    energy_j: float | None = None
 
     @property
     def stop(self) -> StopReason | None:

@@ -8,13 +8,12 @@ values.
 """
 
 import math
-import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Literal
 
 from raybench.spec.objective import MIN_SECONDS, TIME
 from raybench.stats.clock import OTHER, PHASES
@@ -126,28 +125,10 @@ def held_per_trained(runs: Iterable[RunRecord]) -> float:
     return held / trained if trained else 1.0
 
 
-ENERGY: Final = "energy"
-"""The price of a study whose cheapest is what draws the fewest joules."""
-
-
-def price_by(price: object, runs: Iterable[RunRecord]) -> object:
-    """Return the price of a study; None where it is energy and a run that reached the target does
-    not know its own."""
-    if price != ENERGY:
-        return price
-    hits = [run.energy_j for run in runs if run.time_to_target_s is not None]
-    return None if None in hits else price
-
-
-def cost_per_s(price: object, num_workers: int, runs: Sequence[RunRecord]) -> float:
+def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord]) -> float:
     """Return the cost of a second of training, by these runs of a configuration: its workers, with
-    a price the workers that are held and billed, by energy the watts; `price`: of `price_by`."""
-    if price is None:
-        return num_workers
-    if price != ENERGY:
-        return num_workers * held_per_trained(runs)
-    watts = [run.energy_j / run.ledger["train"] for run in runs if run.energy_j is not None]
-    return statistics.median(watts) if watts else float(num_workers)
+    a price the workers that are held and billed."""
+    return num_workers * (1.0 if price is None else held_per_trained(runs))
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:

@@ -10,14 +10,12 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import math
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -182,54 +180,6 @@ class GpuLoad:
         if new:
             self._seen = max(one.timeStamp for one in new)
         return [one.sampleValue.uiVal for one in new]
-
-
-POWERCAP = Path("/sys/class/powercap")
-DOMAINS = ("package", "dram")
-"""RAPL domains that are not part of each other; the number of a package follows its name."""
-
-
-class Joules:
-    """The energy that a worker draws: of its GPUs as the driver counts it (NVML, Volta and later),
-    and its share of what the host's processors and memory count (RAPL), where that may be read."""
-
-    def __init__(self, gpus: Sequence[int], gpu_share: float = 1.0, host_share: float = 1.0):
-        """`gpus` are indices among those that the process sees."""
-        self._nvml: Any = _nvml()[0] if gpus else None
-        self._gpus = [_visible_gpu(self._nvml, index) for index in gpus]
-        self._zones: list[Path] = []
-        for zone in sorted(POWERCAP.glob("intel-rapl:*")):  # AMD's have the same name
-            with contextlib.suppress(OSError):  # only root may read it
-                if (zone / "name").read_text().strip().partition("-")[0] in DOMAINS:
-                    _counter(zone / "energy_uj")
-                    self._zones.append(zone)
-        ends = [0.0] * len(gpus) + [_counter(zone / "max_energy_range_uj") for zone in self._zones]
-        shares = [gpu_share] * len(gpus) + [host_share] * len(self._zones)
-        self._kinds = list(zip(ends, shares, strict=True))
-        self._before: list[float] | None = None
-        self._total = 0.0 if self._kinds and None not in self._gpus else math.nan
-
-    def so_far(self) -> float:
-        """Return the joules since the first call; NaN where nobody tells, or no longer does.
-
-        A counter of the processor begins anew after hours; it is to be asked more often.
-        """
-        if math.isnan(self._total):
-            return self._total
-        try:
-            now = [self._nvml.nvmlDeviceGetTotalEnergyConsumption(one) / 1e3 for one in self._gpus]
-            now += [_counter(zone / "energy_uj") for zone in self._zones]
-        except (OSError, getattr(self._nvml, "NVMLError", OSError)):
-            self._total = math.nan
-            return self._total
-        for before, after, (end, share) in zip(self._before or now, now, self._kinds, strict=True):
-            self._total += share * (after - before + (end if after < before else 0.0))
-        self._before = now
-        return self._total
-
-
-def _counter(file: Path) -> float:
-    return int(file.read_text()) / 1e6
 
 
 def gpu_memory_bytes(index: int = 0) -> int:

@@ -147,14 +147,6 @@ CASES = {
         on("H100", run_line("0000", 2.0, **GPU)),
         *(on("A100", line) for line in again("0001", [3.5, 3.6], **GPU)),
     ],
-    "a price for each model of GPU": (
-        [
-            *(on("H100", line) for line in again("0000", [2.0, 2.1], **GPU)),
-            *(on("A100", line) for line in again("0001", [3.5, 3.6], **GPU)),
-        ],
-        OBJECTIVE,
-        {"price": {"A100": 2.0, "H100": 5.0}},
-    ),
     "all reach an easy target": [
         line
         for n in range(8)

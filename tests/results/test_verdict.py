@@ -125,23 +125,6 @@ def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     assert said(results).lines[1].startswith("The cheapest as billed is ")
 
 
-def test_by_energy_the_cheapest_is_what_draws_the_fewest_joules(tmp_path):
-    """Of two workers at 30 W each, and one at 90; where a run does not know, by worker-seconds."""
-    alone, wide = again("0000", [15.0] * 3), again("0001", [9.0] * 3, num_workers=2)
-    watts = {"0000": 90.0, "0001": 60.0}
-    for line in (*alone, *wide):
-        line["energy_j"] = watts[line["trial"][:4]] * line["ledger"]["train"]
-    results = results_folder(tmp_path / "energy", [*alone, *wide], study={"price": "energy"})
-    verdict = judge(results)
-    assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
-    assert ", 540 J; confirmed" in said(results).lines[-1]
-    alone[-1]["energy_j"] = None
-    results = results_folder(tmp_path / "unknown", [*alone, *wide], study={"price": "energy"})
-    assert judge(results).cheapest == "0000"
-    told = said(results).lines[1]
-    assert told.startswith("The cheapest by worker-seconds (not every run knows its energy) is ")
-
-
 def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_path):
     broken = [run_line(f"0000-confirm{n}", role="confirm", failure="worker_lost") for n in range(3)]
     results, verdict = judged(tmp_path, [run_line("0000", 3.0)], broken)

@@ -12,7 +12,6 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
-    ENERGY,
     SMALLEST,
     Axis,
     Candidate,
@@ -21,10 +20,10 @@ from raybench.stats.standing import (
     cost_per_s,
     first_trial,
     group_of,
+    held_per_trained,
     interpolated_time,
     is_informative,
     more,
-    price_by,
     replicate_of,
     ties_of,
 )
@@ -143,20 +142,10 @@ def test_a_crash_has_spent_what_no_evaluation_saw() -> None:
     assert replicate_of(ended, []) == Replicate(2.0, False), "of what ended well it is not training"
 
 
-def test_by_energy_a_second_costs_the_watts_where_all_hits_know_them() -> None:
-    spec = RunSpec(num_workers=2)
-    runs = [
-        replace(record(f"000{n}", spec, 2.0), energy_j=joules)
-        for n, joules in enumerate((90.0, 100.0, 140.0))
-    ]
-    assert price_by(ENERGY, runs) == ENERGY
-    assert cost_per_s(ENERGY, 2, runs) == pytest.approx(50.0)
-    missed = record("0003", spec, 2.0, stop=None)
-    assert price_by(ENERGY, [*runs, missed]) == ENERGY
-    unknown = record("0004", spec, 2.0)
-    assert price_by(ENERGY, [*runs, unknown]) is None
-    assert price_by(2.5, [*runs, unknown]) == 2.5
+def test_a_second_costs_its_workers_and_with_a_price_all_that_are_held() -> None:
+    runs = [record("0000", RunSpec(num_workers=2), 2.0)]
     assert cost_per_s(None, 2, runs) == 2
+    assert cost_per_s(2.5, 2, runs) == pytest.approx(2 * held_per_trained(runs))
 
 
 def test_the_first_trial_has_the_least_number() -> None:
