@@ -277,8 +277,6 @@ class Capacity:
     """Whether the cluster has an autoscaler: what does not fit may wait for other nodes."""
     driver: Reservation | None = None
     """What the driver itself holds; the nodes are without it."""
-    left_out: tuple[str, ...] = ()
-    """Hosts that the study does not use, which `nodes` are without."""
 
     @property
     def cpus(self) -> int:
@@ -368,8 +366,6 @@ class Capacity:
         if 1 < hosts <= MOST_NAMED:
             each = (f"{one.name or one.id[:8]} {one.cpus:g} and {one.gpus:g}" for one in self.nodes)
             said += f": {', '.join(sorted(each))}"
-        if self.left_out:
-            said += f", without {', '.join(self.left_out)} (--hosts strict)"
         if self.driver is None:
             return f"{said})"
         amounts = ((self.driver.cpus, "CPU"), (self.driver.gpus, "GPU"))

@@ -10,14 +10,14 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.cluster.host_speed import measure_hosts, on_node, slow_hosts
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
 from raybench.cluster.session import Session
@@ -75,8 +75,6 @@ def examine(session: Session, address: str | None) -> Facts:
             if not port["is_open"]
         ]
     problems += problems_between(hosts)
-    slow = slow_hosts({facts["host"]: facts["speed"] for facts in hosts})
-    notes += [sentence for _, sentence in slow.values()]
     placement = measured_by(hosts)
     network = _network(session, NAME, placement, problems, notes)
     inside = None
@@ -92,6 +90,12 @@ def examine(session: Session, address: str | None) -> Facts:
         "problems": problems,
         "notes": notes,
     }
+
+
+def on_node(node: str, function: Callable[..., Any]) -> Any:
+    """Return a function as a task of one node, by Ray's id, which takes no core there."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
 
 
 def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> None:
@@ -164,10 +168,6 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
                 f"host {entry['NodeManagerHostname']}: its facts cannot be had "
                 f"({_last_line(error)}); is raybench installed there, in the same Python?"
             )
-    pairs = zip(entries, found, strict=True)
-    known = {entry["NodeID"]: one for entry, one in pairs if not isinstance(one, str)}
-    for node, speed in measure_hosts(list(known)).items():
-        known[node]["speed"] = speed
     return found
 
 

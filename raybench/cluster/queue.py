@@ -102,8 +102,6 @@ class Queue:
         self._admission, self._options, self._books = admission, options, books
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
         self._given_notice: frozenset[str] = frozenset()
-        self.left_out: set[str] = set()
-        """Nodes, by Ray's ids, that stay in the cluster and are given no workers."""
         self._scaling = scaling or Scaling(is_on=options.scales)
         self._asking: dict[str, _Asking] = {}
         self._short_s: dict[str, float] = {}
@@ -201,8 +199,7 @@ class Queue:
         )
         self._given_notice |= leaving
         admission = self._admission
-        gone = leaving | self.left_out
-        if entries and (lost := admission.update(as_nodes(entries, self._options.driver, gone))):
+        if entries and (lost := admission.update(as_nodes(entries, self._options.driver, leaving))):
             self._on_lost(lost)
         admission.taken = internals.taken_by_others(admission.nodes, admission.held(), free)
 

@@ -6,8 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +121,6 @@ class Session:
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""
         return tuple(ray.get(self.pool.nodes.remote()))
-
-    def leave_out(self, names: Collection[str]) -> None:
-        """Place no workers on hosts of these names any more."""
-        nodes = self.capacity.nodes
-        gone = {node.id for node in nodes if node.name in names}
-        left_out = tuple(sorted({*self.capacity.left_out, *names}))
-        there = tuple(node for node in nodes if node.id not in gone)
-        self.capacity = replace(self.capacity, nodes=there, left_out=left_out)
-        ray.get(self.pool.leave_out.remote(gone))
 
     def stop_waiting(self) -> None:
         """Send away all trials that wait for workers at this moment."""

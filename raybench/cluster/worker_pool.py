@@ -13,7 +13,6 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -389,11 +388,6 @@ class WorkerPool:
         """Return for every trial that waits what it waits for, for a screen."""
         waiting = self._queue.waiting().items()
         return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
-
-    async def leave_out(self, nodes: Collection[str]) -> None:
-        """Start nothing any more on these nodes, by Ray's ids."""
-        self._queue.left_out |= set(nodes)
-        await self._queue.look()
 
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -74,8 +73,6 @@ def _host(facts: dict[str, Any]) -> Iterator[str]:
         f"{facts['free_disk_bytes'] / GIB:.1f} GiB; disk {facts['disk_bytes_per_s'] / MB:,.0f} "
         f"MB/s, object store {facts['object_store_bytes_per_s'] / MB:,.0f} MB/s"
     )
-    each = (f"{kind} {1e3 * statistics.median(one):.3g}" for kind, one in facts["speed"].items())
-    yield f"  ms of the same work on every host: {', '.join(each)}"
     yield f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}"
     counts = [f"Ray {facts['ray_gpus']:g}"]
     counts += [f"{name} {len(seen['names'])}" for name, seen in facts["gpus"].items()]

@@ -117,7 +117,7 @@ def said(results: Study) -> Said:
             *scaling_printed.other_lines(cells),
             *scaling_printed.straggler_lines(results),
         ]
-        mind += [*scaling_printed.drift_line(results), *notes]
+        mind += notes
         return Said([(line,) for line in found], mind=mind)
     if results.study["study"].get("run"):
         return Said([(_trained(results),)], mind=notes)

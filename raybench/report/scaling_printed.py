@@ -10,7 +10,7 @@ from raybench.report.tables import print_frame, texts, value_form, without_unkno
 from raybench.report.words import ENDINGS
 from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
-from raybench.scaling.shares import FEWEST_MEASURED, SLOW, RankRows, rank_rows, slow_sentences
+from raybench.scaling.shares import FEWEST_MEASURED, RankRows, rank_rows, slow_sentences
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean, counted
 
@@ -158,19 +158,6 @@ def straggler_lines(results: Study) -> list[str]:
                 own.setdefault(tuple(run.places), {}).setdefault(kind, []).extend(rows)
         found |= {one: rows for one, rows in own.items() if len(rows["input"]) >= FEWEST_MEASURED}
     return [line for places, rows in found.items() for line in slow_sentences(rows, places)]
-
-
-def drift_line(results: Study) -> list[str]:
-    """Return how many runs were trained while their hosts were slower than at first; [] of none."""
-    runs = [run for run in results.runs.values() if (run.host_drift or 1.0) >= SLOW]
-    if not runs:
-        return []
-    worst = max(run.host_drift or 1.0 for run in runs)
-    return [
-        f"Under drift: {len(runs)} of {len(results.runs)} runs (cells "
-        f"{', '.join(sorted({run.source or '' for run in runs}))}) were trained while a host took "
-        f"up to {worst:.2g} times as long for the same work as when the study began."
-    ]
 
 
 def _cell_words(row: Any) -> str:

@@ -291,7 +291,7 @@ def _run(
             errors=compared.errors,
         )
 
-    with live_session(options.address, interrupt, console, options.hosts) as session:
+    with live_session(options.address, interrupt, console) as session:
         for spec in compared.specs.values():
             check_connected(session, spec, console)
         file = store.folder / STUDY_FILE

@@ -72,8 +72,6 @@ class FollowedOptions(Options):
 
     progress: Literal["screen", "jsonl"] = "screen"
     """How the runs are shown; jsonl: as JSON objects, one a line, on stderr."""
-    hosts: Literal["note", "strict"] = "note"
-    """How to treat slow hosts: `note` warns, `strict` excludes them."""
 
 
 class LoggedOptions(FollowedOptions):

@@ -18,7 +18,6 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.admission import Capacity, local_capacity
-from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.layout import num_nodes
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
@@ -85,7 +84,6 @@ def run_study(
     store: Store,
     progress: ProgressDisplay,
     deadline: Deadline,
-    watch: HostWatch | None = None,
 ) -> None:
     """Run what is left of a study in the store's folder, until it is done or `deadline` ends it.
 
@@ -101,13 +99,10 @@ def run_study(
     ]
     progress.begin("scaling", len(left))
     with SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved:
-        single_run = SingleRun(session, store, deadline, progress, saved, watch=watch)
+        single_run = SingleRun(session, store, deadline, progress, saved)
         for cell, number in left:
             if deadline.over:
                 break
-            if watch is not None:
-                watch.look()
-                session.capacity.refuse_infeasible(cell.spec.placement.group)
             name, spec = cell.repeat(number)
             single_run.train(spec, name, "scaling", source=cell.name)
     deadline.raise_fault()
@@ -400,10 +395,6 @@ def _continued(chosen: ChosenStudy, place: str, file: Path | None) -> ScalingStu
     return study.model_copy(update={"more": more})
 
 
-HOSTS = "hosts"
-"""Key of `study.yaml`: the seconds of the same work on each host when the study began."""
-
-
 def _run(
     options: ScaleOptions,
     chosen: ChosenStudy,
@@ -417,19 +408,15 @@ def _run(
     interrupted."""
     with live_session(options.address, interrupt, console) as session:
         left_out = chosen.left_out(console)
-        unsaid = left_out and (lambda sentence: None)  # it is said below
-        wanted = with_room(chosen.study, session.capacity, chosen.source, unsaid)
-        placements = [cell.spec.placement for cell in study_cells(wanted)]
-        named = wanted.cells is not None or GPUS in {*wanted.axes, *wanted.base.model_fields_set}
+        study = with_room(chosen.study, session.capacity, chosen.source, left_out)
+        placements = [cell.spec.placement for cell in study_cells(study)]
+        named = study.cells is not None or GPUS in {*study.axes, *study.base.model_fields_set}
         asking = f"--set base.{GPUS}=1"
         check_cluster(
-            session, console, placements, are_gpus_named=named, asking=asking, spec=wanted.base
+            session, console, placements, are_gpus_named=named, asking=asking, spec=study.base
         )
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
-        watch = HostWatch(session, options.hosts, partial(say, console), earlier.get(HOSTS))
-        watch.look()  # it may leave hosts out
-        study = with_room(chosen.study, session.capacity, chosen.source, left_out)
         asked = options.predict
         is_numbers = asked is not None and not asked.strip("0123456789, ")
 
@@ -438,7 +425,6 @@ def _run(
                 "study": {"objective": study.base.objective.model_dump(mode="json")},
                 SCALING: study.document(),
                 NAMED: study.name if chosen.is_named else None,
-                HOSTS: watch.first,
                 PREDICT: asked if is_numbers else earlier.get(PREDICT),
                 "notes": session.notes,
                 **({CODE: store.versions} if store.versions else {}),
@@ -463,12 +449,11 @@ def _run(
         )
         interrupt.can_continue = True
         with progress, watching(session, progress, deadline, options.wait):
-            run = partial(run_study, session=session, store=store, progress=progress, watch=watch)
+            run = partial(run_study, session=session, store=store, progress=progress)
             run(study, deadline=deadline)
             seeking = Until(until or 0.0, session.capacity)
             while until is not None:
                 fitted = fit_study(load(store.folder), predict=options.predict)
-                seeking.capacity = session.capacity  # hosts may have been left out meanwhile
                 found, said = seeking.next_cell(study, fitted, deadline.reason())
                 progress.say(said)
                 if found is None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session
@@ -32,8 +31,6 @@ class SingleRun:
     disturbed: Disturbed = field(default_factory=Disturbed)
     limit_s: float | None = None
     """Wall-clock seconds with workers after which a run has failed; none without."""
-    watch: HostWatch | None = None
-    """What knows how fast its hosts are; none does not."""
     _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """One thread at a time writes records, and draws on the screen."""
 
@@ -57,8 +54,6 @@ class SingleRun:
         record = self._train(spec, name, role, source, test, judge)
         if record.stop == "time_budget" and record.ledger["train"] > cap_s:
             record = replace(record, stop="cap")
-        if self.watch is not None:
-            record = replace(record, host_drift=self.watch.drift_of(record.hosts))
         with self._writing:
             record = self.disturbed.judged(record)
             self.store.append(record.line())

@@ -171,7 +171,7 @@ def _run(
     interrupt: Interrupt,
     loggers: Loggers,
 ) -> RunRecord:
-    with live_session(options.address, interrupt, console, options.hosts) as session:
+    with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         store.clear()
         write_study(store, {"objective": spec.objective.model_dump(mode="json"), "run": True})

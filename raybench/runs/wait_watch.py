@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 
-from raybench.cluster.host_speed import HostWatch
 from raybench.cluster.queue import Waiting
 from raybench.cluster.session import Session, busy_sentence, chosen_address
 from raybench.cluster.signals import Interrupt
@@ -215,16 +214,8 @@ def head_of(waiting: Mapping[str, Waiting]) -> str | None:
 
 
 @contextlib.contextmanager
-def live_session(
-    address: str | None,
-    interrupt: Interrupt,
-    console: Console,
-    hosts: Literal["note", "strict"] | None = None,
-) -> Iterator[Session]:
-    """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open.
-
-    `hosts`: what becomes of one that is slower than others, where there are several.
-    """
+def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
+    """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open."""
     is_here = chosen_address(address) is None
     looked = [busy_sentence(), used_gpus(nvml_sees())] if is_here else []
     busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]
@@ -236,6 +227,4 @@ def live_session(
         interrupt.check()
         if session.warning is not None:
             say(console, session.warning)
-        if hosts is not None and len(session.capacity.nodes) > 1:
-            HostWatch(session, hosts, partial(say, console)).look()
         yield session

@@ -404,7 +404,7 @@ def _run(
     )
     importing.start()
     told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it tells of a worker afterwards
-    with told, live_session(options.address, interrupt, console, options.hosts) as session:
+    with told, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
         firsts = first_specs(study, space).values()

@@ -1,6 +1,10 @@
 """What this version has removed: commands, options, keys and values, with what replaces each."""
 
 REMOVED = {
+    **dict.fromkeys(
+        (f"{name} --hosts" for name in ("compare", "scale", "train", "tune")),
+        "diagnose names the worker that the others wait for",
+    ),
     "report --as": "best.yaml holds every number of the winner",
     "key spot": "name its price as that of a machine; losses of machines are not predicted",
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "

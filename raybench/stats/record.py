@@ -213,9 +213,6 @@ class RunRecord:
     """What the last of these losses was, one line."""
     code: str | None = None
     """Version of the user's code that it ran (`models.code`); None where it is not known."""
-    host_drift: Finite | None = None
-    """Drift of the slowest host in a scaling study: seconds of the same work at the last probe
-    before the run, over those when the study began."""
 
     @property
     def disturbed_s(self) -> float:

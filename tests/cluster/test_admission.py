@@ -413,11 +413,6 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
             r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer",
         ),
         (
-            Capacity(nodes_of((2, 0)), 0.0, left_out=("b",)),
-            place(5),
-            r"room for 2 \(2 CPUs, 0 GPUs on 1 host, without b \(--hosts strict\)",
-        ),
-        (
             Capacity(nodes_of((1, 0)), 0.0, driver=Reservation("id-b", 1, host="b")),
             place(2),
             "room for 1 .*without 1 CPU that the search itself holds on host b",

@@ -51,7 +51,6 @@ HOST = of(
     **dict.fromkeys(("cores", "load", "niceness", "clock_skew_s", "ray_cpus", "ray_gpus"), NUMBER),
     **dict.fromkeys(("free_memory_bytes", "free_shared_bytes", "free_disk_bytes"), NUMBER),
     **dict.fromkeys(("disk_bytes_per_s", "object_store_bytes_per_s"), NUMBER),
-    speed={"required": ["compute", "memory"], "additionalProperties": TEXTS},
     ports={"additionalProperties": of(port=NUMBER, is_open={"type": "boolean"})},
     gpus={"required": ["nvml"], "additionalProperties": SEEN},
 )
@@ -83,7 +82,6 @@ def facts(host: str = "a", gpus: int = 0, **changed: Any) -> dict[str, Any]:
         **{"host": host, "versions": {"python": "3.11.7", "ray": "2.60.0"}, "cores": 8},
         **{"load": 0.1, "niceness": 0, "free_memory_bytes": 2**35, "free_shared_bytes": 2**35},
         **{"free_disk_bytes": 2**38, "disk_bytes_per_s": 1e9, "visible": None, "gpus": each},
-        "speed": {"compute": [0.01] * 5, "memory": [0.02] * 5},
     }
     for key, value in changed.items():
         name, _, part = key.partition("__")
@@ -291,8 +289,7 @@ def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [{size: [0.1, 0.2, 0.3] for size in doctor.SIZES} for _ in range(2)]
     seconds[1][doctor.SIZES[0]] = [0.4, 0.1, 0.1]
     replies = [MeasuredSums(seconds=one, through="gloo", interface="eth0") for one in seconds]
-    slow = {"compute": [0.015] * 5, "memory": [0.02] * 5}
-    hosts = [facts(**THERE), facts("b", **THERE, speed=slow)]
+    hosts = [facts(**THERE), facts("b", **THERE)]
     found = examined(monkeypatch, hosts, replies)
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
     assert found["ok"]
@@ -300,8 +297,6 @@ def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["inside"] == found["network"], "two of one host, by the same replies"
     lines = command.lines_of(found)
     assert lines[-1] == "Nothing is wrong."
-    assert "  ms of the same work on every host: compute 15, memory 20" in lines
-    assert lines[-2].startswith("Host b takes 1.5 times as long as the others for arithmetic")
     assert "all-reduce of 2 workers by gloo (torch) over eth0:" in lines
     assert "all-reduce of 2 workers of one host by gloo (torch) over eth0:" in lines
     assert len(lines) < 28, "a screen"

@@ -253,14 +253,6 @@ async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
     assert grant.nodes == (1, 1)
 
 
-async def test_a_host_that_is_left_out_stays_and_takes_no_group() -> None:
-    pool = admission(A, B)
-    waiting = queue(pool, listed(A, B), [])
-    waiting.left_out = {"id-a"}
-    grant, _ = await waiting.wait("0", ONE)
-    assert pool.nodes[grant.nodes[0]].name == "b"
-
-
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: bool) -> None:
     pool, notice = admission(A, B), {"id-c"}
