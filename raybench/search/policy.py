@@ -15,12 +15,6 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
         "sgd": 0.03,
         "lars": 0.5,
         "adamw": 1e-3,
-        # Its updates are as large as Adam's (AlgoPerf's baseline takes 1.75e-3, 2306.07179).
-        "nadamw": 1e-3,
-        # A third to a tenth of AdamW's (Chen et al. 2023, arXiv 2302.06675, section 5).
-        "lion": 2e-4,
-        # 2.5e-3 in AlgoPerf, 1 to 10 times that of a schedule (Defazio et al. 2024, 2405.15682).
-        "schedule_free_adamw": 2.5e-3,
         # That of AdamW: updates are scaled to be as large (Liu et al. 2025, arXiv 2502.16982).
         "muon": 1e-3,
     }

@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, WithJsonSchema
 
 from raybench.spec.errors import did_you_mean
+from raybench.spec.removed import removed
 
-Own = Literal[
-    "adam", "radam", "lars", "lamb", "sgd", "adamw", "nadamw", "lion", "schedule_free_adamw", "muon"
-]
+Own = Literal["adam", "radam", "lars", "lamb", "sgd", "adamw", "muon"]
 OPTIMIZERS: tuple[str, ...] = get_args(Own)
 ADAM: dict[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 DEFAULTS: dict[str, dict[str, float]] = {
@@ -19,9 +18,6 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "lamb": ADAM | {"epsilon": 1e-6},
     "sgd": {"momentum": 0.9, "nesterov": False},
     "adamw": ADAM,
-    "nadamw": ADAM,
-    "lion": {"beta1": 0.9, "beta2": 0.99},
-    "schedule_free_adamw": ADAM,
     "muon": {"momentum": 0.95} | ADAM,
 }
 """The settings that each optimizer reads, as its authors have them."""
@@ -48,6 +44,8 @@ def _known(name: str) -> str:
             "a library's class is written torch:SGD or keras:Nadam, of another module "
             "torch:module.Class"
         )
+    if (problem := removed(f"optimizer {name}")) is not None:
+        raise ValueError(problem)
     raise ValueError(f"there is no such optimizer; {did_you_mean(name, OPTIMIZERS)}")
 
 

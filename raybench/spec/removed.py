@@ -5,6 +5,9 @@ REMOVED = {
         (f"{name} --hosts" for name in ("compare", "scale", "train", "tune")),
         "diagnose names the worker that the others wait for",
     ),
+    "optimizer lion": "name a library's class: keras:Lion, torch:pytorch_optimizer.Lion",
+    "optimizer nadamw": "name a library's class: torch:NAdam, keras:Nadam",
+    "optimizer schedule_free_adamw": "name a library's class: torch:schedulefree.AdamWScheduleFree",
     "report --as": "best.yaml holds every number of the winner",
     "key spot": "name its price as that of a machine; losses of machines are not predicted",
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "

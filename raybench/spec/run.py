@@ -127,7 +127,7 @@ Setting = JsonValue
 """A number, a text, true, false, null, or a list or a mapping of them."""
 
 
-MUP_OPTIMIZERS = ("adam", "adamw", "radam", "nadamw", "lion", "sgd")
+MUP_OPTIMIZERS = ("adam", "adamw", "radam", "sgd")
 """Optimizers with known muP rates: steps of Adam's or SGD's kind."""
 
 
@@ -149,7 +149,7 @@ class RunSpec(Document):
     mup_base: dict[Name, Setting] = {}
     """Settings of the same model at a smaller width, as `{width: 64}`: initial weights and rates
     are then scaled by how many times as wide each layer is (muP), so that the best rate is that of
-    the smaller one (`training.mup`). Of adam, adamw, radam, nadamw, lion and sgd."""
+    the smaller one (`training.mup`). Of adam, adamw, radam and sgd."""
     objective: Objective = Objective(target=0.95)
     """What the run is judged by, and when it may end."""
     framework: Framework = "torch"
@@ -188,8 +188,8 @@ class RunSpec(Document):
     """MiB of gradients that are exchanged together, while the others are still computed."""
     optimizer: Optimizer = "adam"
     """The optimizer, with the same update in both frameworks: adam, radam, lars, lamb, sgd, adamw,
-    nadamw, lion, schedule_free_adamw, muon. Or any class of torch.optim or keras.optimizers, for
-    that framework: `torch:SGD`, `keras:Nadam`; of another module `torch:pytorch_optimizer.Lion`."""
+    muon. Or any class of torch.optim or keras.optimizers, for that framework: `torch:SGD`,
+    `keras:Nadam`; of another module `torch:pytorch_optimizer.Lion`."""
     optimizer_options: dict[Name, Setting] = {}
     """What such a class is constructed with beside the rate and `weight_decay`, by the names of its
     own: `{momentum: 0.9}`; null is the class's default. In a space each is a key of its own."""
@@ -200,7 +200,7 @@ class RunSpec(Document):
     schedule: ScheduleName = "constant"
     """Shape of the rate over the training samples, after the warm-up and until `epochs`.
     `one_cycle` rises over 30 % of them from a 25th of the rate, and `ramp_decay` is that of study
-    2: both have no other warm-up. Of schedule_free_adamw `constant`."""
+    2: both have no other warm-up."""
     warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
     warmup_samples: NonNegativeInt = 0
@@ -222,11 +222,9 @@ class RunSpec(Document):
     nesterov: bool = False
     """Whether sgd looks ahead (Nesterov's momentum); muon always does."""
     beta1: Decay = 0.9
-    """Decay of the first moment (all but sgd and lars); of schedule_free_adamw how far the weights
-    in training are drawn to their average, above 0; of muon for what AdamW trains."""
+    """Decay of the first moment (all but sgd and lars); of muon for what AdamW trains."""
     beta2: Decay | None = None
-    """Decay of the second moment (all but sgd and lars), of lion that of its momentum; by default
-    the optimizer's own (0.999; lion 0.99)."""
+    """Decay of the second moment (all but sgd and lars); by default 0.999."""
     epsilon: PositiveFloat | None = None
     """Added to denominators; by default the optimizer's own (1e-8; lamb 1e-6)."""
     trust_coefficient: PositiveFloat = 0.001
@@ -353,16 +351,6 @@ def _problems(spec: RunSpec) -> Iterator[str]:
     for key in ("warmup_epochs", "warmup_samples"):
         if spec.schedule in OWN_RAMP and getattr(spec, key):
             yield f"schedule {spec.schedule} has a ramp of its own; set {key}: 0"
-    if spec.optimizer == "schedule_free_adamw":
-        if spec.schedule != "constant":
-            yield (
-                "schedule_free_adamw averages the weights in place of a schedule; set schedule: "
-                f"constant (with a warm-up), not {spec.schedule}"
-            )
-        if spec.ema_decay is not None:
-            yield "schedule_free_adamw averages the weights itself; leave out ema_decay"
-        if spec.beta1 == 0:
-            yield "schedule_free_adamw needs beta1 above 0; 0.9 is typical"
     if 0 < spec.gpus_per_worker < 1 < spec.num_workers:
         yield (
             f"gpus_per_worker {spec.gpus_per_worker} is for num_workers 1: several workers "

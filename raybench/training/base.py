@@ -223,14 +223,14 @@ class Trainer(Protocol):
 
     def save(self) -> bytes:
         """Return the weights in the framework's own format: `torch.save`'s, or `.weights.h5`."""
-        with self._averaging.in_place(self._optimizer):
+        with self._averaging.in_place():
             weights: bytes = self.module.save_weights(self._model)
         return weights
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         self.module.load_weights(self._model, weights)
-        self._averaging.forget(self._optimizer)
+        self._averaging.forget()
 
     def matrices(self) -> dict[str, NDArray[Any]]:
         """Return the weights that are matrices (`mup.Form`) by name, each as (outputs, inputs)."""

@@ -3,7 +3,7 @@
 w is a weight, g its gradient, lr the rate, wd the weight decay, t the steps so far. Biases and norm
 parameters (ndim <= 1) get neither weight decay nor trust ratio: adapted, a bias that starts at 0
 would hardly ever leave it. m, v, m_hat and v_hat are Adam's. Classes of torch and Keras are used
-where they compute this: of Adam and SGD torch's.
+where they compute this: of Adam, RAdam and SGD torch's.
 
 `adam`, `adamw` (Kingma, Ba 2014, arXiv:1412.6980, Algorithm 1; decoupled decay: 1711.05101)
 
@@ -22,15 +22,7 @@ keras.optimizers.Adam adds epsilon to sqrt(v), which makes it 32 times larger at
     otherwise:  w <- w - lr m_hat
 
 The threshold 5 (the paper says 4) and the place of epsilon are those of the authors' code and of
-torch.optim.RAdam, which has no fused path.
-
-`nadamw` (Dozat 2016), as in AlgoPerf (Dahl et al. 2023, 2306.07179) and timm
-
-    w <- (1 - lr wd) w - lr n_hat / (sqrt(v_hat) + epsilon)
-    n_hat = (beta1 m + (1 - beta1) g) / (1 - beta1^t)
-
-torch.optim.NAdam and keras.optimizers.Nadam let the momentum grow by a schedule of Dozat's, at two
-different paces.
+torch.optim.RAdam, which is taken.
 
 `lars` (You, Gitman, Ginsburg 2017, arXiv:1708.03888)
 
@@ -54,30 +46,6 @@ keras.optimizers.Lamb adapts biases, and has its weight decay outside the ratio.
 
 keras.optimizers.SGD keeps lr inside its buffer: after the rate has changed, its next steps still
 carry the old one. Its weight decay is decoupled.
-
-`lion` (Chen et al. 2023, arXiv:2302.06675, Algorithm 2)
-
-    c = beta1 m + (1 - beta1) g
-    w <- w - lr (sign(c) + wd w);  m <- beta2 m + (1 - beta2) g
-
-Every weight moves by lr, so that its typical rates are 3 to 10 times below those of AdamW, and its
-weight decay as much above. keras.optimizers.Lion has weight decay on biases too.
-
-`schedule_free_adamw` (Defazio et al. 2024, arXiv:2405.15682, Algorithm 1), as AdamWScheduleFree
-
-    u = g / (sqrt(v_hat) + epsilon) + wd y;  z <- z - lr u
-    x <- (1 - c) x + c z,  c = lr_max^2 / (sum of lr_max^2 so far), lr_max the largest rate
-    y <- (1 - beta1) z + beta1 x
-
-The weights in training are y, at which gradients are taken; those to be evaluated and saved are x.
-Kept are v and d = z - y, so that all states begin at 0:
-
-    d <- (1 - c) (d - lr beta1 u)
-    y <- y + c d - lr (1 - beta1 (1 - c)) u     (with the d of before)
-    x = y - (1 / beta1 - 1) d
-
-keras.optimizers.ScheduleFreeAdamW gives all points the same share, those of the warm-up too, and
-its weight decay moves y alone. Running averages of batch normalisation are those of y.
 
 `muon` (Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale: arXiv:2502.16982, equation 4)
 

@@ -218,7 +218,7 @@ def test_what_diverged_is_compared_with_and_what_broke_is_not(
 ) -> None:
     content = STUDY | {
         "search": {"trials": 9},
-        "space": {"optimizer": ["adam", "muon", "schedule_free_adamw"]},
+        "space": {"optimizer": ["adam", "muon", "adamw"]},
     }
     one = make_search(tmp_path, content)
     one.tell(record(*ask(one), 5.0, failure=failure, value=0.94))

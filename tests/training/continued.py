@@ -26,7 +26,7 @@ def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
         "optimizer": optimizer,
         "learning_rate": 0.01,
         "weight_decay": 0.01,
-        "schedule": "constant" if optimizer == "schedule_free_adamw" else "cosine",
+        "schedule": "cosine",
         "warmup_epochs": 0.3,
         "epochs": 2.0,
         "batch_size_per_worker": 16,

@@ -22,15 +22,12 @@ RATES = {
     "lars": 0.3,
     "lamb": 1e-2,
     "sgd": 1e-2,
-    "nadamw": 1e-2,
-    "lion": 1e-3,
-    "schedule_free_adamw": 1e-2,
     "muon": 1e-2,
 }
 NAMES = list(RATES)
 """All but adamw, which is adam under another name."""
-IN_GROUPS = ["lamb", "schedule_free_adamw", "muon"]
-"""Those that several workers are tried with: norms, what is counted beside steps, shapes."""
+IN_GROUPS = ["lamb", "muon"]
+"""Those that several workers are tried with: norms, shapes."""
 SETTINGS = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
 CHANGED = [
     *((name, {key: SETTINGS[key] for key in SETTINGS if key in DEFAULTS[name]}) for name in NAMES),
@@ -88,23 +85,19 @@ class Reference:
     num_steps: int = 0
     first: Arrays = field(init=False)
     second: Arrays = field(init=False)
-    largest_rate: float = 0.0
-    rates_squared: float = 0.0
 
     def __post_init__(self) -> None:
         self.epsilon = EPSILON.get(self.name, 1e-8)
         if self.momentum is None:
             self.momentum = 0.95 if self.name == "muon" else 0.9
         if self.beta2 is None:
-            self.beta2 = 0.99 if self.name == "lion" else 0.999
+            self.beta2 = 0.999
         self.weights = [w.astype(np.float64) for w in self.weights]
         self.first = [np.zeros_like(w) for w in self.weights]
         self.second = [np.zeros_like(w) for w in self.weights]
 
     def step(self, grads: Arrays, rate: float) -> Arrays:
         self.num_steps += 1
-        self.largest_rate = max(self.largest_rate, rate)
-        self.rates_squared += self.largest_rate**2
         update = getattr(self, f"_{self.name}")
         for i, grad in enumerate(grads):
             excluded = grad.ndim <= 1
@@ -138,40 +131,6 @@ class Reference:
         m_hat, v_hat = self._moments(i, g)
         w = self.weights[i] * (1 - lr * decay)
         return w - lr * m_hat / (np.sqrt(v_hat) + self.epsilon)
-
-    def _nadamw(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
-        """AlgoPerf's (arXiv 2306.07179): Adam with one more step of momentum, corrected as m."""
-        m_hat, v_hat = self._moments(i, g)
-        ahead = self.beta1 * m_hat + (1 - self.beta1) * g / (1 - self.beta1**self.num_steps)
-        w = self.weights[i] * (1 - lr * decay)
-        return w - lr * ahead / (np.sqrt(v_hat) + self.epsilon)
-
-    def _lion(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
-        """Algorithm 2 of arXiv 2302.06675."""
-        w, m = self.weights[i], self.first[i]
-        direction = np.sign(self.beta1 * m + (1 - self.beta1) * g)
-        self.first[i] = self.beta2 * m + (1 - self.beta2) * g
-        return w - lr * (direction + decay * w)
-
-    def _schedule_free_adamw(
-        self, i: int, g: np.ndarray, lr: float, decay: float, _: bool
-    ) -> np.ndarray:
-        """Algorithm 1 of arXiv 2405.15682; `first` is z."""
-        if self.num_steps == 1:
-            self.first[i] = self.weights[i].copy()
-        self.second[i] = self.beta2 * self.second[i] + (1 - self.beta2) * g**2
-        v_hat = self.second[i] / (1 - self.beta2**self.num_steps)
-        y, z = self.weights[i], self.first[i]
-        x = self.averaged(i)
-        z = z - lr * (g / (np.sqrt(v_hat) + self.epsilon) + decay * y)
-        share = self.largest_rate**2 / self.rates_squared
-        x = (1 - share) * x + share * z
-        self.first[i] = z
-        return (1 - self.beta1) * z + self.beta1 * x
-
-    def averaged(self, i: int) -> np.ndarray:
-        """x of Schedule-Free, from y = (1 - beta1) z + beta1 x."""
-        return (self.weights[i] - (1 - self.beta1) * self.first[i]) / self.beta1
 
     def _muon(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
         """Jordan et al. 2024, with the scale of arXiv 2502.16982; the head is the last matrix."""

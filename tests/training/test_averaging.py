@@ -47,20 +47,6 @@ def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
     assert trainer.evaluate("validation", ROWS) != averaged
 
 
-def test_schedule_free_is_saved_at_x(framework: str) -> None:
-    trainer, steps = trainer_of(small_spec(framework, optimizer="schedule_free_adamw"))
-    trainer.train(steps)
-    trained = weights_of(trainer, framework)
-    averaged, saved = trainer.evaluate("validation", ROWS), trainer.save()
-    np.testing.assert_equal(weights_of(trainer, framework), trained)
-    plain, _ = trainer_of(small_spec(framework))
-    plain.load(saved)
-    assert plain.evaluate("validation", ROWS) == averaged
-    assert not np.array_equal(weights_of(plain, framework)[0], trained[0])
-    trainer.load(saved)
-    assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
-
-
 def test_the_gradient_of_a_step_is_clipped(framework: str) -> None:
     """Of all passes together: without momentum a step of rate 1 is as long as the gradient."""
     settings = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}

@@ -14,7 +14,7 @@ from raybench.spec.run import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
 from raybench.training.saved import RefusedStateError
 
-ALIKE = ("adamw", "nadamw", "lion", "muon", "radam", "lamb", "sgd")
+ALIKE = ("adamw", "muon", "lamb", "sgd")
 """Those whose state is of the kinds that others have."""
 LIBRARYS = {
     "torch": ("torch:NAdam", {"betas": [0.8, 0.99]}),

@@ -66,7 +66,7 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     trainer.train(steps[3:])
     assert np.isfinite(trainer.evaluate("validation", slice(0, 8)).loss)
     model: Any = trainer._model  # type: ignore[attr-defined]
-    with trainer._averaging.in_place(trainer._optimizer):
+    with trainer._averaging.in_place():
         found = [one.detach().clone() for one in model.parameters()]
     trainer.close()
     as_real = find_part("torch", "kernels").as_real

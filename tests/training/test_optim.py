@@ -1,5 +1,5 @@
 """Optimizers of both frameworks against the papers, on every path that each has; what torch's have
-of their own: kernels and buckets.
+of their own: buckets.
 
 On several workers test_two_workers.py holds Keras's to the papers.
 """
@@ -35,17 +35,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from raybench.training.base import find_part  # noqa: E402
 from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
-from raybench.training.torch import internals  # noqa: E402
-from raybench.training.torch import kernels as torch_kernels  # noqa: E402
 from raybench.training.torch import optim as torch_optim  # noqa: E402
 
-TWO_PATHS = ("lars", "lamb", "radam", "nadamw", "muon")
-"""Those of torch that take fused kernels, and kernels for all tensors of a GPU; the others have one
-path here, or are torch's own."""
-WITH_KERNELS = ("adam", "radam", "lars", "sgd", "nadamw", "muon")
-IN_TORCH = [*((name, "fused") for name in NAMES), *((name, "foreach") for name in TWO_PATHS)]
-FORMS = [("torch", *form) for form in IN_TORCH]
-FORMS += [("tensorflow", name, "fused") for name in NAMES]
+WITH_KERNELS = ("adam", "radam", "lars", "sgd", "muon")
+FORMS = [(framework, name, "fused") for framework in ("torch", "tensorflow") for name in NAMES]
 PLAIN = [("tensorflow", name, "plain") for name in WITH_KERNELS]
 EACH = pytest.mark.parametrize(("framework", "name", "path"), [*FORMS, *PLAIN])
 
@@ -71,11 +64,6 @@ class InTorch:
     def weights(self):
         return [p.detach().double().numpy() for p in self.params]
 
-    def averages(self):
-        pairs = self.optimizer.evaluation_weights()
-        assert all(one is param for (one, _), param in zip(pairs, self.params, strict=True))
-        return [average.numpy() for _, average in pairs]
-
 
 class InKeras:
     """The same in Keras, traced."""
@@ -92,11 +80,6 @@ class InKeras:
 
     def weights(self):
         return [np.asarray(v.numpy(), np.float64) for v in self.variables]
-
-    def averages(self):
-        back = 1 / self.optimizer.beta1 - 1
-        both = zip(*self.optimizer.weights_and_aheads(), strict=True)
-        return [w.numpy() - back * d.numpy() for w, d in both]
 
 
 IN = {"torch": InTorch, "tensorflow": InKeras}
@@ -125,8 +108,6 @@ def of_path(request, monkeypatch):
     path = getattr(request.node, "callspec", None) and request.node.callspec.params.get("path")
     if path == "plain":
         monkeypatch.setattr(keras_optim, "FUSED_DTYPES", ())
-    if path == "foreach":
-        monkeypatch.setattr(torch_kernels, "best_path", lambda *of: path)
 
 
 @EACH
@@ -175,27 +156,13 @@ def test_a_diverged_tensor_stays_alone(framework, name, path):
         np.testing.assert_allclose(w, e, **TOLERANCE)
 
 
-@pytest.mark.parametrize(("name", "path"), IN_TORCH)
-def test_weights_without_gradient_are_skipped(name, path):
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_without_gradient_are_skipped(name):
     mine = new("torch", name)
     mine.optimizer.step()
     mine.step([np.ones_like(w) if i == 1 else None for i, w in enumerate(initial_weights())], 1e-2)
     for i, (w, initial) in enumerate(zip(mine.weights(), initial_weights(), strict=True)):
         assert np.array_equal(w, initial) == (i != 1)
-
-
-@pytest.mark.parametrize("beta1", [0.9, pytest.param(0.5, marks=pytest.mark.all)])
-def test_schedule_free_evaluates_x(framework, beta1):
-    name, settings = "schedule_free_adamw", {"weight_decay": 0.05, "beta1": beta1}
-    mine, reference = (
-        new(framework, name, **settings),
-        Reference(name, initial_weights(), **settings),
-    )
-    for grads, rate in zip(gradients(), rates(name), strict=True):
-        mine.step(grads, rate)
-        reference.step(grads, rate)
-    for index, one in enumerate(mine.averages()):
-        np.testing.assert_allclose(one, reference.averaged(index), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -271,8 +238,8 @@ def test_a_keras_model_of_ones_own():
     assert shapes_of("tensorflow", keras.Model(inputs, outputs)) == sorted(expected)
 
 
-@pytest.mark.parametrize(("name", "path"), IN_TORCH)
-def test_gradients_are_left_alone_and_freed_once_nobody_else_has_them(name, path):
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_left_alone_and_freed_once_nobody_else_has_them(name):
     mine = InTorch(name, weight_decay=0.05)
     for _, grads in zip(range(7), gradients(), strict=False):
         mine.step(grads, 1e-2)
@@ -283,35 +250,8 @@ def test_gradients_are_left_alone_and_freed_once_nobody_else_has_them(name, path
     assert [one() for one in held] == [None] * len(held)
 
 
-@pytest.fixture
-def probed_anew():
-    internals.fused_kernels_work.cache_clear()
-    yield
-    internals.fused_kernels_work.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [("adam", "_fused_adamw_"), ("sgd", "_fused_sgd_"), ("lamb", "_fused_sgd_")],
-)
-def test_works_without_the_fused_kernels(name, missing, probed_anew, monkeypatch):
-    monkeypatch.delattr(torch, missing)
-    mine = InTorch(name, weight_decay=0.05)
-    run(mine, name)
-    assert not mine.optimizer.defaults.get("fused")
-    assert_follows(mine, "torch", name)
-
-
-def test_a_changed_kernel_is_not_used(probed_anew, monkeypatch):
-    assert internals.fused_kernels_work("cpu")
-    internals.fused_kernels_work.cache_clear()
-    monkeypatch.setattr(torch, "_fused_sgd_", lambda *args, **kwargs: None)
-    assert not internals.fused_kernels_work("cpu")
-
-
 @pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
 def test_layouts_may_differ(name):
-    """The fused kernels pair memory, not indices: a transposed gradient must not reach them."""
     mine, plain = InTorch(name), InTorch(name)
     params = mine.params
     params[1].data = params[1].data.contiguous(memory_format=torch.channels_last)
@@ -326,32 +266,9 @@ def test_layouts_may_differ(name):
         np.testing.assert_allclose(one, other, **TOLERANCE)
 
 
-@pytest.fixture
-def chosen(monkeypatch):
-    """The paths of the buckets that are made."""
-    found, buckets = set(), torch_kernels.buckets
-
-    def recording(*args, **kwargs):
-        made = buckets(*args, **kwargs)
-        found.update(bucket.path for bucket in made)
-        return made
-
-    monkeypatch.setattr(torch_kernels, "buckets", recording)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "has_fused", "path"),
-    [
-        *(("lars", True, "foreach"), ("lamb", True, "foreach")),
-        *(("radam", True, "fused"), ("radam", False, "foreach")),
-    ],
-)
-def test_cuda_steps_never_wait_for_the_device(name, has_fused, path, chosen, monkeypatch):
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_cuda_steps_never_wait_for_the_device(name):
     """Fake tensors need no GPU; reading one's value on the host, which is a sync, raises."""
-    monkeypatch.setattr(
-        torch_kernels, "fused_kernels_work", lambda device_type: has_fused and device_type == "cuda"
-    )
     with FakeTensorMode():
         sizes = [w.shape for w in initial_weights()]
         params = torch.nn.ParameterList(torch.empty(size, device="cuda") for size in sizes)
@@ -360,4 +277,3 @@ def test_cuda_steps_never_wait_for_the_device(name, has_fused, path, chosen, mon
             for p in params:
                 p.grad = torch.ones_like(p)
             optimizer.step()
-    assert chosen == {path}

@@ -133,7 +133,7 @@ def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, lis
     return trainer, take_until(training_steps(spec, dataset, world), 5 * 64)[0]
 
 
-@pytest.mark.parametrize(("optimizer", "number"), [("adam", 0), ("adamw", 0), ("radam", 1)])
+@pytest.mark.parametrize(("optimizer", "number"), [("adam", 0), ("adamw", 0), ("lamb", 1)])
 @pytest.mark.parametrize("more", [{}, {"ema_decay": 0.9, "clip_norm": 1.0}])
 def test_a_step_of_fp16_waits_for_the_device_once_at_most(
     optimizer: str, number: int, more: dict[str, float]
@@ -156,15 +156,14 @@ def test_a_step_of_fp16_waits_for_the_device_once_at_most(
 def test_a_step_that_is_not_taken_is_in_no_average() -> None:
     spec, layer = small_spec("torch", ema_decay=0.9), torch.nn.Linear(2, 2)
     one, other = Averaging(spec, layer), Averaging(spec, layer)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     for is_taken in (False, True, False, True):
         torch.nn.init.normal_(layer.weight)
         one.update(torch.tensor(is_taken))
         if is_taken:
             other.update(None)
-        with one.in_place(optimizer):
+        with one.in_place():
             averaged = layer.weight.detach().clone()
-        with other.in_place(optimizer):
+        with other.in_place():
             torch.testing.assert_close(averaged, layer.weight.detach())
     assert one.state_dict()["num_steps"] == other.state_dict()["num_steps"] == 2
 

@@ -41,7 +41,6 @@ FRAMEWORKS = ("torch", "tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.all, pytest.mark.timeout(1800)]
 MIDDLE, END = continued.MIDDLE, continued.END
 CONTINUED = [
-    *(("schedule_free_adamw", at) for at in (-1, MIDDLE)),
     *(("muon", at) for at in (-1, MIDDLE, END)),
 ]
 """What is counted beside the steps, and states of several kinds: whole, and from an evaluation on.

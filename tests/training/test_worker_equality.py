@@ -18,7 +18,7 @@ OWN = {"tensorflow": ("penalised", 2), "torch": ("experts", 2)}
 MORE: dict[str, dict[str, Any]] = {
     "penalised": {"optimizer": "sgd", "workload": "regularised:Penalised"},
     "experts": {
-        **{"optimizer": "nadamw", "workload": "regularised:Experts"},
+        **{"optimizer": "adamw", "workload": "regularised:Experts"},
         **{"clip_norm": 0.5, "ema_decay": 0.9, "weight_decay": 0.1},
     },
     "sgd": {"clip_norm": 0.5, "ema_decay": 0.9, "label_smoothing": 0.1},

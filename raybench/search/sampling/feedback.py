@@ -30,9 +30,7 @@ NO_ARITHMETIC: Key = (
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
 """Keys that change no number of a training, or (the seed) none by intent."""
-STATES = dict.fromkeys(("sgd", "lars", "lion"), 1) | dict.fromkeys(
-    ("adam", "adamw", "radam", "nadamw", "lamb"), 2
-)
+STATES = dict.fromkeys(("sgd", "lars"), 1) | dict.fromkeys(("adam", "adamw", "radam", "lamb"), 2)
 """What optimizers keep, in sizes of the model; of others it is not known."""
 MOST_SAID = 3
 

@@ -99,7 +99,6 @@ class Optimizer(keras.optimizers.Optimizer):
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
-        self._count()
         self.iterations.assign_add(1)
 
     def _shared(self, kind: tf.DType, factor: float) -> tuple[tf.Tensor, ...]:
@@ -134,10 +133,6 @@ class Optimizer(keras.optimizers.Optimizer):
         are float64: in float32, 1 - 0.999 alone is off by 1e-5."""
         del kind, step, rate
         return ()
-
-    def _count(self) -> None:
-        """Take in the rate of a step, after its updates; traced, in replica context."""
-        return
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Take one step with one variable."""

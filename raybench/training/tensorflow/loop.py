@@ -356,7 +356,7 @@ class Trainer(base.Trainer):
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
-        with self._averaging.in_place(self._optimizer):
+        with self._averaging.in_place():
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 sums += self._evaluate_batch(inputs, labels).numpy()
                 samples += len(labels)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from raybench.models.base import users_code
 from raybench.spec.optimizer import DEFAULTS, is_librarys
@@ -98,9 +97,6 @@ class Adam(Optimizer):
     """Adam with decoupled weight decay."""
 
     SETTINGS = DEFAULTS["adam"]
-    NESTEROV: ClassVar[bool] = False
-    """Whether the direction looks ahead (NAdamW): (beta1 m + (1 - beta1) g)_hat in place of
-    m_hat."""
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return self._corrected(kind, step, rate, self.epsilon)
@@ -134,12 +130,10 @@ class Adam(Optimizer):
                 beta2=tf.cast(self.beta2, kind),
                 epsilon=epsilon,
                 grad=gradient,
-                use_nesterov=self.NESTEROV,
             )
             return
         self._take_in(gradient, states)
-        ahead = self.beta1 * exp_avg + (1 - self.beta1) * gradient if self.NESTEROV else exp_avg
-        variable.assign_sub(size * ahead / (tf.sqrt(exp_avg_sq) + epsilon))
+        variable.assign_sub(size * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon))
 
     def _take_in(self, gradient: Tensor, states: States) -> None:
         """m <- m + (1 - beta1)(g - m), v <- v + (1 - beta2)(g^2 - v)."""
@@ -151,12 +145,6 @@ class Adam(Optimizer):
 def correction(step: tf.Tensor, beta: float) -> tf.Tensor:
     """1 - beta^t, in the type of `step`."""
     return 1 - tf.pow(tf.constant(beta, step.dtype), step)
-
-
-class NAdamW(Adam):
-    """AdamW with Nesterov's momentum."""
-
-    NESTEROV = True
 
 
 class RAdam(Adam):
@@ -203,71 +191,6 @@ class Lamb(Adam):
                 update += rates.weight_decay * variable
             step_size *= _ratio(tf.norm(variable), tf.norm(update))
         variable.assign_sub(step_size * update)
-
-
-class Lion(Optimizer):
-    """Evolved sign momentum."""
-
-    STATES = ("exp_avg",)
-    SETTINGS = DEFAULTS["lion"]
-
-    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        (exp_avg,) = states
-        # As torch's lerp: what is 0 in one framework must not be a rounding error in the other.
-        difference = gradient - exp_avg
-        sign = tf.sign(exp_avg + (1 - self.beta1) * difference)
-        decay(variable, rates)
-        variable.assign_sub(rates.learning_rate * sign)
-        exp_avg.assign_add((1 - self.beta2) * difference)
-
-
-class ScheduleFreeAdamW(Optimizer):
-    """Schedule-Free AdamW."""
-
-    STATES = ("ahead", "exp_avg_sq")
-    SETTINGS = DEFAULTS["schedule_free_adamw"]
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Create the states of each variable, and what is counted of the rates."""
-        if self.built:
-            return
-        super().build(variables)
-        self.largest_rate, self.rates_squared = (
-            self.add_variable((), dtype="float64", aggregation="only_first_replica", name=name)
-            for name in ("largest_rate", "rates_squared")
-        )
-
-    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the two of sqrt(v_hat) + epsilon, c, 1 - c, and the rates of y and of d."""
-        root = tf.sqrt(correction(step, self.beta2))
-        largest, total = self._counted(rate)
-        share = tf.math.divide_no_nan(tf.square(largest), total)
-        of_y, of_d = rate * (1 - self.beta1 * (1 - share)), rate * self.beta1
-        found = root, self.epsilon * root, share, 1 - share, of_y, of_d
-        return tuple(tf.cast(one, kind) for one in found)
-
-    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        (ahead, exp_avg_sq), (scale, epsilon, share, left, of_y, of_d) = states, rates.own
-        exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
-        update = scale * gradient / (tf.sqrt(exp_avg_sq) + epsilon)
-        if rates.weight_decay:
-            update += rates.weight_decay * variable
-        variable.assign_add(share * ahead - of_y * update)
-        ahead.assign(left * (ahead - of_d * update))
-
-    def _count(self) -> None:
-        largest, total = self._counted(ops.cast(self.learning_rate, "float64"))
-        self.largest_rate.assign(largest)
-        self.rates_squared.assign(total)
-
-    def weights_and_aheads(self) -> tuple[list[keras.Variable], list[keras.Variable]]:
-        """Return all y, and the d of each."""
-        return self._trainable_variables, [ahead for ahead, _ in self._states]
-
-    def _counted(self, rate: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the largest rate and the sum of its squares, that of this step included."""
-        largest = tf.maximum(self.largest_rate.value, rate)
-        return largest, self.rates_squared.value + tf.square(largest)
 
 
 def forms(model: keras.Model) -> list[WeightForm]:
@@ -412,9 +335,6 @@ OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "lamb": Lamb,
     "sgd": Sgd,
     "adamw": Adam,
-    "nadamw": NAdamW,
-    "lion": Lion,
-    "schedule_free_adamw": ScheduleFreeAdamW,
     "muon": Muon,
 }
 

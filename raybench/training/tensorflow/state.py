@@ -24,7 +24,6 @@ from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
 from raybench.training.tensorflow.internals import all_layers, seed_states
 from raybench.training.tensorflow.named import NamedModel
-from raybench.training.tensorflow.optim import ScheduleFreeAdamW
 
 Array = npt.NDArray[Any]
 Gather = Callable[[list[float]], list[list[float]]]
@@ -121,8 +120,7 @@ def _plain(array: Array) -> Array:
 
 
 class Averaging:
-    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither; as
-    torch's. To be made in the scope of the strategy."""
+    """The moving average of `ema_decay`, as torch's. To be made in the scope of the strategy."""
 
     def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._decay, self._strategy = spec.ema_decay, strategy
@@ -161,9 +159,10 @@ class Averaging:
         tf.distribute.get_replica_context().merge_call(move_all)
 
     @contextlib.contextmanager
-    def in_place(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-        """Put the averages in the place of the weights inside."""
-        pairs = self._averages(optimizer)
+    def in_place(self) -> Iterator[None]:
+        """Put the averages in the place of the weights inside; none before the first step."""
+        has_steps = self._decay is not None and int(self._num_steps.numpy()) > 0
+        pairs = self._side_by_side() if has_steps else []
         trained = [weight.read_value() for weight, _ in pairs]
         for weight, average in pairs:
             weight.assign(average)
@@ -171,31 +170,15 @@ class Averaging:
         for (weight, _), value in zip(pairs, trained, strict=True):
             weight.assign(value)
 
-    def forget(self, optimizer: keras.optimizers.Optimizer) -> None:
+    def forget(self) -> None:
         """Begin anew, with weights that were not trained here: they are their own average."""
-        if isinstance(optimizer, ScheduleFreeAdamW):
-            for ahead in optimizer.weights_and_aheads()[1]:
-                ahead.assign(tf.zeros_like(ahead.value))
         if self._decay is not None:
             self._num_steps.assign(0)
 
-    def _averages(
-        self, optimizer: keras.optimizers.Optimizer
-    ) -> list[tuple[tf.Variable, tf.Variable | tf.Tensor]]:
-        """Return each replica's weights with what takes their place: none before the first step."""
-        if isinstance(optimizer, ScheduleFreeAdamW):
-            back = 1 / optimizer.beta1 - 1
-            both = self._side_by_side(*optimizer.weights_and_aheads())
-            return [(weight, weight - back * ahead) for weight, ahead in both]
-        if self._decay is None or not int(self._num_steps.numpy()):
-            return []
-        return self._side_by_side(self._weights, self._means)
-
-    def _side_by_side(
-        self, weights: list[keras.Variable], others: list[keras.Variable]
-    ) -> list[tuple[tf.Variable, tf.Variable]]:
-        """Return each replica's own weights, with the others of the same place."""
-        each = [chain.from_iterable(copies_of(one, self._strategy)) for one in (weights, others)]
+    def _side_by_side(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """Return each replica's own weights, with their averages of the same place."""
+        both = self._weights, self._means
+        each = [chain.from_iterable(copies_of(one, self._strategy)) for one in both]
         return list(zip(*each, strict=True))
 
 

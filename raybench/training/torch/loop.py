@@ -245,7 +245,7 @@ class Trainer(base.Trainer):
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value, squares = torch.zeros((2,), dtype=torch.float64, device=self._device)
-        with self._averaging.in_place(self._optimizer):
+        with self._averaging.in_place():
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 prepared = prepare_inputs(inputs, channels_last=self._channels_last)
                 with self._precision():

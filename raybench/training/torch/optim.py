@@ -1,5 +1,5 @@
-"""Optimizers for torch, torch's own where it has them as in the papers and as fast: LARS, LAMB,
-RAdam, NAdamW, Lion, Schedule-Free AdamW and Muon are ours. Mirrors tensorflow's.
+"""Optimizers for torch: its own where they are those of the papers; LARS, LAMB and Muon are ours.
+Mirrors tensorflow's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from raybench.spec.run import RunSpec
 from raybench.training.mup import WeightForm, WidthFactors
 from raybench.training.optimizers import (
     COEFFICIENTS,
-    DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
@@ -29,62 +28,28 @@ from raybench.training.optimizers import (
     newton_schulz,
     settings_of,
 )
-from raybench.training.torch.internals import (
-    foreach,
-    fused_adamw,
-    fused_kernels_work,
-    fused_sgd,
-)
-from raybench.training.torch.kernels import (
-    ADAM,
-    Optimizer,
-    TensorBucket,
-    adam_denominators,
-    adam_directions,
-    adamw,
-    dense_norm,
-    like,
-)
+from raybench.training.torch.internals import foreach
+from raybench.training.torch.kernels import Optimizer, TensorBucket, adam_directions
 
 
 class Lars(Optimizer):
     """Layer-wise adaptive rate scaling."""
 
     STATES = ("momentum_buffer",)
-    CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lars"]
 
     def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        lr, momentum, trust = group["lr"], group["momentum"], group["trust_coefficient"]
         params, grads, (buffers,) = bucket.params, bucket.grads, bucket.states
-        if bucket.path == "foreach":
-            foreach.mul_(buffers, momentum)
-            if bucket.excluded:
-                foreach.add_(buffers, grads)
-            else:
-                norms = torch.stack(foreach.norm(params))
-                denominators = torch.stack(foreach.norm(grads)) + weight_decay * norms
-                updates = foreach.add(grads, params, alpha=weight_decay)
-                foreach.addcmul_(buffers, updates, _ratios(trust * norms, denominators).unbind())
-            foreach.add_(params, buffers, alpha=-lr)
-        elif bucket.excluded:
-            fused_sgd(params, grads, buffers, lr=lr, momentum=momentum)
+        foreach.mul_(buffers, group["momentum"])
+        if bucket.excluded:
+            foreach.add_(buffers, grads)
         else:
-            for param, grad, buffer in zip(params, grads, buffers, strict=True):
-                norm = dense_norm(param)
-                denominator = dense_norm(grad) + weight_decay * norm
-                ratio = trust * norm / denominator if norm * denominator else 1.0
-                # 1 - dampening is the one factor the kernel puts on gradient and weight decay
-                # alike; without momentum it has no such factor, and the rate takes its place.
-                fused_sgd(
-                    [param],
-                    [grad],
-                    [buffer],
-                    lr=lr if momentum else lr * ratio,
-                    momentum=momentum,
-                    dampening=1.0 - ratio,
-                    weight_decay=weight_decay,
-                )
+            norms = torch.stack(foreach.norm(params))
+            denominators = torch.stack(foreach.norm(grads)) + weight_decay * norms
+            updates = foreach.add(grads, params, alpha=weight_decay)
+            ratios = _ratios(group["trust_coefficient"] * norms, denominators)
+            foreach.addcmul_(buffers, updates, ratios.unbind())
+        foreach.add_(params, buffers, alpha=-group["lr"])
 
 
 def _ratios(numerators: Tensor, denominators: Tensor) -> Tensor:
@@ -95,146 +60,16 @@ def _ratios(numerators: Tensor, denominators: Tensor) -> Tensor:
 class Lamb(Optimizer):
     """Layer-wise adaptive moments."""
 
-    CUDA_PATH = "foreach"
     SETTINGS = DEFAULTS["lamb"]
 
     def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        settings = {name: group[name] for name in ADAM}
+        updates = adam_directions(bucket, group)
         if bucket.excluded:
-            adamw(bucket, weight_decay=0.0, **settings)
-        elif bucket.path == "fused":
-            _lamb_fused(bucket, self.scratch_for(bucket), weight_decay=weight_decay, **settings)
-        else:
-            updates = adam_directions(bucket, **settings)
-            foreach.add_(updates, bucket.params, alpha=weight_decay)
-            norms = (torch.stack(foreach.norm(one)) for one in (bucket.params, updates))
-            foreach.addcmul_(bucket.params, updates, _ratios(*norms).unbind(), value=-group["lr"])
-
-
-def _lamb_fused(
-    bucket: TensorBucket, scratch: Tensor, *, lr: float, weight_decay: float, **settings: Any
-) -> None:
-    for param, grad, exp_avg, exp_avg_sq in zip(
-        bucket.params, bucket.grads, *bucket.states, strict=True
-    ):
-        # AdamW's kernel at rate -1 and decay -1 is s <- 0 s + direction: one pass updates the
-        # moments and leaves the direction in the scratch, whatever was there. The scratch serves
-        # all tensors, so that it stays in cache.
-        update = like(scratch, param)
-        fused_adamw(
-            [update], [grad], [exp_avg], [exp_avg_sq], lr=-1.0, weight_decay=-1.0, **settings
-        )
-        if weight_decay:
-            update.add_(param, alpha=weight_decay)
-        weight_norm, update_norm = dense_norm(param), dense_norm(update)
-        ratio = weight_norm / update_norm if weight_norm * update_norm else 1.0
-        param.sub_(update, alpha=lr * ratio)
-        if not math.isfinite(update_norm):
-            scratch.zero_()  # 0 s would carry the nan into the next tensor
-
-
-class RAdam(Optimizer):
-    """Rectified Adam."""
-
-    SETTINGS = DEFAULTS["radam"]
-
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        settings = {name: group[name] for name in ADAM}
-        term = rectification_term(group["step"], group["beta2"])
-        # The kernel divides sqrt(v) by sqrt(1 - beta2^t) before it adds its epsilon, and scales
-        # the decay by the rate it is given.
-        epsilon = group["epsilon"] / math.sqrt(1 - group["beta2"] ** group["step"])
-        if term is None:
-            term = epsilon = DROWN
-        settings |= {"lr": group["lr"] * term, "epsilon": epsilon}
-        adamw(bucket, weight_decay=weight_decay / term, **settings)
-
-
-def rectification_term(step: int, beta2: float) -> float | None:
-    """r_t, or None while rho_t <= 5 (the first five steps at beta2 = 0.999)."""
-    rho_inf = 2 / (1 - beta2) - 1
-    rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
-    if rho <= 5:
-        return None
-    return math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
-
-
-class NAdamW(Optimizer):
-    """AdamW with Nesterov's momentum."""
-
-    SETTINGS = DEFAULTS["nadamw"]
-
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        settings, beta1 = {name: group[name] for name in ADAM}, group["beta1"]
-        if bucket.path == "foreach":
-            foreach.mul_(bucket.params, 1 - group["lr"] * weight_decay)
-            updates = adam_directions(bucket, nesterov=True, **settings)
             foreach.add_(bucket.params, updates, alpha=-group["lr"])
             return
-        # beta1 m + (1 - beta1) g is the moment of decay beta1^2: the kernel leaves it in the place
-        # of m, which is computed back from it. Its own correction is that of beta1^2.
-        growth = 1 + beta1 ** group["step"]
-        settings |= {"lr": group["lr"] * growth, "beta1": beta1**2}
-        adamw(bucket, weight_decay=weight_decay / growth, **settings)
-        if beta1:
-            foreach.lerp_(bucket.states[0], bucket.grads, 1 - 1 / beta1)
-
-
-LARGE = 2.0**127
-"""What is multiplied by it and cut off at 1 is its sign; torch's own sign of NaN is 0, which would
-hide that a run has diverged."""
-
-
-class Lion(Optimizer):
-    """Evolved sign momentum."""
-
-    STATES = ("exp_avg",)
-    CUDA_PATH = "foreach"
-    SETTINGS = DEFAULTS["lion"]
-
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        params, grads, (exp_avgs,) = bucket.params, bucket.grads, bucket.states
-        signs = foreach.lerp(exp_avgs, grads, 1 - group["beta1"])
-        foreach.mul_(signs, LARGE)
-        foreach.clamp_max_(signs, 1.0)
-        foreach.clamp_min_(signs, -1.0)
-        foreach.mul_(params, 1 - group["lr"] * weight_decay)
-        foreach.add_(params, signs, alpha=-group["lr"])
-        foreach.lerp_(exp_avgs, grads, 1 - group["beta2"])
-
-
-class ScheduleFreeAdamW(Optimizer):
-    """Schedule-Free AdamW."""
-
-    STATES = ("ahead", "exp_avg_sq")
-    SETTINGS = DEFAULTS["schedule_free_adamw"]
-    GROUP_KEYS = {"largest_rate": 0.0, "rates_squared": 0.0}
-
-    def _count(self, group: dict[str, Any]) -> None:
-        group["largest_rate"] = max(group["largest_rate"], float(group["lr"]))
-        group["rates_squared"] += group["largest_rate"] ** 2
-
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        settings, total = {name: group[name] for name in ADAM}, group["rates_squared"]
-        lr, beta1 = settings["lr"], settings["beta1"]
-        share = group["largest_rate"] ** 2 / total if total else 0.0
-        params, grads, (aheads, exp_avg_sqs) = bucket.params, bucket.grads, bucket.states
-        updates = foreach.div(grads, adam_denominators(grads, exp_avg_sqs, **settings))
-        foreach.add_(updates, params, alpha=weight_decay)
-        foreach.add_(params, aheads, alpha=share)
-        foreach.add_(params, updates, alpha=-lr * (1 - beta1 * (1 - share)))
-        foreach.add_(aheads, updates, alpha=-lr * beta1)
-        foreach.mul_(aheads, 1 - share)
-
-    @torch.no_grad()
-    def evaluation_weights(self) -> list[tuple[Tensor, Tensor]]:
-        """Return every parameter that was updated with its x."""
-        return [
-            (param, param.sub(self.state[param]["ahead"], alpha=1 / group["beta1"] - 1))
-            for group in self.param_groups
-            for param in group["params"]
-            if param in self.state
-        ]
+        foreach.add_(updates, bucket.params, alpha=weight_decay)
+        norms = (torch.stack(foreach.norm(one)) for one in (bucket.params, updates))
+        foreach.addcmul_(bucket.params, updates, _ratios(*norms).unbind(), value=-group["lr"])
 
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -306,7 +141,9 @@ class Muon(Optimizer):
 
     def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
         if not group["orthogonal"]:
-            adamw(bucket, weight_decay=weight_decay, **{name: group[name] for name in ADAM})
+            updates = adam_directions(bucket, group)
+            foreach.mul_(bucket.params, 1 - group["lr"] * weight_decay)
+            foreach.add_(bucket.params, updates, alpha=-group["lr"])
             return
         lr, momentum, (buffers,) = group["lr"], group["momentum"], bucket.states
         for param, grad, buffer in zip(bucket.params, bucket.grads, buffers, strict=True):
@@ -391,6 +228,18 @@ def _adam(
     )
 
 
+def _radam(
+    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
+) -> torch.optim.Optimizer:
+    return torch.optim.RAdam(
+        _decayed(params, weight_decay),
+        lr=learning_rate,
+        betas=(own["beta1"], own["beta2"]),
+        eps=own["epsilon"],
+        decoupled_weight_decay=True,
+    )
+
+
 def _sgd(
     params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
 ) -> torch.optim.Optimizer:
@@ -469,14 +318,11 @@ def scale_rates(
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": _adam,
-    "radam": RAdam,
+    "radam": _radam,
     "lars": Lars,
     "lamb": Lamb,
     "sgd": _sgd,
     "adamw": _adam,
-    "nadamw": NAdamW,
-    "lion": Lion,
-    "schedule_free_adamw": ScheduleFreeAdamW,
     "muon": Muon,
 }
 
@@ -502,11 +348,8 @@ def _two_groups(
 
 
 def _fused(params: list[nn.Parameter]) -> bool | None:
-    """True where the fused kernels work; None leaves the choice to torch."""
+    """Return True where torch has fused kernels; None leaves the choice to torch."""
     usable = all(
-        param.dtype == torch.float32
-        and param.device.type in ("cpu", "cuda")
-        and fused_kernels_work(param.device.type)
-        for param in params
+        param.dtype == torch.float32 and param.device.type in ("cpu", "cuda") for param in params
     )
     return True if usable else None

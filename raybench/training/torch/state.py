@@ -23,7 +23,6 @@ from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
 from raybench.training.torch.internals import foreach
 from raybench.training.torch.model import set_random_seed
-from raybench.training.torch.optim import ScheduleFreeAdamW
 
 
 class Freezing:
@@ -93,7 +92,7 @@ def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]
 
 
 class Averaging:
-    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither.
+    """The moving average of `ema_decay`; without it nothing.
 
         mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the steps so far
 
@@ -126,9 +125,10 @@ class Averaging:
         foreach.lerp_(self._means, self._params, [shares.to(one.dtype) for one in self._means])
 
     @contextlib.contextmanager
-    def in_place(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Put the averages in the place of the weights inside."""
-        pairs = self._averages(optimizer)
+    def in_place(self) -> Iterator[None]:
+        """Put the averages in the place of the weights inside; none before the first step."""
+        pairs = list(zip(self._params, self._means, strict=True)) if self._means else []
+        pairs = pairs if self._num_steps else []
         with torch.no_grad():
             trained = [param.clone() for param, _ in pairs]
             for param, average in pairs:
@@ -147,19 +147,9 @@ class Averaging:
         for mean, saved in zip(self._means, state["means"], strict=True):
             mean.copy_(saved)
 
-    @torch.no_grad()
-    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+    def forget(self) -> None:
         """Begin anew, with weights that were not trained here: they are their own average."""
         self._num_steps = 0
-        if isinstance(optimizer, ScheduleFreeAdamW):
-            for state in optimizer.state.values():
-                state["ahead"].zero_()
-
-    def _averages(self, optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters with what takes their place: none before the first step."""
-        if isinstance(optimizer, ScheduleFreeAdamW):
-            return optimizer.evaluation_weights()
-        return list(zip(self._params, self._means, strict=True)) if self._num_steps else []
 
 
 class LossScale:
