@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from noisy import Leader
-from recorded import Config, Point, Space
+from recorded import SLOTS, Config, Point, Space
 
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import are_alike
@@ -55,6 +55,7 @@ class Raybench:
             factors=factors,
             policy=policy,
             curve_policy=CurvePolicy(**chosen, model=model),
+            slots=SLOTS,
         )
         self._chance = space.baseline_value
         self._asked: dict[str, tuple[str, RunSpec]] = {}

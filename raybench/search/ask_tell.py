@@ -47,7 +47,8 @@ MOST_LOOKS = 24
 class Search:
     """Proposes runs until the study has its number of trials, and learns from them.
 
-    `factors` is the space taken apart, or None where it is not. `runs` and `curves` are what
+    `factors` is the space taken apart, or None where it is not. `slots` are the workers that run
+    at the same time; None: not known. `runs` and `curves` are what
     earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`. `left_s`:
     seconds until no trial may start any more.
     """
@@ -67,6 +68,7 @@ class Search:
         left_s: Callable[[], float] = lambda: math.inf,
         clock: Callable[[], float] = time.perf_counter,
         curve_policy: CurvePolicy | None = None,
+        slots: int | None = None,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
         self._infeasible = infeasible = Infeasible(
@@ -85,7 +87,9 @@ class Search:
                 efficient=policy.efficient,
                 is_feasible=infeasible.is_feasible,
                 num_failed=lambda: infeasible.num_failed,
+                wait_s=self._wait_s,
             )
+        self._slots = slots
         self._study, self._policy, self._left_s = study, policy, left_s
         self._num_told, self._clock, self._began = 0, clock, math.nan
         self._sampled = space if factors is None else factors.sampled
@@ -152,6 +156,20 @@ class Search:
         if self.curves is not None:
             self.curves.begin(proposal.name, proposal.spec)
         return proposal.name, proposal.spec
+
+    def _wait_s(self, num_workers: int) -> float:
+        """Return the seconds until so many workers are free, as trials that run should end."""
+        if self.curves is None or self._slots is None:
+            return 0.0
+        free = self._slots - sum(one.spec.num_workers for one in self._open.values())
+        if free >= num_workers:
+            return 0.0
+        ends = [(self.curves.left_s(one.name, one.spec), one.spec) for one in self._open.values()]
+        for left_s, spec in sorted(ends, key=lambda end: end[0]):
+            free += spec.num_workers
+            if free >= num_workers:
+                return left_s
+        return 0.0
 
     def _by_curves(self) -> Proposal | None:
         """Return what the model of the curves proposes; None where there is none, where others come

@@ -43,6 +43,8 @@ STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the rate of neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
 """The same of a range that is not logarithmic, in shares of it."""
+LEAST_LEFT = 0.05
+"""Share of its amount to the target that a running trial has left at least, as far as known."""
 SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
 """Searched keys that a placement's seconds a sample depend on."""
 
@@ -231,6 +233,7 @@ class CurveSearch:
             pending=pending,
             explore=self._policy.explore,
         )
+        expected *= self._shares_of_wait(candidates)
         return candidates[int(np.argmax(expected))]
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
@@ -413,15 +416,54 @@ class CurveSearch:
         a placer. What was never measured is taken for as fast as the fastest."""
         if self._placer is None:
             return np.zeros(len(every))
-        known: dict[tuple[str, ...], float | None] = {}
+        ways = self._ways(every)
+        least = min((seconds for found in ways for _, seconds in found), default=1.0)
+        return np.log([min((seconds for _, seconds in found), default=least) for found in ways])
+
+    def _ways(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
+        """Return workers and seconds a sample of each placement of configurations that is known."""
+        assert self._placer is not None
+        known: dict[tuple[str, ...], list[tuple[int, float]]] = {}
         keys = [tuple(str(values.get(key)) for key in SPEED) for values in every]
         for key, values in zip(keys, every, strict=True):
             if key not in known:
                 optimizer = known_values(self._fixed, dict(values))["optimizer"]
-                known[key] = self._placer.seconds_a_sample(optimizer, dict(values))
-        least = min((one for one in known.values() if one is not None), default=1.0)
-        seconds = [found if (found := known[key]) is not None else least for key in keys]
-        return np.asarray(np.log(seconds))
+                known[key] = self._placer.ways(optimizer, dict(values))
+        return [known[key] for key in keys]
+
+    def _shares_of_wait(self, candidates: Sequence[Values]) -> Array:
+        """Return how long configurations should train to the target, at best, over how long that
+        is from now on, [n]: until enough workers are free for a wide one, others stay idle."""
+        found = np.ones(len(candidates))
+        if self._placer is None:
+            return found
+        amounts = np.exp(self.model.means(self._axes.points(candidates)))
+        counts = {one.num_workers for one in self._placer.factors.all_placements}
+        wait_s = {count: self._placer.wait_s(count) for count in counts}
+        for at, (ways, amount) in enumerate(zip(self._ways(candidates), amounts, strict=True)):
+            if ways:
+                least = min(amount * seconds for _, seconds in ways)
+                ends = min(wait_s[workers] + amount * seconds for workers, seconds in ways)
+                found[at] = least / ends
+        return found
+
+    def left_s(self, trial: str, spec: RunSpec) -> float:
+        """Return how many seconds a running trial should train on."""
+        if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
+            return 0.0
+        samples, train_s = self._placer.totals(trial)
+        most = max(self._study.objective.max_train_seconds - train_s, 0.0)
+        amount = math.exp(self._mean_of(trial))
+        return min(max(amount - samples, LEAST_LEFT * amount) * seconds, most)
+
+    def _mean_of(self, trial: str) -> float:
+        """Return the log amount to the target that a running trial should need."""
+        curve = self.model.curves[trial]
+        return (
+            self.model.belief(trial)[0]
+            if curve.amounts
+            else float(self.model.means(curve.point[None, :])[0])
+        )
 
     def _expected(self, points: Array) -> Array:
         """Return the log amounts that are expected beforehand, but for a constant, by the rate."""

@@ -75,7 +75,7 @@ class ModelSettings:
     """Most squared deviations that one evaluation speaks against a shape."""
     failed: float = 2.0
     """Least log of the amount of a run that diverged over the least amount known."""
-    missed: float = 1.0
+    missed: float = 2.0
     """Least log of the amount to the target over that of a run that ended without it."""
     missed_sd: float = 0.2
     """Standard deviation of the log amount of such a run."""

@@ -155,13 +155,16 @@ class Placer:
         efficient: float = 0.5,
         is_feasible: Callable[[RunSpec], bool] | None = None,
         num_failed: Callable[[], int] = lambda: 0,
+        wait_s: Callable[[int], float] = lambda num_workers: 0.0,
     ) -> None:
         """`is_feasible` says whether a run would not fail, by what is known; without it, all fit
         in the passes that the space names.
 
-        Its answers stay the same while `num_failed` does.
+        Its answers stay the same while `num_failed` does. `wait_s`: seconds until so many workers
+        are free.
         """
         self.factors, self._num_failed = factors, num_failed
+        self.wait_s = wait_s
         self._is_feasible = is_feasible or (lambda spec: spec.accumulate <= factors.most_passes)
         self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
         """Ratios asked for since the last measurement, by the identity of the run spec."""
@@ -205,7 +208,7 @@ class Placer:
         `options` are those of one global batch, widest first.
         """
         # Few passes come before many, and what has to be compiled last: others may rule it out.
-        order = list(reversed(options))
+        order = [one for one in reversed(options) if not self.wait_s(one.num_workers)]
         order.sort(key=lambda one: (one.compile != "none", one.accumulate))
         for option in order:
             if self._is_next_probe(option, optimizer, options):
@@ -213,7 +216,7 @@ class Placer:
                 return option
         step_s = self._timed(optimizer, options)
         timed = {option: self._trial_s(option, seconds) for option, seconds in step_s.items()}
-        if not timed:  # it is being measured at this moment: the most economical, as yet
+        if not timed:  # it is being measured, or has to wait: the most economical, as yet
             return options[-1]
         cost = min(option.num_workers * seconds for option, seconds in timed.items())
         paying = {
@@ -221,7 +224,7 @@ class Placer:
             for option, seconds in timed.items()
             if cost / (option.num_workers * seconds) >= self._efficient
         }
-        return min(paying, key=lambda option: paying[option])
+        return min(paying, key=lambda option: paying[option] + self.wait_s(option.num_workers))
 
     def _trial_s(self, option: Placement, step_s: float) -> float:
         """Return the seconds of a typical trial: compilation is not on the training clock, and
@@ -260,9 +263,9 @@ class Placer:
             self._ratios[id(spec)] = spec, found
         return self._ratios[id(spec)][1]
 
-    def seconds_a_sample(self, optimizer: str, values: dict[str, Any]) -> float | None:
-        """Return the seconds of training a sample on the fastest placement of a proposal; None
-        where nothing like it was measured.
+    def ways(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
+        """Return workers and seconds of training a sample of each placement of a proposal; without
+        those of which nothing like them was measured.
 
         More workers than were measured are taken to exchange no longer than the fewer ones.
         """
@@ -270,8 +273,18 @@ class Placer:
         for one in self.factors.of_values(values):
             step_s = self._model.step_s(one, optimizer) or self._step_at_best(one, optimizer)
             if step_s is not None:
-                found.append(step_s / one.samples)
-        return min(found, default=None)
+                found.append((one.num_workers, step_s / one.samples))
+        return found
+
+    def own_way(self, spec: RunSpec) -> float | None:
+        """Return the seconds of training a sample where a run is; None where nothing like it was
+        measured."""
+        step_s = self._model.step_s(spec.placement, spec.optimizer)
+        return None if step_s is None else step_s / spec.global_batch_size
+
+    def totals(self, trial: str) -> tuple[int, float]:
+        """Return a trial's samples and training seconds so far."""
+        return self._seen.get(trial, (0, 0.0))
 
     def _step_at_best(self, option: Placement, optimizer: str) -> float | None:
         fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]

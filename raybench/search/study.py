@@ -225,12 +225,17 @@ class StudyPipeline:
         self._trials = [run for run in records.runs.values() if run.role == "trial"]
         if records.left_out is not None:
             say(self.console, records.left_out)
-        factors = study_factors(self.study, self.space)
+        found = study_factors(self.study, self.space)
+        factors = found if isinstance(found, Factors) else None
+        slots, capacity = None, self.session.capacity
+        if factors is not None and not capacity.grows:
+            slots = max(map(capacity.num_fitting, factors.all_placements))
         search = Search(
             self.study,
             self.space,
             folder,
-            factors=factors if isinstance(factors, Factors) else None,
+            factors=factors,
+            slots=slots,
             runs=records.runs,
             curves=records.curves,
             has_room=self._has_room,

@@ -107,6 +107,21 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path, *, apart: bool) -> None:
     assert np.median(list(map(distance, later))) < 1
 
 
+def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> None:
+    search = make_search(tmp_path, MODEL, apart=True, slots=3)
+    search_on(search, most=12)
+    assert search.curves is not None
+    assert search.placer is not None
+    wait_s = search.placer.wait_s
+    assert wait_s(3) == 0.0
+    name, spec = ask(search)
+    assert wait_s(3 - spec.num_workers) == 0.0
+    before = wait_s(3)
+    assert before == search.curves.left_s(name, spec) > 0
+    search.report(name, outcome(0.25, index=0, value=0.5, samples=2500))
+    assert search.curves.left_s(name, spec) != before
+
+
 def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> None:
     def specs(folder: str, seed: int) -> list[RunSpec]:
         runs, _ = search_on(make_search(tmp_path / folder, changed(seed=seed, trials=15)))

@@ -242,3 +242,17 @@ def test_what_two_axes_gave_apart_rules_out_both(times: float) -> None:
     _, ran = lanes(each, dict(zip(each, (5.0, 5 * times, 5 * times, 5 * times**2), strict=True)))
     assert ran[:3] == each[:3], "few passes first, and what is compiled last"
     assert (each[3] in ran) == (times < 1.25)
+
+
+@pytest.mark.parametrize(("wait_s", "workers"), [(0.0, 4), (1e-4, 4), (100.0, 2)])
+def test_a_trial_waits_for_workers_only_where_it_ends_sooner(wait_s: float, workers: int) -> None:
+    placer = measured()
+    placer.wait_s = lambda count: wait_s if count > 2 else 0.0
+    assert placer.choose("next", "adam", options(256, placer)).num_workers == workers
+
+
+def test_what_was_not_measured_is_measured_where_nothing_waits() -> None:
+    placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
+    measure(placer, "first", Placement("torch", 1, 64))
+    placer.wait_s = lambda count: 0.0 if count < 2 else 5.0
+    assert placer.choose("next", "adam", options(64, placer)).num_workers == 1
