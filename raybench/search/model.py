@@ -500,8 +500,10 @@ class CurveModel:
     def expected_improvements(
         self, points: Array, offsets: Array, best: float, *, pending: Array, explore: float = 1.0
     ) -> Array:
-        """Return by how much configurations should be below `best`, at least 0 (Jones et al. 1998,
-        equation 15).
+        """Return by how much one more run should bring configurations' means below `best`, at
+        least 0 (Jones et al. 1998, equation 15, with the deviation by which that run, its seed's
+        noise included, moves the mean: Frazier et al. 2009, equation 2.10). A configuration that
+        ran often has little left to show.
 
         Args:
             points: Configurations, shape [n, axes].
@@ -516,7 +518,8 @@ class CurveModel:
         """
         gain = best - (self.means(points) + offsets)
         variance = self.surface.variances(points, pending)
-        deviation = explore * np.sqrt(np.maximum(variance, 1e-9))
+        variance = np.maximum(variance, 1e-9)
+        deviation = explore * variance / np.sqrt(variance + self.settings.seed_sd**2)
         ratio = gain / deviation
         density = np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
         found: Array = gain * ndtr(ratio) + deviation * density

@@ -53,8 +53,10 @@ def test_a_plain_study_finds_the_best_and_trains_little_elsewhere(sign: float) -
         pruner=CurvePruner(sampler),
     )
     study.optimize(objective_of(0, found, sign=sign), n_trials=40)
+    # A configuration that ran often has little left to show: half of the trials look elsewhere.
     near = [one for one in found[20:] if one[0] < 1]
-    assert len(near) >= 12
+    assert len(near) >= 8
+    assert min(distance for distance, _ in found[:20]) < 0.3
     bad = [samples for distance, samples in found[10:] if distance > 2.5]
     assert np.mean(bad or [0.0]) < 200, "of 800"
 
