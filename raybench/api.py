@@ -40,15 +40,15 @@ SETTINGS = (str, int, float, list, type(None))
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a call would do: what `dry_run=True` returns. Printed, it is the command's screen."""
+    """Plan of a call (`dry_run=True` returns it). Printed, it is the command's screen."""
 
     text: str
-    """What the command prints."""
+    """Text that the command prints."""
     plan: Mapping[str, Any]
-    """What would be run, as plain data: of `tune` the study, its `num_trials` and `at_most_s`, the
+    """Plan as plain data: of `tune` the study, its `num_trials` and `at_most_s`, the
     seconds that it may take (None: not known beforehand)."""
     words: Sequence[str] = ()
-    """What was left out, or is to be minded."""
+    """Remarks: what was left out, or is to be minded."""
 
     def __str__(self) -> str:
         return self.text

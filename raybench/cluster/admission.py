@@ -1,4 +1,4 @@
-"""Who may run now: worker groups, the trials that wait for them, and what must close for whom.
+"""Admission: worker groups, the trials that wait for them, and which groups close for which trial.
 
 Pure bookkeeping without Ray, so that it is tested on thousands of fake trials. Trials are
 admitted first come, first served, and only where their workers fit on the nodes: a wide trial
@@ -68,7 +68,7 @@ class Admission:
     groups: dict[int, Group] = field(default_factory=dict)
     waiting: list[tuple[str, Placement]] = field(default_factory=list)
     _num_overtaken: int = 0
-    """How often the present head of the queue was overtaken."""
+    """Number of times that the present head of the queue was overtaken."""
     _clock: int = 0
     _next_group: int = 0
 
@@ -267,7 +267,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the cluster has, node by node."""
+    """Resources of the cluster, node by node."""
 
     nodes: tuple[Node, ...]
     memory_bytes: float
@@ -276,7 +276,7 @@ class Capacity:
     grows: bool = False
     """Whether the cluster has an autoscaler: what does not fit may wait for other nodes."""
     driver: Reservation | None = None
-    """What the driver itself holds; the nodes are without it."""
+    """Resources that the driver itself holds; the nodes are without them."""
 
     @property
     def cpus(self) -> int:

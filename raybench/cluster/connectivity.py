@@ -28,7 +28,7 @@ class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence,
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker can be reached by the others of its group."""
+    """Address at which a worker can be reached by the others of its group."""
 
     host: str
     interface: str

@@ -1,4 +1,4 @@
-"""What a Ray session will really use: every node's facts, and what lies between the nodes.
+"""Facts of a Ray session: of every node, and of what lies between the nodes.
 
 The facts are taken on the nodes, by a task on each; the network is measured by workers as a study
 has them. `examine` returns plain data, `raybench doctor --json` prints them.
@@ -47,7 +47,7 @@ PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
 """Ports of every node, and where Ray tells them."""
 MOST_WORKERS = 8
 NAME, INSIDE = "doctor", "doctor-inside"
-"""Who asks for workers: a name that is over gets no others."""
+"""Names that ask for workers: one that is over gets no others."""
 
 
 def examine(session: Session, address: str | None) -> Facts:

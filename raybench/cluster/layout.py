@@ -1,4 +1,4 @@
-"""Which node each worker of a group goes to; pure arithmetic on what nodes have free."""
+"""Layout of a group: the node of each worker; pure arithmetic on what nodes have free."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,18 +9,18 @@ from raybench.spec.run import ROUNDING, Placement
 
 @dataclass(frozen=True)
 class Node:
-    """What a host offers, or has free of it."""
+    """Resources of a host, all or those that are free."""
 
     cpus: float
     gpus: float
     id: str = ""
     """Ray's name of it."""
     name: str = ""
-    """What people call it: its host name or address."""
+    """Host name or address, for people."""
     accelerator: str = ""
     """Ray's name of its GPUs' model."""
     parts: tuple[float, ...] = ()
-    """What is left of each GPU of which a part is taken; the other `gpus` are whole ones."""
+    """Rest of each GPU of which a part is taken; the other `gpus` are whole ones."""
 
     def room(self, placement: Placement) -> int:
         """Return how many of a group's workers fit on it."""
@@ -139,7 +139,7 @@ MODEL = "accelerator_type:"
 
 @dataclass(frozen=True)
 class Reservation:
-    """What one process holds on a node as long as it lives."""
+    """Resources that one process holds on a node as long as it lives."""
 
     node: str
     """Ray's id of it."""

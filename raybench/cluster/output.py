@@ -1,4 +1,4 @@
-"""What runs print: captured in each worker, collected by the pool, bounded in size on the way."""
+"""Output of runs: captured in each worker, collected by the pool, bounded in size on the way."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 KEPT_BYTES = 1 << 19
 """Bytes that are kept of the beginning of a run's output, and as many of its end."""
 FILE_BYTES = 8 << 20
-"""What a worker's file may hold before it is shortened, between two reports too."""
+"""Bytes that a worker's file may hold before it is shortened, between two reports too."""
 LOOK_S = 1.0
 STREAMS = (1, 2)
 """File descriptors of stdout and stderr: those of code in C and of child processes too."""

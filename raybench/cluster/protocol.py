@@ -1,4 +1,4 @@
-"""What driver, pool and workers say to each other."""
+"""Messages between driver, pool and workers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +106,7 @@ class Finished(WorkerAnswer):
     """The file in which the pool holds the weights that were sent (`states.parts`)."""
     test_value: float | None = None
     note: str | None = None
-    """What the user should know of how it ended, in a sentence."""
+    """Remark for the user on how it ended, in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +182,9 @@ class Allocation:
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
-    """What was missing while it was queued, as it was last said."""
+    """Resources that were missing while it was queued, in words."""
     resume: RunState | None = None
-    """Where the run will go on; None from its beginning."""
+    """Position from which the run will go on; None: its beginning."""
     slowest_start_s: float | None = None
     """Seconds of the longest beginning of a run so far, to its first evaluation; None before."""
 

@@ -39,7 +39,7 @@ class _Point:
     report_s: float = 0.0
     lost_s: float = 0.0
     worker: Mapping[str, float] = field(default_factory=dict)
-    """What the workers account for."""
+    """Seconds that the workers account for."""
 
 
 class RunAccount:
@@ -60,16 +60,16 @@ class RunAccount:
         """Wall seconds of another driver, up to the checkpoint that this one goes on from."""
         self._queue_s = 0.0
         self._between: float | None = None
-        """When the last answer came; the driver's own time runs from there."""
+        """Moment of the last answer; the driver's own time runs from there."""
         self._asked: float | None = None
-        """When workers were asked for; what follows is of the present attempt."""
+        """Moment at which workers were asked for; what follows is of the present attempt."""
         self._own_start_s = self._own_report_s = self._own_lost_s = self._before_queue_s = 0.0
         self._sent = 0.0
-        """When the last command went out."""
+        """Moment at which the last command went out."""
         self._worker: Mapping[str, float] = {}
         self._first = self._base = self._last = _Point(at=0.0)
         self._kept: _Point | None = None
-        """Where the newest checkpoint of this session was taken."""
+        """Position of the newest checkpoint of this session."""
         self._has_evaluated = False
 
     def asks(self) -> None:
@@ -215,7 +215,7 @@ class RunClient:
         self._is_held = False
         """Whether workers have the run, and wait for its next command."""
         self.weights: Path | None = None
-        """Where the pool holds what `finish` was asked to save (`states.parts`)."""
+        """Place in the pool of what `finish` was asked to save (`states.parts`)."""
 
     def step(self) -> RunOutcome:
         """Train to the next evaluation; the first step waits for workers and builds the run.

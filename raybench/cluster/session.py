@@ -93,7 +93,7 @@ class Session:
         )
         """A sentence for the user, where there is something to know of this Ray."""
         self.notes: list[str] = []
-        """What `study.yaml` is to keep of how the session began, in sentences."""
+        """Remarks on how the session began, for `study.yaml`, in sentences."""
 
     def __enter__(self) -> "Session":
         return self

@@ -26,7 +26,7 @@ class Interrupt:
     def __init__(self, *, owns_process: bool = True) -> None:
         """`owns_process`: the second signal ends it; else it raises, as Python's own code does."""
         self.began = time.perf_counter()
-        """When the command began, which a time budget counts from."""
+        """Moment at which the command began, which a time budget counts from."""
         self.is_set = False
         self._owns_process = owns_process
         self.can_continue = False

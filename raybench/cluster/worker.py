@@ -126,7 +126,7 @@ OUT_OF_MEMORY = re.compile(
     # cuBLAS, cuDNN until 8 and since 9; a handle is made when all else has its memory.
     "|STATUS_ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling"
 )
-"""What errors of a lack of memory are called, or say."""
+"""Names and words of errors of a lack of memory."""
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -349,7 +349,7 @@ def try_exchange(world: World) -> None:
 
 
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-"""What this process may use, before any run was pinned."""
+"""Cores that this process may use, before any run was pinned."""
 
 
 def pin(cores: tuple[int, ...]) -> None:

@@ -35,7 +35,7 @@ NOMINAL_CPU = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class PoolOptions:
-    """What all worker groups of a session have in common."""
+    """Options that all worker groups of a session have in common."""
 
     scratch: str
     """The session's folder on the driver's host."""
@@ -48,7 +48,7 @@ class PoolOptions:
     setup_s: float = 0.0
     """Seconds for which a node may install the job's runtime environment before a worker starts."""
     driver: Reservation | None = None
-    """What the driver holds of a node."""
+    """Resources that the driver holds on a node."""
     interface: str | None = None
     """The network interface that the user named, for all hosts; none derives each one's."""
     pool: Any = None
@@ -150,7 +150,7 @@ class WorkerGroup:
             asyncio.Queue() for _ in range(placement.num_workers)
         ]
         self._turns = [0] * placement.num_workers
-        """How many replies each rank has handed in."""
+        """Number of replies that each rank has handed in."""
         self._following: dict[int, asyncio.Task[Command]] = {}
         """Command that follows the last reply, by rank."""
         self._members: dict[int, Ready] = {}

@@ -69,7 +69,7 @@ class WorkerPool:
         self._kept: dict[str, Checkpoint] = {}
         """The newest checkpoint of every run, by its name."""
         self._printed: dict[str, HeadAndTail] = {}
-        """What every run has printed so far, by its name."""
+        """Output of every run so far, by its name."""
         self._group_of: dict[str, int] = {}
         self._most_beside: dict[str, int] = {}
         """Most other trials that ran beside a running one."""

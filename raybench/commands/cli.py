@@ -1,4 +1,4 @@
-"""What all commands share: arguments, exit codes, and `raybench COMMAND`."""
+"""Base of all commands: arguments, exit codes, and `raybench COMMAND`."""
 
 import argparse
 import contextlib

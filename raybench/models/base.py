@@ -141,11 +141,11 @@ class DataShape:
     num_outputs: int
     """Numbers that a model returns for a sample, of a language model for a token of it."""
     task: Task = "classification"
-    """What is to be learnt."""
+    """Task that is to be learnt."""
     vocabulary_size: int | None = None
     """Token ids are below it; None where the inputs are no tokens, or it is unknown."""
     kind: Kind | None = None
-    """What the inputs are; None for inputs by name, or where it is unknown."""
+    """Kind of the inputs; None for inputs by name, or where it is unknown."""
 
     @classmethod
     def of(cls, dataset: Dataset) -> "DataShape":

@@ -44,7 +44,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),
     "rate": lambda value: isinstance(value, int | float) and 0 <= value < 1,
 }
-"""What the fields of layers may be; all others are whole numbers from 1."""
+"""Values of the fields of layers; all others are whole numbers from 1."""
 
 
 def check_attributes(workload: Workload, source: str) -> None:

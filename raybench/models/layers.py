@@ -119,7 +119,7 @@ class CausalAttention(Layer):
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """What comes in plus what the layers make of it, which is of the same shape."""
+    """Sum of its input and of what the layers make of it, which is of the same shape."""
 
     layers: tuple[Layer, ...]
 

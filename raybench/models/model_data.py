@@ -1,4 +1,4 @@
-"""What a saved model needs to know of its data to be used on new samples."""
+"""Data that a saved model needs to be used on new samples."""
 
 from collections.abc import Collection
 from dataclasses import fields
@@ -25,7 +25,7 @@ class ModelData(Document):
     name: str
     """Name of the dataset."""
     task: Task
-    """What was learnt."""
+    """Task that was learnt."""
     num_classes: int | None
     """Classes, or tokens of a vocabulary; None of numbers."""
     class_names: tuple[str, ...]
@@ -33,9 +33,9 @@ class ModelData(Document):
     vocabulary: tuple[str, ...]
     """Tokens by number; empty where there are none, or they are unknown."""
     label_scale: float | list[float] | None
-    """What labels of a regression were divided by; None is 1."""
+    """Divisor of a regression's labels; None is 1."""
     label_offset: float | list[float] | None
-    """What was taken off them before; None is 0."""
+    """Offset that was taken off them before; None is 0."""
     encoding: dict[str, Any] | None
     """See `Dataset.encoding`."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
@@ -45,7 +45,7 @@ class ModelData(Document):
     vocabulary_size: int | None
     """Token ids are below it; None where it is unknown."""
     kind: Kind | None
-    """What the inputs are; None for inputs by name."""
+    """Kind of the inputs; None for inputs by name."""
     resize: Literal["stretch", "crop"]
     """What became of images that were not square."""
 
@@ -70,7 +70,7 @@ class ModelData(Document):
 
     @property
     def shape(self) -> DataShape:
-        """What the model was built for."""
+        """Shape of the data that the model was built for."""
         return DataShape(**{one.name: getattr(self, one.name) for one in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:

@@ -39,7 +39,7 @@ class NamedWorkload(Workload):
     task: Task
     vocabulary_size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What its constructor is given beside, by name."""
+    """Further arguments of its constructor, by name."""
 
     def constructed(self) -> AbstractContextManager[None]:
         """Turn what the library says of the settings into one sentence."""
@@ -91,7 +91,7 @@ class Library:
     framework: str | None
     """The one framework of its models; None of both."""
     package: str
-    """What is imported, and what pip installs."""
+    """Package that is imported, and the one that pip installs."""
     example: str
     """The name of one of its models."""
     takes_images: bool = True

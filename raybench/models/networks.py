@@ -49,7 +49,7 @@ class Block:
     is_residual: bool = True
     """Whether anything is added at all."""
     shortcut: ConvSpec | None = None
-    """What the input goes through before it is added; none adds it as it is."""
+    """Layers that the input goes through before it is added; none adds it as it is."""
     activation: Activation | None = None
     """After the sum."""
 
@@ -69,7 +69,7 @@ class Network:
     head: str
     """torchvision's prefix of the last layer's weights."""
     head_init: Literal["uniform", "normal"]
-    """How the head is drawn: uniform within 1 / sqrt(fan in), or normal of std 0.01, bias 0."""
+    """Distribution of the head: uniform within 1 / sqrt(fan in), or normal of std 0.01, bias 0."""
     weights: tuple[str, ...]
     """torchvision's files of trained weights, the best first."""
 

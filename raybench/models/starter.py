@@ -25,7 +25,7 @@ MOST_BATCH = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256,
 
 @dataclass(frozen=True, kw_only=True)
 class StarterModel:
-    """What a space file begins with, besides the data."""
+    """Beginning of a space file, besides the data."""
 
     frameworks: list[str]
     workload: str

@@ -34,7 +34,7 @@ OWNER_FILE = f"{LOCK_FILE}.owner"
 SOFT_LOCK_FILE = f"{LOCK_FILE}.soft"
 """The lock where the file system knows none: its existence."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTSUP)
-"""What a file system says that knows no locks."""
+"""Error codes of a file system that knows no locks."""
 PATIENCE_S = 0.2
 """A killed process's file is taken over within it, and a new owner has said who it is."""
 
@@ -163,7 +163,7 @@ class LeaseLostError(Exception):
 
 @dataclass(frozen=True)
 class Owner:
-    """What a lease says."""
+    """Content of a lease."""
 
     lease: str
     """Name of the lease of one driver, from its start to its end."""

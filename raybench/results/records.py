@@ -118,7 +118,7 @@ NEEDED = {
 
 @dataclass
 class Records:
-    """What `records.jsonl` holds."""
+    """Content of `records.jsonl`."""
 
     runs: dict[str, RunRecord] = field(default_factory=dict)
     """The last record of every run, in the order they finished."""

@@ -1,4 +1,4 @@
-"""Where a study is written: a folder, or a URL with a folder of this machine in front of it.
+"""Storage of a study: a folder, or a URL with a folder of this machine in front of it.
 
 All writing and reading is done in `StudyStorage.folder`. Of a local path or `file://` (a shared
 folder, too: it can append) that is the place itself. Of an object store it is a spool in the
@@ -124,7 +124,7 @@ class Sync:
         """What the last round of a thread met, already said."""
         self._saying = threading.Lock()
         self._fault: BaseException | None = None
-        """What ended the threads before their time."""
+        """Error that ended the threads before their time."""
         self._threads = [
             threading.Thread(target=self._until_end, args=[name, work, pause], daemon=True)
             for name, work, pause in (
@@ -238,9 +238,9 @@ class StudyStorage:
 
     def __init__(self, place: str, folder: Path, lock: StudyLock, sync: Sync | None = None) -> None:
         self.place = place
-        """What the user named: a folder or a URL."""
+        """Folder or URL that the user named."""
         self.folder = folder
-        """Where everything is written and read."""
+        """Folder in which everything is written and read."""
         self._lock, self._sync = lock, sync
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What is written into a results folder: records as they happen, other files whole or not at all.
+"""Writing into a results folder: records as they happen, other files whole or not at all.
 
 Also what must be known to read a result later: versions, machine, command.
 """

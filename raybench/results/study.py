@@ -48,10 +48,10 @@ NUM_TRIALS = "num_trials"
 
 @dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
 class Study:
-    """What a results folder holds."""
+    """Content of a results folder."""
 
     place: str
-    """What the user named: the folder, or a URL."""
+    """Folder or URL that the user named."""
     folder: Path
     """The folder, or a copy of what is below the URL."""
     study: dict[str, Any]
@@ -69,7 +69,7 @@ class Study:
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run; `curves` is a table of them."""
     kept: dict[Any, Any] = field(default_factory=dict, init=False)
-    """What functions have computed of it: see `once`."""
+    """Results of functions that are computed once: see `once`."""
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
@@ -94,17 +94,17 @@ class Study:
 
     @cached_property
     def objective(self) -> Objective:
-        """What runs are judged by; its target may be one that stands for `auto` (see `target`)."""
+        """Objective of the runs; its target may be one that stands for `auto` (see `target`)."""
         return objective_of(self.study)
 
     @cached_property
     def metric(self) -> Metric:
-        """What the study is judged by, on the validation set: the columns have its name."""
+        """Metric by which the study is judged, on the validation set: the columns have its name."""
         return self.objective.judged_by
 
     @property
     def baseline_value(self) -> float | None:
-        """What an answer that does not look at the inputs reaches; None where nobody knows."""
+        """Value of an answer that does not look at the inputs; None where it is not known."""
         return self.objective.baseline_value
 
     @property
@@ -115,7 +115,7 @@ class Study:
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """What guessing reaches on the rows of `validation` and `test`, where that is known."""
+        """Values of guessing on the rows of `validation` and `test`, where they are known."""
         found = self.study.get("baseline") or {}
         return {part: Baseline(**one) for part, one in found.items() if one is not None}
 

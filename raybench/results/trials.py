@@ -55,7 +55,7 @@ class TrialsLayout(NamedTuple):
 
     @property
     def size(self) -> "TrialsLayout":
-        """What runs have in common that may be on as many hosts."""
+        """Key of the runs that may be on as many hosts."""
         return self._replace(num_nodes=0)
 
 

@@ -1,4 +1,4 @@
-"""Which configurations won: by expected running time, with what is statistically tied."""
+"""Winners of a study, by expected running time, with what is statistically tied."""
 
 import math
 from collections.abc import Mapping
@@ -220,7 +220,7 @@ class Winner:
     search_s: float
     """Seconds to the target of the search's run; NaN where it missed."""
     search_mark: str
-    """What is to be said behind these: ` (interpolated)`."""
+    """Remark printed behind these: ` (interpolated)`."""
     runs: int = 0
     """New runs that its printed numbers are of; 0 before any."""
     hits: int = 0
@@ -232,7 +232,7 @@ class Winner:
     ends_s: tuple[float, float] = (math.nan, math.nan)
     """The 90 % interval of these."""
     mark: str = ""
-    """What is to be said behind it: `, interpolated`."""
+    """Remark printed behind it: `, interpolated`."""
     every_run: int = 0
     """Its runs, chosen by or printed, and those of them that hit."""
     every_hit: int = 0
@@ -246,7 +246,7 @@ class Winner:
 
     @property
     def seconds(self) -> float:
-        """What is printed: of the new runs, of the search's where none of these hit."""
+        """Seconds that are printed: of the new runs, of the search's where none of these hit."""
         return self.printed_s if self.hits else self.search_s
 
     @property
@@ -262,7 +262,7 @@ class Winner:
 
 @dataclass(frozen=True)
 class VerdictFacts:
-    """What every sentence about a verdict is made of: screen, page, notebook and best.yaml."""
+    """Facts of all sentences about a verdict: screen, page, notebook and best.yaml."""
 
     fastest: Winner
     cheapest: Winner
@@ -286,7 +286,7 @@ class VerdictFacts:
 
     @property
     def every_once(self) -> int:
-        """How many ran once and cannot be excluded, on either axis."""
+        """Number of configurations that ran once and cannot be excluded, on either axis."""
         return len({*self.once, *self.cheapest_once})
 
 

@@ -1,1 +1,1 @@
-"""What runs one training after another: one run, a scaling study, a diagnosis."""
+"""Commands that run one training after another: one run, a scaling study, a diagnosis."""

@@ -62,7 +62,7 @@ RUN_NAME = "{side}-{number:03d}"
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared, checked, before Ray starts."""
+    """Sides of a comparison, checked before Ray starts."""
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
@@ -73,7 +73,7 @@ class Compared:
     smallest: float
     """The least difference that matters, as a share."""
     errors: float = ERRORS
-    """What this comparison may spend of the errors of a session of many."""
+    """Share of the errors of a session of many that this comparison may spend."""
 
     @property
     def documents(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When a whole search ends early: Ctrl-C, its time budget, or a fault of the study itself."""
+"""Early end of a whole search: Ctrl-C, its time budget, or a fault of the study itself."""
 
 import math
 import time
@@ -35,7 +35,7 @@ class Deadline:
         self.reserve_s = 0.0
         """Seconds before the deadline that are set aside for later phases."""
         self.fault: Exception | None = None
-        """What ended the study, raised when its trials have stopped."""
+        """Error that ended the study, raised when its trials have stopped."""
 
     @property
     def over(self) -> bool:

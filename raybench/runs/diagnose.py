@@ -277,7 +277,7 @@ class SpeedRuns:
         self.spec = spec
         """The fastest way so far."""
         self.found: dict[str, Found] = {}
-        """What was found, by axis."""
+        """Findings by axis."""
         self.left_out: dict[str, str] = {}
         """Why an axis, or a way of one, was not measured."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway

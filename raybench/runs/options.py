@@ -35,14 +35,14 @@ class Options(Document):
     out: str | None = None
     """Results folder, or a URL: s3://, gs://, abfs:// (default: one below results/)."""
     workload: str | None = None
-    """What to train: a shipped name, or module:Class."""
+    """Workload to train: a shipped name, or module:Class."""
     train: str | None = None
     """A training loop of your own to run, FILE.py:FUNCTION: it is given a raybench.Run."""
     command: str | None = None
     """A command to run, such as "python train.py --lr {learning_rate}": it prints what it reaches
     in lines of JSON, {"accuracy": 0.91, "samples": 50000}."""
     metric_pattern: str | None = None
-    """Where a command prints the metric: a regular expression whose first group is the number."""
+    """Regular expression for a line that prints the metric; its first group is the number."""
     address: str | None = None
     """A Ray cluster to use, e.g. auto; else one is started."""
     wait: Duration = None
@@ -219,6 +219,6 @@ METAVARS = {
     "until": "SHARE",
     "sides": "A B",
 }
-"""What the command line's help calls the values; else by the option's name."""
+"""Names of the values in the command line's help; else by the option's name."""
 POSITIONAL = ("space", "spec", "study", "sides")
 """Options that need no name there."""

@@ -1,4 +1,4 @@
-"""What is checked before anything starts: workload, data, frameworks, room on the cluster."""
+"""Checks before anything starts: workload, data, frameworks, room on the cluster."""
 
 import importlib.util
 import itertools
@@ -247,7 +247,7 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
 
 HANDED_ON = re.compile(r"\.model\b(?!\s*[\[.])")
 SUMS = {"batch_size_per_worker": "global_batch_size"}
-"""What a loop may read in place of a key."""
+"""Sums that a loop may read in place of a key."""
 
 
 def _takes_apart(study: StudySpec, space: Space) -> bool:

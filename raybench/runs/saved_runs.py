@@ -100,9 +100,9 @@ class SavedRuns:
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # of a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
-        """What runs that go on have printed in earlier sessions."""
+        """Output of the runs that go on, of earlier sessions."""
         self._looked: dict[str, float] = {}
-        """When the output of a run was last asked for, by its name."""
+        """Moments at which the output of runs was last asked for, by name."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:

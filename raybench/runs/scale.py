@@ -176,7 +176,7 @@ DEFAULT_NAME = "scaling"
 DEFAULT: dict[str, Any] = {"base": {"dataset": {"name": "digits", "image_size": 28}}}
 """Without a study: the shipped small model on real digits, weak and strong, all workers."""
 QUICK: dict[str, Any] = {"repeats": 2}
-"""What `--quick` changes of the default study."""
+"""Changes of the default study by `--quick`."""
 
 
 @dataclass(frozen=True)
@@ -224,13 +224,13 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a study trains, looked at before Ray starts."""
+    """Models and data of a study, looked at before Ray starts."""
 
     datasets: dict[str, Dataset]
     """Datasets by the name of the folder that they are shared in."""
     warnings: list[str]
     metric: Metric
-    """What all of its cells are judged by."""
+    """Metric by which all of its cells are judged."""
 
 
 def check_cells(cells: Sequence[StudyCell]) -> Checked:

@@ -104,7 +104,7 @@ class WaitWatch:
         self._session, self._deadline, self._show, self._say = session, deadline, show, say
         self._is_starting, self._wait_s = is_starting, wait_s
         self._over_since: float | None = None
-        """When the phase that runs was first seen to be over."""
+        """Moment at which the phase that runs was first seen to be over."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
         self._fault: BaseException | None = None

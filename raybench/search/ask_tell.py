@@ -78,9 +78,9 @@ class Search:
             is_in_time=is_in_time,
         )
         self._too_large: list[RunSpec] = []
-        """What ran out of memory, and may train in another way."""
+        """Configurations that ran out of memory, and may train on another placement."""
         self.placer: Placer | None = None
-        """What tells how fast configurations run; None where the space is not taken apart."""
+        """Model of how fast configurations run; None where the space is not taken apart."""
         if factors is not None:
             self.placer = Placer(
                 factors,
@@ -101,7 +101,7 @@ class Search:
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
         self.curves: CurveSearch | None = None
-        """What proposes and stops by the curves (sampler `model`); None with another sampler."""
+        """Proposals and stops by the curves (sampler `model`); None with another sampler."""
         if study.search.sampler == "model":
             chosen = curve_policy or CurvePolicy()
             self.curves = CurveSearch(

@@ -1,4 +1,4 @@
-"""Who is to be confirmed, how long that takes, and how much of it a time budget has room for."""
+"""Candidates for the confirmation, its seconds, and how much of it a time budget has room for."""
 
 import bisect
 import math
@@ -31,7 +31,7 @@ NUM_PLACEMENT_CHECKS = 3
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run that can be confirmed took."""
+    """Cost of a run that can be confirmed."""
 
     trial: str
     spec: RunSpec
@@ -92,13 +92,13 @@ class ConfirmBudget:
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
-    """How many runs of a spec there is room for at the same time."""
+    """Number of runs of a spec that there is room for at the same time."""
     least_race: int = 0
     """Race whose candidates are kept even where the study asks for a smaller one."""
     left_s: float | None = None
     """Seconds of the time budget that were left when the search began; None: all of it."""
     baseline_value: float | None = None
-    """What the metric is before a run has begun, where the objective does not say it."""
+    """Value of the metric before a run has begun, where the objective does not say it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
     _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)

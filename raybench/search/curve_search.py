@@ -97,7 +97,7 @@ class Axes:
 
     @property
     def num_categories(self) -> int:
-        """How many axes of a point are categories."""
+        """Number of a point's axes that are categories."""
         return len(self._categories)
 
     @property

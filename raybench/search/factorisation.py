@@ -27,7 +27,7 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
-"""What is sampled in place of workers, batch per worker and passes: their product."""
+"""Key that is sampled in place of workers, batch per worker and passes: their product."""
 SPEED_KEYS = (
     "framework",
     "num_workers",
@@ -45,7 +45,7 @@ NOT_WITH = (
 )
 """Searched keys that change a step's time in ways the step-time model does not know."""
 TIMES_PASSES = (2, 4, 8, 16)
-"""How many times the passes that a space names a step may take, where memory is short."""
+"""Factors on the passes that a space names, where memory is short."""
 
 
 class Factors:

@@ -1,4 +1,4 @@
-"""What happens to the trials of a search, whoever drives them: judged, recorded, shown.
+"""Life of a search's trials, whoever drives them: judged, recorded, shown.
 
 Every method may be called twice for the same event and by any hook of Ray Tune that comes first:
 an evaluation counts once, and so does an end.
@@ -65,11 +65,11 @@ class LiveTrials:
         self._running: dict[str, _Running] = {}
         self._may_warn = search.placer is not None
         self._noted: set[str] = set()
-        """What was said of how trials ended."""
+        """Sentences printed so far on how trials ended."""
         self._has_trained = has_trained
         """Whether a trial of this study has."""
         self._causes: list[str] = []
-        """What trials failed of before any had trained, without the numbers in it."""
+        """Messages of trials that failed before any had trained, without the numbers in them."""
         self.ended_by: StopReason | None = None
         """Why no more trials were asked for; None while they are, or where there are no more."""
 

@@ -28,7 +28,7 @@ MOST_SHAPES = 40
 
 @dataclass
 class Curve:
-    """What one run has shown so far; `amounts` and `best` grow together.
+    """Learning curve of one run so far; `amounts` and `best` grow together.
 
     Args:
         point: The configuration, as `Axes.point` gives it.

@@ -1,4 +1,4 @@
-"""How fast configurations run, learnt from the trials themselves; where the next one should.
+"""Step times of configurations, learnt from the trials themselves; the placement of the next one.
 
 Speed depends on framework, GPU, compilation, workers, batch and optimizer, not on the learning
 rate; so a few measured steps tell what a training would take elsewhere. The form is that of Pollux

@@ -57,7 +57,7 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 
 
 RACE_SEEDS = 3000
-"""How far the seeds of a race are from the search's; those of other runs lie before."""
+"""Distance of a race's seeds from the search's; those of other runs lie before."""
 TRIES = 2
 """Times that a run is begun whose machines break it; then its candidate is out, until the same
 command is given again. Those of all earlier sessions count as one: each tries it once more."""
@@ -70,7 +70,7 @@ class LiveRace:
     budget: ConfirmBudget
     single_run: SingleRun
     records: Records
-    """What was recorded before."""
+    """Records of earlier sessions."""
     slots: int
     """Runs at the same time at most; the pool admits fewer where they are wide."""
     out: list[str] = field(default_factory=list)
@@ -241,7 +241,7 @@ class LiveRace:
 
 
 SEEDS_FROM = 1000
-"""How far the seeds of these runs are from the search's: never the same, nor a race's."""
+"""Distance of these runs' seeds from the search's: never the same, nor a race's."""
 
 
 def run_alone(
@@ -285,9 +285,9 @@ class Confirmation:
     slots: int
     """Runs of the race at the same time."""
     at_once: Callable[[RunSpec], int]
-    """How many runs of a spec there is room for."""
+    """Number of runs of a spec that there is room for."""
     baseline_value: float | None
-    """What the metric is before a run has begun, where the objective does not say it."""
+    """Value of the metric before a run has begun, where the objective does not say it."""
     note: Callable[[str], None]
     """Keeps a sentence for the user."""
 

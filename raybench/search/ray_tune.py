@@ -217,7 +217,7 @@ ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-"""What Ray Tune reads from the environment."""
+"""Environment variables that Ray Tune reads."""
 
 
 def run_trials(

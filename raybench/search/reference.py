@@ -55,14 +55,14 @@ from raybench.stats.record import Evaluation, RunRecord, StopReason
 
 RUNS = 3
 SEEDS_FROM = 2000
-"""How far the seeds of reference runs are from the search's, and from confirming runs'."""
+"""Distance of the seeds of reference runs from the search's, and from confirming runs'."""
 NEARLY = 0.9
 """Share of what a trial may train that a reference run has, unless the budget left it less."""
 FEW_S = 10.0
 """Seconds of a run below which one after the other says less than fewer, longer ones; the least
 that one has after its start, however long that took."""
 AFTER_START = [phase for phase in WORKER_PHASES if phase not in ("setup", "compile")]
-"""What a reference run does with its seconds once it has begun to train."""
+"""Phases of a reference run once it has begun to train."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 TYPICAL_BUDGET_S = 600.0

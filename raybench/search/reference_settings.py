@@ -22,7 +22,7 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
 BELOW = 0.005
-"""How far below the reference the target of a share lies: half a point."""
+"""Distance of the target of a share below the reference: half a point."""
 EVALUATIONS = 20
 """Evaluations that a run like the reference has on its way to the target."""
 EVALUATION_SHARE = 0.2
@@ -59,7 +59,7 @@ def judged_by(study: StudySpec, **changes: Any) -> StudySpec:
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """What one reference run has shown."""
+    """Result of one reference run."""
 
     record: RunRecord
     curve: list[Evaluation]

@@ -54,7 +54,7 @@ from raybench.spec.study import StudySpec
 
 @dataclass
 class StudyPipeline:
-    """What all phases of a study share; `run` runs those that are left."""
+    """State that all phases of a study share; `run` runs those that are left."""
 
     study: StudySpec
     space: Space
@@ -67,17 +67,17 @@ class StudyPipeline:
     keep_groups: bool
     """False starts new worker processes for every trial."""
     wait_s: float | None = None
-    """How long a trial may wait for machines in all; none: without end."""
+    """Seconds that a trial may wait for machines in all; None: without end."""
     lines: TextIO | None = None
     """What gets a line of JSON for each event, in place of a screen."""
     num_more: int = 0
     """Runs that a finished study's race is to have besides; nothing else is run then."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know of how the study went, in sentences."""
+    """Remarks for the user on how the study went, in sentences."""
     earlier: dict[str, Any] = field(default_factory=dict)
-    """What `study.yaml` held before this session."""
+    """Content of `study.yaml` before this session."""
     set_by: list[str] = field(default_factory=list)
-    """What reference runs have set, in sentences."""
+    """Settings by reference runs, in sentences."""
     disturbed: Disturbed = field(default_factory=Disturbed)
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
@@ -326,7 +326,7 @@ class StudyPipeline:
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
-        """What guessing reaches on the rows of the validation and the test split."""
+        """Values of guessing on the rows of the validation and the test split."""
         return baselines(self.study.objective, self.dataset)
 
     def _baseline_value(self) -> float | None:

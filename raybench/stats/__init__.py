@@ -1,1 +1,1 @@
-"""What runs leave behind, and the statistics over it: clock, records, replicates."""
+"""Records of runs and their statistics: clock, records, replicates."""

@@ -1,4 +1,4 @@
-"""What a run is continued from: where it is, beside model and optimizer.
+"""State that a run is continued from: its position, beside model and optimizer.
 
 A run's folder holds one folder for each checkpoint, named after the evaluation that follows it:
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 DRIVER_PHASES = ("queue", "start", "lost")
 WORKER_PHASES = ("setup", "compile", "train", "eval", "checkpoint", "report")
 PHASES = DRIVER_PHASES + WORKER_PHASES
-"""What the seconds of a run are spent on, each measured by itself; `input` is part of `train`.
+"""Phases of a run's seconds, each measured by itself; `input` is part of `train`.
 
 | phase | seconds spent |
 |---|---|
@@ -34,7 +34,7 @@ CPU_NAMES = ("train_cpu", "disturbed")
 """Ledger entries beside the phases, both within `train`: processor seconds of the worker, and
 seconds in which others had its cores (a process, the host of a virtual machine, a quota)."""
 AWAY = "away"
-"""Where a worker's ledger stands between two commands: the driver accounts for that time."""
+"""State of a worker's ledger between two commands: the driver accounts for that time."""
 
 
 class CpuUse(NamedTuple):

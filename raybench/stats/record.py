@@ -78,7 +78,7 @@ class Evaluation:
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
     best_value: float | None = None
-    """What the run is judged by so far: its best value, or with `best_at_budget` its last one."""
+    """Value by which the run is judged: its best so far, or with `best_at_budget` its last."""
     time_to_target_s: float | None = None
     """Train seconds to the target; None while it is not reached (and held)."""
     stop: StopReason | None = None
@@ -111,7 +111,7 @@ class Evaluation:
     """Share of the training time since the last evaluation in which the GPU was at work, mean over
     ranks; None without GPUs, or where it is unknown."""
     bytes_exchanged_per_step: Whole | None = None
-    """What a worker gives to the gradient exchange of one optimizer step, in bytes."""
+    """Bytes that a worker gives to the gradient exchange of one optimizer step."""
     noise_scale: NoiseSums | None = None
     """What the gradients of several workers said of their noise; for `scaling.noise_scale`."""
     skipped_steps: Whole | None = None
@@ -137,7 +137,7 @@ class Evaluation:
 
 _KEYS = [one.name for one in fields(Evaluation)]
 CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
-"""What an `eval` line holds of an Evaluation."""
+"""Fields of an Evaluation that an `eval` line holds."""
 OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
 """What it also holds where it is known; all but the first three and the last of a run with
 `record_steps`."""
@@ -145,7 +145,7 @@ OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a trial would need to the target on another split; never a measurement."""
+    """Predicted time to the target of a trial on another placement; never a measurement."""
 
     trial: str
     framework: str
@@ -169,7 +169,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What is kept of one finished run; the columns of `trials.csv` come from here."""
+    """Record of one finished run; the columns of `trials.csv` come from here."""
 
     trial: str
     """Name of the run, its own in the study."""
@@ -206,11 +206,11 @@ class RunRecord:
     accelerators: list[str] = field(default_factory=list)
     """Models of the GPUs that its workers had, each once; empty without GPUs."""
     waited_for: str | None = None
-    """What was missing while it was queued, as it was last said; None where nothing was."""
+    """Resources that were missing while it was queued, in words; None where none were."""
     restarts: Whole = 0
-    """How often it was continued, or begun again, because it had lost its workers."""
+    """Number of times that it was continued, or begun again, after it had lost its workers."""
     restart_reason: str | None = None
-    """What the last of these losses was, one line."""
+    """Reason of the last of these losses, one line."""
     code: str | None = None
     """Version of the user's code that it ran (`models.code`); None where it is not known."""
 
@@ -270,7 +270,7 @@ class RunOutcome:
     refused: str | None = None
     """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
     note: str | None = None
-    """What the user should know of how it ended, in a sentence; no fault of the run's."""
+    """Remark for the user on how it ended, in a sentence; no fault of the run's."""
     # What follows stands in the record under the same names.
     failure: Failure | None = None
     message: str | None = None

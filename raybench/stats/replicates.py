@@ -1,4 +1,4 @@
-"""What repeated runs of configurations say: expected running times, their noise, ties, intervals.
+"""Statistics of repeated runs: expected running times, their noise, ties, intervals.
 
 Times are compared by logarithms: a seed makes a run so many per cent slower, whatever it takes.
 With best_at_budget (`is_timed=False`) all runs take the same seconds; values are compared as they
@@ -49,7 +49,7 @@ class Replicate:
 
 @dataclass(frozen=True)
 class Noise:
-    """How far runs of one configuration lie apart."""
+    """Scatter of the runs of one configuration."""
 
     sigma: float
     """Standard deviation, of log seconds or of values; infinite where nothing is known."""
@@ -60,7 +60,7 @@ class Noise:
 
     @cached_property
     def reach(self) -> float:
-        """How far a run may be from its configuration's mean, in 90 of 100 (Student's t)."""
+        """Distance from its configuration's mean within which 90 of 100 runs lie (Student's t)."""
         return self.errors(SURE) * self.sigma if self.freedom else math.inf
 
     def errors(self, share: float) -> float:

@@ -37,7 +37,7 @@ STEPS = 60
 
 @dataclass(frozen=True)
 class Comparison:
-    """What pairs have shown so far."""
+    """Result of the pairs so far."""
 
     outcome: Outcome
     pairs: int

@@ -29,7 +29,7 @@ NEAR = 1e-9
 
 @dataclass(frozen=True)
 class TimeToTarget:
-    """When a run reached its target, for choosing and for printing."""
+    """Times at which a run reached its target, for choosing and for printing."""
 
     seconds: float
     """Seconds on the training clock: the recorded time or, interpolated, a time before it."""

@@ -1,4 +1,4 @@
-"""What `record_steps` keeps of the optimizer steps: their times, bytes exchanged, gradient noise.
+"""Records of optimizer steps (`record_steps`): their times, bytes exchanged, gradient noise.
 
 Workers see different samples, so their gradients differ by noise alone. With per-sample covariance
 Sigma and true gradient G, a gradient over b samples has E|g|^2 = |G|^2 + tr(Sigma) / b: from the
@@ -57,7 +57,7 @@ Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 
 
 class NoiseTerms(NamedTuple):
-    """What one step says; single steps may well say something negative."""
+    """Noise terms of one step; those of a single step may well be negative."""
 
     gradient: float
     """|G|^2"""

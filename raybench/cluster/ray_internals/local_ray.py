@@ -93,7 +93,7 @@ LOOPBACK = "127.0.0.1"
 NICENESS = "RAY_worker_niceness"
 """Ray adds its value to a node's own niceness for the workers there."""
 PROGRAMS = ("/gcs_server", "/raylet")
-"""How the commands of a node's store and scheduler end."""
+"""Endings of the commands of a node's store and scheduler."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""How workers find each other: torch's process groups and TensorFlow's TF_CONFIG, of several hosts
+"""Rendezvous of workers: torch's process groups and TensorFlow's TF_CONFIG, of several hosts
 over an interface that is set and tried first, of one host through a file.
 
 Left to itself torch starts a store on rank 0, which listens on all addresses of the machine and

@@ -1,1 +1,1 @@
-"""How configurations are proposed, and Optuna is told of them: the only importer of optuna."""
+"""Proposals of configurations, and what Optuna is told: the only importer of optuna."""

@@ -162,7 +162,7 @@ def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
 
 
 class Answer(NamedTuple):
-    """What Optuna is told."""
+    """Answer of a trial to Optuna."""
 
     state: TrialState
     values: list[float] | None = None

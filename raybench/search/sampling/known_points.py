@@ -45,7 +45,7 @@ class KnownPoint:
     named: Collection[str]
     """Keys that were chosen, not left at their default."""
     origin: str
-    """Where it was measured, for people."""
+    """Place where it was measured, for people."""
     time_to_target_s: float | None = None
     """Seconds of training to the study's target; None where it missed it, or nobody knows."""
     best_value: float | None = None
@@ -57,7 +57,7 @@ class KnownPoints:
     """The points of one source."""
 
     place: str
-    """What the user named."""
+    """Path or URL that the user named."""
     points: Sequence[KnownPoint]
     words: str = ""
     """How they were read, in words."""

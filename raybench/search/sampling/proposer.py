@@ -246,7 +246,7 @@ class Proposer:
 
     @property
     def tried(self) -> Tried:
-        """What was proposed so far, by earlier sessions too."""
+        """Configurations proposed so far, by earlier sessions too."""
         if self._tried is None:
             self._tried = Tried(self._journal)
         return self._tried

@@ -42,7 +42,7 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.spec.text import counted
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
-"""How the URL of an Optuna storage begins."""
+"""Beginning of the URL of an Optuna storage."""
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 """Files of a results folder that stand for it."""
 SAME = ("workload", "dataset", "objective")
