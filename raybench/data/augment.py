@@ -49,7 +49,7 @@ class Draws:
     keys: Key
     """(n,): see `sample_keys`."""
     place: int
-    """Where the augmentation stands in its list: two of one kind draw other numbers."""
+    """Position of the augmentation in its list: two of one kind draw other numbers."""
 
     def __call__(self, number: int) -> Uniform:
         """Return draw `number` of each sample, (n,) float64 from 0 to below 1."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a dataset, found once and before anything trains."""
+"""Checks of a dataset, made once and before anything trains."""
 
 from collections.abc import Sequence
 

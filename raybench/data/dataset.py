@@ -1,4 +1,4 @@
-"""What a dataset is: three splits of samples and labels, the same for both frameworks.
+"""Datasets: three splits of samples and labels, the same for both frameworks.
 
 The order of samples is a pure function of (seed, epoch, rank, workers): both frameworks and every
 worker compute it for themselves and agree without talking.
@@ -124,14 +124,14 @@ class Dataset:
     """How often the training split stands in one epoch. The arrays are not copied: sample `i`
     of an epoch is `train[i % len(train)]`."""
     task: Task = "classification"
-    """What is to be learnt."""
+    """Task that is to be learnt."""
     class_names: tuple[str, ...] = ()
     """Names of the classes, by number; empty where they have none."""
     label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """() or (outputs,) float32: what labels of a regression were divided by, so that a metric is
     in their own unit; None is 1."""
     label_offset: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """What was taken off them before; None is 0."""
+    """Offset that was taken off them before; None is 0."""
     vocabulary: tuple[str, ...] = ()
     """The tokens of a text set by number; empty where there are none."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)

@@ -12,7 +12,7 @@ from raybench.spec.errors import UserError
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]  # positions of samples in a split
 KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
-"""What inputs may be of."""
+"""Kinds of inputs."""
 
 
 class OnDemand(Protocol):

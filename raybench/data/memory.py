@@ -1,4 +1,4 @@
-"""How much memory there is, asked before it is taken, and arrays that are mapped files."""
+"""Memory: how much there is, asked before it is taken, and arrays that are mapped files."""
 
 import mmap
 import sys

@@ -26,11 +26,11 @@ class LoggerKind:
 
     title: str
     package: str
-    """What it imports."""
+    """Package that it imports."""
     install: str
     """The command that installs it."""
     hint: str = ""
-    """What to look at first where it fails: the beginning of a sentence."""
+    """Hint where it fails: the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
@@ -68,7 +68,7 @@ def check_loggers(names: Sequence[str]) -> None:
 END = b"end\n"
 """Tells a follower, on its standard input, that the study has ended."""
 CLOSE_S = 30.0
-"""How long a tool is waited for in the end."""
+"""Seconds for which a tool is waited for in the end."""
 SAY_S = 2.0
 """After so long the user is told what is waited for."""
 BEGIN = (

@@ -1,4 +1,4 @@
-"""What is written of a study to a tool, in which order, and under which names."""
+"""Sinks: what is written of a study to a tool, in which order, and under which names."""
 
 import json
 import math

@@ -1,1 +1,1 @@
-"""What is said of a study: screens, tables, figures, the page, the live screen."""
+"""Reports of a study: screens, tables, figures, the page, the live screen."""

@@ -83,14 +83,14 @@ def in_words(results: Study, spec: RunSpec) -> str:
 
 @dataclass(frozen=True)
 class Said:
-    """What a study has found, in sentences: those of screen, page, Python and JSON."""
+    """Findings of a study, in sentences: those of screen, page, Python and JSON."""
 
     answer: Sequence[Sequence[str]]
     """Paragraphs, the most important first: in each what to train with, then what that reaches."""
     sure: str = ""
-    """How sure it is, where something won."""
+    """Confidence in the answer, where something won."""
     mind: Sequence[str] = ()
-    """What limits it: ties, doubts, disturbed runs, the end of a searched range, the notes."""
+    """Limits of the answer: ties, doubts, disturbed runs, an end of a range, the notes."""
 
     @property
     def lines(self) -> list[str]:

@@ -58,14 +58,14 @@ class Configuration(_Part):
 
 
 class NextStep(_Part):
-    """What to do."""
+    """Next step, as a command."""
 
     what: str
     do: str = Field(description="a command, or a file to open")
 
 
 class CommandResult(_Part):
-    """What a command found."""
+    """Result of a command, as a document."""
 
     format: Literal[1] = 1
     command: str = Field(description="tune, train, scale, ...")

@@ -1,4 +1,4 @@
-"""How sure a verdict is, in words: what it stands on, how far runs scatter, what more would tell.
+"""Confidence of a verdict, in words: what it stands on, how far runs scatter, what more would tell.
 
 No probability that the winner is within so many per cent of the best is given: posteriors of few
 runs are off by up to 17 points (`benchmarks/search/race.py`). That the best of those that ran
@@ -123,7 +123,7 @@ class SuggestedStep:
     """A step that the reader can take next."""
 
     what: str
-    """What it brings, in a few words."""
+    """Gain of it, in a few words."""
     do: str
     """The command, or the file to open."""
 

@@ -1,4 +1,4 @@
-"""What a comparison by pairs of runs says: its facts, its lines and its exit code."""
+"""Report of a comparison by pairs of runs: its facts, its lines and its exit code."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""What is said of a plan: its answers in sentences and a table, its picture, its page."""
+"""Report of a plan: its answers in sentences and a table, its picture, its page."""
 
 import math
 from collections.abc import Mapping, Sequence

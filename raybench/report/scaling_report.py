@@ -1,4 +1,4 @@
-"""What is made of a scaling study: its tables and pictures, what is printed, its page."""
+"""Report of a scaling study: its tables and pictures, what is printed, its page."""
 
 import sys
 from collections.abc import Sequence
@@ -163,7 +163,7 @@ class ScalingReport:
 
     @property
     def words(self) -> Sentences:
-        """How good each fit is: how far it is off at cells that it did not see."""
+        """Quality of each fit: its errors at cells that it did not see."""
         return Sentences(line for one in self.fitted for line in one.words())
 
     @property

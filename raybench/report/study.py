@@ -50,7 +50,7 @@ class Chosen:
     study: str
     """Name of its study."""
     folder: Path
-    """Where the study is, or a copy of it."""
+    """Folder of the study, or of a copy of it."""
 
     @property
     def command(self) -> str:
@@ -101,7 +101,7 @@ def arguments_of(spec: RunSpec) -> list[str]:
 
 
 class StudyResults(Study):
-    """What a results folder holds, and what follows from it."""
+    """Content of a results folder, and what follows from it."""
 
     @property
     def repeated(self) -> dict[str, Repeated]:
@@ -133,7 +133,7 @@ class StudyResults(Study):
 
     @property
     def comparison(self) -> Pairs | None:
-        """What `raybench.compare` has found, `.comparisons["B"].outcome`; None of other studies."""
+        """Result of `raybench.compare`, `.comparisons["B"].outcome`; None of other studies."""
         return comparison_of(self)
 
     @property
@@ -163,17 +163,17 @@ class StudyResults(Study):
 
     @property
     def answer(self) -> Sentences:
-        """What it found, as the terminal and the page say it."""
+        """Answer, as the terminal and the page say it."""
         return Sentences(said(self).lines)
 
     @property
     def how_sure(self) -> Sentences:
-        """What the answer stands on, and what would make it surer; empty where nothing won."""
+        """Basis of the answer, and what would make it surer; empty where nothing won."""
         return Sentences(filter(None, [said(self).sure]))
 
     @property
     def remarks(self) -> Sentences:
-        """What limits the answer: ties, disturbed runs, the end of a searched range, outliers."""
+        """Limits of the answer: ties, disturbed runs, the end of a searched range, outliers."""
         return Sentences(said(self).mind)
 
     @property
@@ -219,7 +219,7 @@ class StudyResults(Study):
 
     @property
     def importance(self) -> pd.DataFrame:
-        """Which searched keys the results hang on, most first; see `analyses`."""
+        """Hyperparameter importance, most first; see `analyses`."""
         return analyses.importance_of(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:

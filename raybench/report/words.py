@@ -111,7 +111,7 @@ def _printed_runs(results: Study, trial: str) -> list[RunRecord]:
 
 
 class Bill(NamedTuple):
-    """What training costs in money."""
+    """Bill of a training."""
 
     price: float
     """Money for a worker-hour."""

@@ -1,1 +1,1 @@
-"""How a training scales: the throughput of workers and batches, measured and predicted."""
+"""Scaling of a training: the throughput of workers and batches, measured and predicted."""

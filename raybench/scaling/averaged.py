@@ -142,7 +142,7 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class Record:
-    """How the laws did at the largest cells, from the smaller ones."""
+    """Record of the laws at the largest cells, from the smaller ones."""
 
     errors: Floats
     """Logarithms of predicted over measured seconds: a row for each law, ours first."""
@@ -208,7 +208,7 @@ class ThroughputModel:
 
     @property
     def observed(self) -> Observed:
-        """What was measured."""
+        """Measured throughput."""
         return self.own.observed
 
     def without(self, index: int) -> "ThroughputModel":

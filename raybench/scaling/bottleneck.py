@@ -36,7 +36,7 @@ class Gain:
     high: float
     """Nine of ten times it brings between these."""
     workers: float = 1.0
-    """How many times as many workers it takes."""
+    """Factor on the workers that it takes."""
     is_limit: bool = False
     """Whether it is the most that it can bring."""
 
@@ -80,7 +80,7 @@ class Outlook:
 
     @property
     def cell(self) -> Cell:
-        """Where the run spec trains."""
+        """Cell in which the run spec trains."""
         spec = self.spec
         return Cell(spec.num_workers, self.num_nodes, spec.batch_size_per_worker, spec.accumulate)
 
@@ -186,7 +186,7 @@ HEADS: dict[Part, str] = {
 
 @dataclass(frozen=True)
 class BottleneckVerdict:
-    """What was found of a run spec."""
+    """Findings on a run spec."""
 
     kind: str
     """The largest part of a step, or `not sure`."""
@@ -194,7 +194,7 @@ class BottleneckVerdict:
     step: Estimate
     """Seconds of a step as it is."""
     gains: list[Gain]
-    """What to try, most first."""
+    """Changes to try, most gain first."""
     num_bytes: int
     """Exchanged by a worker in a step."""
     sentence: str

@@ -25,7 +25,7 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_
 from raybench.stats.record import Evaluation, RunRecord
 
 GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
-"""What cells of a series differ in, beside the nodes they were on."""
+"""Keys that cells of a series differ in, beside the nodes they were on."""
 NAMED_ALONE = ("framework", "strategy", "workload", "dataset.name", "optimizer", "precision")
 """Keys whose values say enough in a label."""
 SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")

@@ -190,7 +190,7 @@ class FittedGroup:
     model: ThroughputModel
     asked: list[Cell]
     network: NetworkRatio | None = None
-    """What lies between hosts, where it was measured apart."""
+    """Network between hosts, where it was measured apart."""
 
     @cached_property
     def left_out(self) -> list[LeftOut]:

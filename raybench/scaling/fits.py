@@ -1,4 +1,4 @@
-"""What is fitted to scaling studies: throughput models, one for each series and model of GPU, the
+"""Fits of scaling studies: throughput models, one for each series and model of GPU, the
 critical batch by the noise of gradients, and the plan to the target.
 
 Of a study with one batch size, samples to target come from the noise of its gradients. Several
@@ -212,7 +212,7 @@ class TargetPlan:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a plan is asked for."""
+    """Terms that a plan is asked for."""
 
     prices: Mapping[str, MachinePrice] | dict[str, float] | float | None = None
     """See `scaling.plan.offers_of`."""

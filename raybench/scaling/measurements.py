@@ -21,7 +21,7 @@ NINE_OF_TEN = 1.645
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """Where and on what an optimizer step runs."""
+    """Cell: where and on what an optimizer step runs."""
 
     num_workers: int
     num_nodes: int
@@ -90,7 +90,7 @@ class Asked(BaseModel):
 
     @property
     def cell(self) -> Cell:
-        """Where the row's step runs."""
+        """Cell in which the row's step runs."""
         return Cell(self.num_workers, self.num_nodes, self.batch_size_per_worker, self.accumulate)
 
 
@@ -152,7 +152,7 @@ def read_rows(path: Path, model: type[Row]) -> dict[int, Row]:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured of each pair of a model and a GPU type, in the file's order."""
+    """Measurements of each pair of a model and a GPU type, in the file's order."""
 
     source: str
     groups: dict[Group, list[tuple[Cell, float]]] = field(default_factory=dict)
@@ -188,7 +188,7 @@ of hours is no sign that all are noisy."""
 
 @dataclass(frozen=True)
 class Observed:
-    """What was measured."""
+    """Measured throughput."""
 
     cells: tuple[Cell, ...]
     log_seconds: Floats

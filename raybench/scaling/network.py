@@ -1,4 +1,4 @@
-"""What lies between hosts, measured: how many times longer an all-reduce takes there than inside a
+"""Network between hosts, measured: how many times longer an all-reduce takes there than inside a
 host, as the prior of the law's network.
 
 Figures alone count, not names: hosts with a fast network card for each GPU have a ratio near one,
@@ -28,7 +28,7 @@ LEAST, MOST = 0.01, 1000.0
 
 @dataclass(frozen=True)
 class NetworkRatio:
-    """How many times longer an exchange takes between hosts than inside, and how sure that is."""
+    """Ratio of an exchange's seconds between hosts to those inside, and how sure that is."""
 
     ratio: float
     log_sd: float

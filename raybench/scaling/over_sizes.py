@@ -25,7 +25,7 @@ SLOPE, SLOPE_SD = -0.25, 0.2
 """Prior slope of the rate's logarithm over that of the parameters, before anything is known; of muP
 0, where narrow layers differ from wide ones as much."""
 MISFIT = 0.3
-"""How far from the line the best rate of a size lies (of its logarithm, one standard deviation)."""
+"""Distance of the best rate of a size from the line (of its logarithm, one standard deviation)."""
 POOR = 0.75
 """Share of the trials that count as they are; the others count as the last of them, whether they
 were slow, missed or diverged: how bad a bad rate is says nothing of where the best one is."""

@@ -1,4 +1,4 @@
-"""What to hire: seconds and bills to the target over machines, workers and batch sizes, and which
+"""Plans: seconds and bills to the target over machines, workers and batch sizes, and which
 to take.
 
 A job is what a cloud bills: machines start, the worker group starts, data and model are set up, the
@@ -34,7 +34,7 @@ KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
 NO_GPU = "CPU"
 """Kind of worker where there are no GPUs."""
 MONEY, WORKER_SECONDS = "money", "worker-seconds"
-"""What bills are in: without prices a worker costs one a second."""
+"""Units of bills: without prices a worker costs one a second."""
 HOUR = 3600.0
 DRAWS = 2000
 """Jobs that a chance is of."""
@@ -53,7 +53,7 @@ StepTimes = Callable[[Sequence[tuple[int, int, int]]], Sequence[StepSeconds]]
 
 
 class Beside(NamedTuple):
-    """What a job takes beside its training, by the ledgers of runs."""
+    """Seconds of a job beside its training, by the ledgers of runs."""
 
     fixed_s: float = 0.0
     """Starting the worker group, data and model, compiling."""

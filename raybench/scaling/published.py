@@ -84,7 +84,7 @@ class MeasuredPoint:
 Point = tuple[MeasuredPoint, float]
 """A cell and what is compared of it."""
 Judged = tuple[str, bool | None] | None
-"""What was measured, in words, and whether the claim holds; None where nothing was."""
+"""Judgment: what was measured, in words, and whether the claim holds; None where nothing was."""
 
 
 def _over(one: float, other: float) -> float:
@@ -283,7 +283,7 @@ class NamedStudy:
 
     @property
     def file(self) -> Path:
-        """Where it stands; its head has claims, source and command."""
+        """File of the study; its head has claims, source and command."""
         return Path(__file__).parent / "named" / f"{self.name}.yaml"
 
     def study(self, quick: bool) -> ScalingStudy:

@@ -1,4 +1,4 @@
-"""How many training samples a global batch size needs to reach the target, and how sure that is.
+"""Samples to the target by global batch size, and how sure that is.
 
 Fitted is the logarithm of the median at each batch size, by the law below and what it
 leaves over, which is alike at neighbouring batch sizes (an Ornstein-Uhlenbeck process over

@@ -1,4 +1,4 @@
-"""Where a step's time goes: the probes of a training, and shares of a step from their times.
+"""Shares of a step's time: the probes of a training, and the shares from their times.
 
 What a part of the step costs is what the step loses with it: probes are the same steps without the
 exchange, without the data's way, without both. Pure: which run specs to train, in which order.
@@ -298,7 +298,7 @@ class SlowRank:
 
     @property
     def sentence(self) -> str:
-        """What is said of it."""
+        """Sentence on it."""
         return (
             f"Worker {self.rank} ({self.where}) takes {self.times:.2g} times as long as the others "
             f"for the same work, and every step waits for it; {SLOW_WORDS[self.kind]}."

@@ -27,7 +27,7 @@ Changes = Iterable[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Leeway:
-    """What a run may be changed in."""
+    """Changes that a run allows."""
 
     equal_frameworks: bool
     """Whether the network is the same in every framework."""
@@ -86,7 +86,7 @@ def _compiled(spec: RunSpec, leeway: Leeway) -> Changes | str:
 
 
 class Axis(NamedTuple):
-    """What of a run spec is changed, and how a way is called."""
+    """Axis: what of a run spec is changed, and how a way is called."""
 
     changes: Callable[[RunSpec, Leeway], Changes | str]
     """Returns what a spec may be changed to, or why it may not."""
@@ -141,7 +141,7 @@ ERRORS = 0.05 / len(AXES)
 
 @dataclass(frozen=True)
 class Found:
-    """What probes say of the ways of an axis."""
+    """Results of the probes of the ways of an axis."""
 
     was: str
     """The spec's own way."""

@@ -62,7 +62,7 @@ PRIORS: Priors = {
     "log_feed": (-3.0, 1.0),  # F over c, log
     "ringness": (1.5, 1.5),  # psi, logit: 1 is a ring, 0 costs no more with more ends
 }
-"""What is known before anything was measured."""
+"""Prior knowledge, before anything was measured."""
 NUM_PARAMETERS = len(PRIORS)
 
 Parameters = dict[str, Floats]
@@ -77,7 +77,7 @@ def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
 
 @dataclass(frozen=True)
 class Scale:
-    """What the parameters are relative to: a typical batch, and a typical pass in seconds."""
+    """Units of the parameters: a typical batch, and a typical pass in seconds."""
 
     batch: float
     seconds: float
@@ -93,7 +93,7 @@ class Sites:
 
     @property
     def walk_weight(self) -> Floats:
-        """How much of the walks is in each step."""
+        """Return the share of the walks in each step."""
         return WALK_OF_COMPUTE + (1 - WALK_OF_COMPUTE) * (1 - self.compute_share)
 
 
@@ -172,7 +172,7 @@ def _logistic(value: Floats) -> Floats:
 REACH = 1.0
 """Doublings of the batch size over which jumps are alike to 1/e."""
 WALK_OF_COMPUTE = 0.2
-"""How much of the walks is there in a step without any exchange."""
+"""Share of the walks in a step without any exchange."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Levels:
 
 
 USUAL = Levels(jump=0.03, walk=0.05, walk_nodes=0.06, own=0.04)
-"""What is expected before anything was measured; medians of log-normal priors."""
+"""Expectations before anything was measured; medians of log-normal priors."""
 USUAL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, own=0.6)
 """Standard deviations of the levels' logarithms."""
 

@@ -1,1 +1,1 @@
-"""What a user says: run specs, spaces, studies, metrics, and the files they stand in."""
+"""Input of users: run specs, spaces, studies, metrics, and the files they stand in."""

@@ -1,4 +1,4 @@
-"""Which data a run trains on (`dataset` of a file), and what is done to its samples (`augment`)."""
+"""Data that a run trains on (`dataset` of a file), and changes of its samples (`augment`)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -65,7 +65,7 @@ def _whole(content: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 class DatasetSpec(Document):
-    """Which data, and how much of it."""
+    """Data, and how much of it."""
 
     name: DatasetName = "digits"
     """`digits` needs no download; `workload` asks the workload's own `load_dataset`."""
@@ -75,7 +75,7 @@ class DatasetSpec(Document):
     set: str | None = None
     """Name of a set that `keras` (`cifar10`) or `torchvision` (`CIFAR10`) knows."""
     task: Task | None = None
-    """What is learnt; by default inferred from the labels."""
+    """Task that is learnt; by default inferred from the labels."""
     label: str | list[str] | None = None
     """Column (key, array) of the labels; several columns of numbers are a vector each."""
     columns: list[str] | None = None
@@ -92,7 +92,7 @@ class DatasetSpec(Document):
     text: str | None = None
     """Column of texts."""
     tokens: Literal["words", "characters", "bytes"] = "words"
-    """What a text is cut into: the words of the training split, its characters, or bytes."""
+    """Units of a text: the words of the training split, its characters, or bytes."""
     vocabulary_size: Annotated[int, Field(ge=4)] = 20_000
     """Most tokens with an id of their own, the most frequent ones; the others share one."""
     sequence_length: PositiveInt = 128
@@ -100,7 +100,7 @@ class DatasetSpec(Document):
     image_size: PositiveInt | None = None
     """Height and width in pixels the images are scaled to; by default their own size."""
     resize: Literal["stretch", "crop"] = "stretch"
-    """What becomes of images that are not square: stretched to it, or their middle cut out."""
+    """Treatment of images that are not square: stretched to it, or their middle cut out."""
     channels: Literal[1, 3] | None = None
     """Channels of images from files: 1 (grey) or 3 (RGB); by default what the first ones have."""
     white: PositiveFloat | None = None
@@ -112,7 +112,7 @@ class DatasetSpec(Document):
     """Weights of classes in the training loss: all as much as one another (`balanced`), or by name
     of class; scaled to mean 1 over the training samples."""
     repeat: PositiveInt = 1
-    """How often the training split stands in one epoch (study 5 used 1, 4 and 8)."""
+    """Number of times that the training split stands in one epoch (study 5 used 1, 4 and 8)."""
     limit: PositiveInt | None = None
     """Number of training samples kept, before `repeat`; by default all."""
     validation_size: Part | None = None
@@ -228,7 +228,7 @@ OF_KIND: dict[str, type[Document]] = {
     "mixup": Mixup,
     "color_jitter": ColorJitter,
 }
-"""What an entry of `augment` is, by its kind."""
+"""Class of an entry of `augment`, by its kind."""
 KINDS: tuple[str, ...] = tuple(OF_KIND)
 
 

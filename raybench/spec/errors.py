@@ -14,7 +14,7 @@ is as good."""
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command ends with; `--json` prints it."""
+    """Result of a command; `--json` prints it."""
 
     code: int
     place: str | None = None
@@ -22,7 +22,7 @@ class Ended:
     answer: Sequence[str] = ()
     """Sentences; none: those of the results."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the command alone says, as plain data."""
+    """Details that the command alone has, as plain data."""
     error: tuple[Literal["user", "study", "interrupted"], str] | None = None
 
 

@@ -1,4 +1,4 @@
-"""What a model is judged by: a metric's name, its direction, and how it comes from samples.
+"""Metrics: a metric's name, its direction, and how it comes from samples.
 
 A metric is a number for each sample, averaged over a split and finished: RMSE is the root of the
 mean of squared errors. So it does not depend on which worker evaluates which samples.
@@ -53,7 +53,7 @@ class Metric:
     direction: Direction
     """Whether more is better."""
     per_sample: PerSample = "own"
-    """What is averaged over the samples."""
+    """Quantity that is averaged over the samples."""
     finish: Finish = field(default=_mean, compare=False)
     """Makes the metric of the mean."""
     is_share: bool = False
@@ -103,7 +103,7 @@ class Metric:
 
     @property
     def superlative(self) -> str:
-        """What the best of several is: `most accurate`, `best RMSE`."""
+        """Superlative of the best of several: `most accurate`, `best RMSE`."""
         return "most accurate" if self.name == "accuracy" else f"best {self.words}"
 
     def shown(self, value: float | None, digits: int = 1) -> str:

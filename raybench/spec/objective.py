@@ -1,4 +1,4 @@
-"""What a run is judged by: metric, target and budget, when it ends, and its score.
+"""Objective of a run: metric, target and budget, when it ends, and its score.
 
 The score is one number for the search, the less the better.
 """
@@ -32,7 +32,7 @@ def _kind(given: object) -> object:
 
 
 class Objective(Document):
-    """What a run is judged by, and when it may end."""
+    """Objective: what a run is judged by, and when it may end."""
 
     kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
     """`time_to_target` (train seconds to the target) or `best_at_budget`."""
@@ -52,7 +52,7 @@ class Objective(Document):
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """What an answer that does not look at the inputs reaches; by default from the labels."""
+    """Value of an answer that does not look at the inputs; by default from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
     """Evaluations in a row at or beyond the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0
@@ -228,7 +228,7 @@ GUESSES = {
 }
 """The baseline of a metric, for a sentence."""
 PART_OF_GAP = 0.01
-"""What one point is to metrics that are no shares: a hundredth of the gap to the baseline."""
+"""Size of a point of metrics that are no shares: a hundredth of the gap to the baseline."""
 
 
 @dataclass(frozen=True)

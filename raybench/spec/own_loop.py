@@ -19,7 +19,7 @@ from typing import Any
 from raybench.spec.errors import UserError, did_you_mean
 
 MARK = "$ "
-"""What a command begins with."""
+"""Beginning of a command."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
 """Beginning of what a command fails with that has printed no metric: another configuration will not
 do better."""

@@ -27,7 +27,7 @@ class MachinePrice(Document):
     """A kind of machine that can be hired."""
 
     accelerator: str = CPU
-    """What Ray calls its GPUs (`A100`: `accelerators` in `trials.csv`), or `cpu`."""
+    """Ray's name of its GPUs (`A100`: `accelerators` in `trials.csv`), or `cpu`."""
     workers: PositiveInt
     """Workers that one machine has room for: its GPUs, with one each."""
     price: PositiveFloat

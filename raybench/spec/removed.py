@@ -1,4 +1,4 @@
-"""What this version has removed: commands, options, keys and values, with what replaces each."""
+"""Names that were removed: commands, options, keys and values, with what replaces each."""
 
 REMOVED = {
     **dict.fromkeys(

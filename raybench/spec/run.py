@@ -119,7 +119,7 @@ NOT_IN_ONE_PROCESS = (
 """Keys on how processes are placed, exchange gradients and compile."""
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
-"""What `compile` may be beside `none`, by framework."""
+"""Values of `compile` beside `none`, by framework."""
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -142,7 +142,7 @@ class RunSpec(Document):
     as `run.model`): `{hidden_units: 128}`. In a
     space each is a key of its own, `model: {hidden_units: [64, 128]}`."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
-    """Which data, and how much of it."""
+    """Data, and how much of it."""
     data: dict[Name, Setting] = {}
     """The data's own settings, which the workload's `load_dataset` takes (dataset `workload`); in a
     space `data: {window: [16, 32]}`, lists alone: each value is a dataset."""
@@ -151,7 +151,7 @@ class RunSpec(Document):
     are then scaled by how many times as wide each layer is (muP), so that the best rate is that of
     the smaller one (`training.mup`). Of adam, adamw, radam and sgd."""
     objective: Objective = Objective(target=0.95)
-    """What the run is judged by, and when it may end."""
+    """Objective: what the run is judged by, and when it may end."""
     framework: Framework = "torch"
     """Which backend trains; `python` imports none: of a training loop of your own, with one worker,
     and of a command."""
@@ -212,7 +212,7 @@ class RunSpec(Document):
     step_at: list[Annotated[float, Field(gt=0, lt=1)]] = [0.5, 0.75]
     """Shares of `epochs` at which `step` multiplies the rate by `step_factor`."""
     step_factor: Fraction = 0.1
-    """What `step` multiplies the rate by."""
+    """Factor of `step` on the rate."""
     epochs: PositiveFloat = 100.0
     """Epochs after which a run ends; also the horizon of the schedule."""
     weight_decay: NonNegativeFloat = 0.0
@@ -313,7 +313,7 @@ class RunSpec(Document):
 
     @property
     def placement(self) -> Placement:
-        """How it is spread over processes."""
+        """Placement: its spread over processes."""
         workers = Placement(
             self.framework,
             self.num_workers,
@@ -536,7 +536,7 @@ def _shown_value(spec: RunSpec, key: str) -> str:
 
 
 RATE = "rate"
-"""What stands in labels where nobody knows the optimizer."""
+"""Label of the rate where the optimizer is not known."""
 
 
 def named_optimizer(spec: RunSpec) -> str:

@@ -40,7 +40,7 @@ OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"
 """Keys of a run spec that the grid sets, and the keys of the study that say how."""
 NO_AXES = (*OWN_KEYS, "seed", "record_steps")
 ALWAYS = {"record_steps": True}
-"""What all runs of a study have."""
+"""Keys that all runs of a study have."""
 
 
 def _several(value: Any) -> Any:
@@ -58,7 +58,7 @@ class WrittenCell(Document):
     """A cell that is written out, where a grid does not say it."""
 
     scaling: Scaling = "weak"
-    """Which speed-up curves it belongs to."""
+    """Kind of speed-up curve that it belongs to."""
     changes: Annotated[dict[str, Any], AfterValidator(one_name_each)]
     """Run-spec keys that differ from `base`, and their values: `num_workers`, `dataset.repeat`."""
 
@@ -69,7 +69,7 @@ class ScalingStudy(Document):
     name: Annotated[str, AfterValidator(_plain)]
     """Names the results folder: letters, digits, _ and -."""
     base: RunSpec
-    """What all cells have in common; workers and batch size are the grid's."""
+    """Keys that all cells have in common; workers and batch size are the grid's."""
     scaling: Annotated[list[Scaling], BeforeValidator(_several), Field(min_length=1)] = [
         "weak",
         "strong",

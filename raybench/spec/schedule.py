@@ -22,7 +22,7 @@ def scaled_rate(spec: RunSpec) -> float:
 
 
 def scaling_factor(num_workers: int, rule: str) -> float:
-    """What a `learning_rate_scaling` multiplies the rate by.
+    """Return the factor on the rate by `learning_rate_scaling`.
 
     linear: Goyal et al. 2017 (arXiv 1706.02677), section 2.1; sqrt: Krizhevsky 2014
     (arXiv 1404.5997), typical for Adam-like optimizers.

@@ -31,7 +31,7 @@ MOST = 200
 
 
 class ConfirmSpec(Document):
-    """How winners are confirmed: candidates race with new seeds, then winners run alone."""
+    """Confirmation: candidates race with new seeds, then winners run alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
     """Runs with new seeds that the best few of the search share out to find the fastest, and as
@@ -55,7 +55,7 @@ AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
 
 class SearchSpec(Document):
-    """How long and in what way to search."""
+    """Length and way of the search."""
 
     trials: PositiveInt | None = None
     """Number of trials that are proposed: 120 by default, of a `grid` all its combinations; a grid
@@ -104,13 +104,13 @@ class StudySpec(Document):
     """A shipped name, `module:Class` of your own, or a training loop of your own:
     `FILE.py:FUNCTION`, or a command after `$ `."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
-    """Which data, and how much of it."""
+    """Data, and how much of it."""
     objective: Objective
-    """What trials are judged by."""
+    """Objective of the trials."""
     search: SearchSpec = SearchSpec()
-    """How long and in what way to search."""
+    """Length and way of the search."""
     confirm: ConfirmSpec = ConfirmSpec()
-    """How winners are confirmed."""
+    """Confirmation of the winners."""
     auto: list[AutoKey] = []
     """What reference runs set before the search: keys of the objective that the file has as
     `auto`, and the distance of evaluations where it names none. Not written by hand."""

@@ -1,4 +1,4 @@
-"""What a backend offers to the shared run loop, and the way from a framework's name to it.
+"""Backends: what one offers to the shared run loop, and the way from a framework's name to it.
 
 The framework is imported there, at the last moment.
 """
@@ -63,7 +63,7 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLog:
-    """What one worker recorded of the steps of a `Trainer.train`, one number a step each."""
+    """Records of one worker of the steps of a `Trainer.train`, one number a step each."""
 
     seconds: list[float]
     """Seconds of each step, from the end of the one before (or the call) to its own end,
@@ -115,7 +115,7 @@ class Trainer(Protocol):
     module: Any
     """The framework's `model`."""
     metric: Metric
-    """What the run is judged by."""
+    """Metric by which the run is judged."""
     num_parameters: int
     batch_statistics: bool
     """Whether a layer normalises over the samples of one worker's batch."""

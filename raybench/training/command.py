@@ -33,11 +33,11 @@ from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
 
 GRACE_S = 10.0
-"""How long a command may take to end after SIGTERM, before it and its children are killed."""
+"""Seconds that a command may take to end after SIGTERM, before it and its children are killed."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
 """Ends the command's process group when the worker that started it is gone, with its pipe."""
 OPTIONAL_KEYS = ("samples", "train_s", "test")
-"""What a line may say beside the metric."""
+"""Keys that a line may have beside the metric."""
 UNTIMED = (
     "the command does not say train_s, so all time between its lines counts as training, start-up "
     "and evaluation too; let it print the seconds it has trained since the line before"
@@ -46,7 +46,7 @@ SILENCE_S, TOGETHER_S = 1.0, 1e-3
 """Lines that follow one another within `TOGETHER_S`, after a gap of `SILENCE_S`, were written into
 a buffer, or from a history: when they arrive says nothing of when they were trained."""
 PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
-"""What libraries write before the name of a metric on the validation set."""
+"""Prefixes of libraries to the name of a metric on the validation set."""
 EXCESS, EXCESS_S = 1.1, 0.5
 """How far the sum of all `train_s` may exceed the seconds that the command has run: rounding."""
 MAX_SAMPLES = 1e15
@@ -97,7 +97,7 @@ class _Report:
 
     told: dict[str, Any]
     at_s: float
-    """When it arrived, on `time.perf_counter`."""
+    """Moment at which it arrived, on `time.perf_counter`."""
 
 
 class _Timing:

@@ -45,7 +45,7 @@ class Losses:
         label that is spread over all classes, in cross entropies of training."""
         self._workload, self._scale, self._smoothing = workload, scale, smoothing
         self.metric = metric
-        """What `values` are averaged for."""
+        """Metric that `values` are averaged for."""
         self._of_model: Hook | None = None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What this machine really has: cores, memory, disk, versions, GPUs as the driver (NVML), torch and
+"""Facts of this machine: cores, memory, disk, versions, GPUs as the driver (NVML), torch and
 TensorFlow each see them.
 
 NVML wakes no GPU and takes no memory there. A framework does both, and a broken one ends its
@@ -56,7 +56,7 @@ class GpusSeen:
     memory_bytes: tuple[int, ...] = ()
     """Whole memory of each; of a framework that does not tell it empty."""
     free_bytes: tuple[int, ...] = ()
-    """What nobody has taken of it; NVML's alone."""
+    """Bytes of it that are free; NVML's alone."""
     busy_percent: tuple[int, ...] = ()
     """Percent of the last second or less in which each GPU was busy; from NVML alone."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -262,7 +262,7 @@ if __name__ == "__main__":
 
 
 Facts = dict[str, Any]
-"""What is known of a host, as plain data: `raybench doctor --json` prints it."""
+"""Facts of a host, as plain data: `raybench doctor --json` prints it."""
 DISTRIBUTIONS = ("raybench", "ray", "torch", "tensorflow", "keras", "numpy")
 SAME_EVERYWHERE = ("python", "ray", "raybench")
 """Packages of which all hosts of a cluster need the same version: Ray refuses others, or runs

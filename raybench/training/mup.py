@@ -36,7 +36,7 @@ from raybench.training.run import run
 
 @dataclass(frozen=True)
 class WeightForm:
-    """What of a weight's shape counts: a matrix as inputs and outputs; the others have 1 input."""
+    """Shape of a weight: a matrix as inputs and outputs; the others have 1 input."""
 
     inputs: int
     outputs: int

@@ -48,12 +48,12 @@ LEAST_S, TIMES = 60.0, 3.0
 """A loop that trains for so many times `max_train_seconds` without a report, `LEAST_S` at the
 least, has forgotten to."""
 GRACE_S = 60.0
-"""How long a function may take to return after it was told to stop."""
+"""Seconds that a function may take to return after it was told to stop."""
 LOOK_S = 1.0
 MAX_WHY = 200
 """Characters of a framework's error in a sentence."""
 LEFT_BYTES = 2 * GIB
-"""What runs may leave in memory, all together: more is a leak, and the workers are replaced."""
+"""Bytes that all runs together may leave in memory: more is a leak, and workers are replaced."""
 
 
 class Stopped(BaseException):
@@ -111,9 +111,9 @@ class Run:
         """Whether `_state` is that of the next report."""
         self._test: float | None = None
         self.note: str | None = None
-        """What there is to say of how it ran, in a sentence."""
+        """Remark on how it ran, in a sentence."""
         self._told: queue.Queue[Evaluation | BaseException | None] = queue.Queue()
-        """What the loop hands over; None once it has returned."""
+        """Reports that the loop hands over; None once it has returned."""
         self._goes_on: queue.Queue[bool] = queue.Queue()
         self._is_stopped = False
         self._num_calls = 0
@@ -344,7 +344,7 @@ def state_of(saved: bytes) -> tuple[str, bytes]:
 
 
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
-"""Where `raybench train` leaves the state of a loop, by its kind."""
+"""Files in which `raybench train` leaves the state of a loop, by its kind."""
 _first_bytes: list[int] = []
 """Memory of this process after its first run."""
 
@@ -372,7 +372,7 @@ class OwnTrainer:
         self._name = "the command" if is_command(spec.workload) else spec.workload
         self._whose = f" on rank {world.rank}" if spec.num_workers > 1 else ""
         self._left: str | None = None
-        """How the function has ended without an error; None before."""
+        """End of the function without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
         self._exchanges: tuple[int | None, float] = None, time.monotonic()
         """Collectives that the loop has begun, and when that number was last seen to change."""

@@ -32,7 +32,7 @@ TRIAL_BYTES = 16
 
 
 class Probed(NamedTuple):
-    """What a model is known by once it was tried."""
+    """Facts of a model that was tried."""
 
     warnings: list[str]
     """Sentences."""
@@ -45,7 +45,7 @@ class Trial:
 
     framework: ClassVar[str]
     model_words: ClassVar[str]
-    """What its models are called."""
+    """Name of its models."""
     module: Any
     """The framework's `model`."""
     builder: ClassVar[str]

@@ -35,17 +35,17 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where one rank is in its loop."""
+    """Position of one rank in its loop."""
 
     rank: int
     num_calls: int
     """Calls at which all ranks meet that this rank has come to; the one where it waits included."""
     waits_at: Call | None = None
-    """Where it waits for the other ranks; None while it runs."""
+    """Line at which it waits for the other ranks; None while it runs."""
     is_training: bool = False
     """Whether it is inside `run.training()`."""
     left: str | None = None
-    """How it has left the loop; None while it is in the loop."""
+    """End of its loop; None while it is in the loop."""
     num_exchanges: int | None = None
     """Collectives of the loop's own that this rank has begun since the last call at which all
     ranks met, such as DDP's; None if unknown."""

@@ -69,7 +69,7 @@ Read = Callable[[Rows], Batch]
 
 @dataclass(frozen=True)
 class Samples:
-    """What is read of some rows."""
+    """Samples read of some rows."""
 
     inputs: Batch
     labels: Array

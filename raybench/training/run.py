@@ -239,7 +239,7 @@ def _parts(rows: list[list[float]]) -> np.ndarray:
 
 
 class Recorded(TypedDict, total=False):
-    """What it adds to an Evaluation, under the same names."""
+    """Fields that it adds to an Evaluation, under the same names."""
 
     steps: StepTimes | None
     evenness: float | None

@@ -27,7 +27,7 @@ from raybench.training.base import World, find_part
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """Where a run's weights are saved, in the framework's own format."""
 DATA_FILE = "model.json"
-"""What is to be known of the data to use them (`ModelData`)."""
+"""Facts of the data that are needed to use them (`ModelData`)."""
 
 
 class RefusedStateError(UserError):
@@ -114,7 +114,7 @@ class Snapshot(NamedTuple):
 
     state: RunState
     weights: bytes
-    """What `Trainer.state` returned."""
+    """Result of `Trainer.state`."""
 
 
 class Checkpoints:

@@ -1,4 +1,4 @@
-"""What `raybench init` sees of data before anything trains: kind, classes, sizes, oddities."""
+"""Inspection of data by `raybench init`, before anything trains: kind, classes, sizes, oddities."""
 
 import contextlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MOST_CLASSES = 12  # classes that are listed; of more the most and the least fre
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """What a space file needs to know of data, and sentences for the user."""
+    """Summary of data for a space file, and sentences for the user."""
 
     kind: Kind
     dataset: dict[str, Any]
@@ -27,7 +27,7 @@ class DataSummary:
     num_train: int
     """Training samples."""
     lines: list[str]
-    """What was found, for the screen."""
+    """Findings, for the screen."""
     input_shape: tuple[int, ...] | None = None
     """Shape of one sample, where it is known."""
     notes: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What makes a result look better than it is, or a column useless, found in the arrays alone.
+"""Leaks and useless columns, found in the arrays alone.
 
 Each in one sentence, for `init` and before a search. Looks at ROWS samples of a split at most, and
 at a part of large ones, so it takes seconds of large data.

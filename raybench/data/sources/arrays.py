@@ -49,7 +49,7 @@ class RawSplit:
 
 @dataclass(frozen=True)
 class RawSet:
-    """What a reader returns."""
+    """Result of a reader."""
 
     splits: Mapping[str, RawSplit]
     """Splits by `train`, `validation`, `test`; `train` is always there."""
@@ -302,7 +302,7 @@ Read = Callable[[Sequence[Path], DatasetSpec], RawSet]
 
 @dataclass(frozen=True)
 class LibrarySet:
-    """How a set is found and read."""
+    """Set of a library: how it is found and read."""
 
     places: Sequence[Sequence[str]]
     """Files from the library's folder, in one form or another; one that ends in * may end in .gz.

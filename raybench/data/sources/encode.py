@@ -39,7 +39,7 @@ class NumberEncoder:
     missing: float
     """Share of the training rows that lack a value; above 0 a second feature says which do."""
     form: NumberForm | None = None
-    """How texts are written that are these numbers."""
+    """Form of the texts that are these numbers."""
     kind: str = "number"
 
     @property

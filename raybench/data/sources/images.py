@@ -53,7 +53,7 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """What every image becomes."""
+    """Form that every image is brought into."""
 
     height: int
     width: int

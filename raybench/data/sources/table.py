@@ -103,9 +103,9 @@ class Table:
     """Rows of a file, of several, of a folder, or of a Hugging Face set."""
 
     source: str
-    """What it was read from, for sentences."""
+    """Source that it was read from, for sentences."""
     folder: str
-    """Where paths in its cells begin."""
+    """Folder in which paths in its cells begin."""
     schema: Any
     """Names (without spaces at their ends) and types of its columns: a `pyarrow.Schema`."""
     num_rows: int

@@ -91,7 +91,7 @@ SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class NumberForm:
-    """How the texts of a column are written."""
+    """Form in which the texts of a column are written."""
 
     kind: Literal["number", "date"]
     decimal: DecimalMark = "."

@@ -44,7 +44,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is read, and how."""
+    """Source that is read, and how."""
 
     name: str
     """Name of the loader: `image_folder`."""
@@ -226,7 +226,7 @@ class Stored:
     arrays: Mapping[str, Array]
     """Arrays by the names they were written by: views of files, whose pages all processes share."""
     about: Mapping[str, Any]
-    """What `build` returned."""
+    """Result of `build`."""
 
 
 def stored(source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> Stored:

@@ -1,4 +1,4 @@
-"""What the store holds, and where: entries, a lock of each, room on its disk."""
+"""Entries of the store: where they are, a lock of each, room on its disk."""
 
 import contextlib
 import errno
@@ -80,7 +80,7 @@ def tell(sentence: str) -> None:
 
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""What a file system says that knows no locks."""
+"""Error codes of a file system that knows no locks."""
 SUFFIX = ".lock"
 
 

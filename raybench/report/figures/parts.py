@@ -1,4 +1,4 @@
-"""What the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
+"""Parts that the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence

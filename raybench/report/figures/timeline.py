@@ -33,7 +33,7 @@ class Spans:
     lanes: list[str]
     """The group that each lane is of."""
     pauses: dict[float, float]
-    """Where the study was interrupted, and for how many seconds."""
+    """Return the interruptions of the study, and their seconds."""
     total_s: float
 
 

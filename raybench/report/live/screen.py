@@ -321,7 +321,7 @@ class NotebookView:
 
 
 View = TerminalView | NotebookView
-"""What shows a screen that changes."""
+"""Display of a screen that changes."""
 
 
 def view_for(console: Console, draw: Draw) -> View | None:

@@ -78,7 +78,7 @@ class Pace:
 
 
 class TimeLeft(NamedTuple):
-    """What is left of a study."""
+    """Time that is left of a study."""
 
     seconds: float
     is_budget: bool
@@ -97,9 +97,9 @@ class LiveRun:
     evaluation: Evaluation | None = None
     """The newest one."""
     trains_since_s: float = 0.0
-    """When its training began, judged by its first evaluation."""
+    """Moment at which its training began, judged by its first evaluation."""
     heard_s: float = 0.0
-    """When it was last heard of."""
+    """Moment at which it was last heard of."""
     values: list[float] = field(default_factory=list)
     """The metric at its evaluations."""
     _indices: list[int] = field(default_factory=list)
@@ -134,7 +134,7 @@ class LiveState:
         self.after_s = 0.0
         """Seconds of what follows this phase; a part of the time left."""
         self.ends_s: float | None = None
-        """When the time budget ends."""
+        """Moment at which the time budget ends."""
         self.num_workers: int | None = None
         """All that the machines have room for; None where it is not known."""
         self.runs: dict[str, LiveRun] = {}

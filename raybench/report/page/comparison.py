@@ -37,11 +37,11 @@ class ComparedPicture:
 
 @dataclass(frozen=True)
 class PageComparison:
-    """What stands before the studies themselves."""
+    """Comparison of studies, which stands before the studies themselves."""
 
     headline: str
     mind: Sequence[str]
-    """What limits the comparison."""
+    """Limits of the comparison."""
     winners: HtmlTable
 
 

@@ -53,11 +53,11 @@ class PageAnswer:
     lead: Sequence[Markup]
     """The rest of it."""
     facts: Sequence[tuple[str, Markup]]
-    """What a decision needs, by names: how sure, target, cost."""
+    """Facts for a decision, by names: how sure, target, cost."""
     mind: Sequence[Markup]
-    """What limits the answer: ties, the study goes on, the winner lies at the end of a range."""
+    """Limits of the answer: ties, the study goes on, the winner lies at the end of a range."""
     steps: Sequence[SuggestedStep]
-    """What to do next."""
+    """Next steps."""
 
 
 def answer_of(results: Study, study: str) -> PageAnswer:

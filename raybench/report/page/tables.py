@@ -105,7 +105,7 @@ class Column:
 
     title: str
     kind: str
-    """How it is written: `text`, `count`, `seconds`, `share`, `number`, `rate`."""
+    """Format of its values: `text`, `count`, `seconds`, `share`, `number`, `rate`."""
     cells: Sequence[Any]
     is_chosen: bool = False
     """Whether rows can be chosen by its values."""

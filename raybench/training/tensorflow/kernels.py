@@ -20,13 +20,13 @@ States: TypeAlias = list[tf.Variable]
 
 
 class Rates(NamedTuple):
-    """What one variable's step is taken with; tensors are of its type, computed once a step."""
+    """Numbers of one variable's step; tensors are of its type, computed once a step."""
 
     learning_rate: tf.Tensor
     kept: tf.Tensor
     """1 - learning rate x weight decay: the share of a weight that decay leaves."""
     own: tuple[tf.Tensor, ...]
-    """What the method computes of step and rate (`Optimizer.scalars`)."""
+    """Numbers that the method computes of step and rate (`Optimizer.scalars`)."""
     weight_decay: float
     excluded: bool
     """Whether it is a bias or norm parameter that is left out of weight decay and ratio."""

@@ -81,7 +81,7 @@ class CausalAttention(keras.layers.Layer):
 
 
 class Residual(keras.layers.Layer):
-    """What comes in plus what the layers make of it."""
+    """Sum of its input and of what the layers make of it."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: Residual(one.layers, before),
 }
-"""What each layer is in Keras, given the shape before it."""
+"""Keras layers by kind, each given the shape before it."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")

@@ -127,7 +127,7 @@ class Averaging:
         self._weights = list(model.trainable_variables)
         self._means: list[keras.Variable] = []
         self.variables: list[keras.Variable] = []
-        """What a run goes on from."""
+        """Variables that a run goes on from."""
         if self._decay is not None:
             self._means = [
                 keras.Variable(
@@ -192,7 +192,7 @@ class LossScale:
 
     def __init__(self, precision: str) -> None:
         self.variables: list[keras.Variable] = []
-        """What a run goes on from: scale, steps since it last changed, steps not taken."""
+        """Variables that a run goes on from: scale, steps since its last change and not taken."""
         if precision == "fp16":
             self.variables = [
                 keras.Variable(first, dtype=kind, trainable=False, aggregation="only_first_replica")
@@ -201,7 +201,7 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """What the loss is multiplied by."""
+        """Factor on the loss."""
         return float(self.variables[0].numpy()) if self.variables else 1.0
 
     @property

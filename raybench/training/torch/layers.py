@@ -127,7 +127,7 @@ class CausalAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """What comes in plus what the layers make of it."""
+    """Sum of its input and of what the layers make of it."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: Residual(one.layers, before),
 }
-"""What each layer is in torch, given the shape before it."""
+"""torch modules by kind, each given the shape before it."""
 
 
 STATISTICS = ("running_mean", "running_var")

@@ -167,7 +167,7 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """What the loss is multiplied by; waits for the device."""
+        """Factor on the loss; waits for the device."""
         return self._scaler.get_scale()
 
     @property

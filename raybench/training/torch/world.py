@@ -29,7 +29,7 @@ class World(base.World):
     ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.torch_device = torch.device(device)
-        """Where the model and the data are; the first replica's."""
+        """Device of the model and the data; the first replica's."""
         self.replica_devices = [self.torch_device]
         """Device of each replica in this process; of several, the GPUs from the first on."""
         if num_replicas > 1:
