@@ -8,7 +8,7 @@ or worse, `NOTHING`. The tools' CPU seconds do not count on the clock (`--charge
 
 Bars of the curve model (sampler `model`): geometric means over tables and seeds of 1.6, 1.25, 1.1
 and 1.05 after 8, 12, 20 and 30 best times, and at most 1.25 on every table after 20. Writes
-results/anytime.{md,json}; exit 1 below a bar. Twenty minutes on two cores with ten seeds.
+results/anytime.{md,json}; exit 1 below a bar. Forty minutes on two cores.
 """
 
 import argparse

@@ -13,7 +13,7 @@ LUCKIEST = SearchPolicy(compared_with=1)
 SEARCHED = 120
 """Trials before the race of RACED begins, as in the default study."""
 OURS, RACED = "raybench", "raybench, then its race"
-MODELLED = "raybench, model"
+MODELLED, MODEL_RACED = "raybench, model", "raybench, model, then its race"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
     RACED: ("contestant:Raybench", {"trials": SEARCHED}),
@@ -37,6 +37,7 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name: module:maker(space, seed, folder, **options), options."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     MODELLED: ("contestant:Raybench", {"sampler": "model"}),
+    MODEL_RACED: ("contestant:Raybench", {"trials": SEARCHED, "sampler": "model"}),
     "raybench, no priors": ("contestant:Raybench", {"priors": False}),
     "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
     "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),

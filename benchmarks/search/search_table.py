@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from noisy import race
 from recorded import NAMES, TABLES, Table, Task
-from registry import CONTESTANTS, OURS, RACED, REGISTRY, SEARCHED, make, needs
+from registry import CONTESTANTS, MODEL_RACED, OURS, RACED, REGISTRY, SEARCHED, make, needs
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
 
@@ -94,7 +94,7 @@ def replay_one(job: Job) -> Row:
     rng = np.random.default_rng(seed) if table.endswith(BY_CHANCE) else None
     with tempfile.TemporaryDirectory() as folder:
         contestant = make(name, task, seed, Path(folder))
-        is_raced = name == RACED
+        is_raced = name in (RACED, MODEL_RACED)
         found = search(
             task,
             contestant,
