@@ -237,6 +237,7 @@ def _radam(
         betas=(own["beta1"], own["beta2"]),
         eps=own["epsilon"],
         decoupled_weight_decay=True,
+        foreach=True,  # on CPUs, too: less than half of the time that torch takes by default
     )
 
 
