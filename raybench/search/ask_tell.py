@@ -158,7 +158,7 @@ class Search:
         return proposal.name, proposal.spec
 
     def _wait_s(self, num_workers: int) -> float:
-        """Return the seconds until so many workers are free, as trials that run should end."""
+        """Return the seconds until so many workers are free, by the expected ends of the trials."""
         if self.curves is None or self._slots is None:
             return 0.0
         free = self._slots - sum(one.spec.num_workers for one in self._open.values())

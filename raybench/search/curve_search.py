@@ -432,8 +432,8 @@ class CurveSearch:
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values]) -> Array:
-        """Return how long configurations should train to the target, at best, over how long that
-        is from now on, [n]: until enough workers are free for a wide one, others stay idle."""
+        """Return the share of training in each configuration's seconds from now to the target,
+        [n]: until enough workers are free for a wide trial, others stay idle."""
         found = np.ones(len(candidates))
         if self._placer is None:
             return found
@@ -448,22 +448,23 @@ class CurveSearch:
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return how many seconds a running trial should train on."""
+        """Return the seconds that a running trial should train on: all that it may as long as no
+        trial has shown a value, 0 where its speed is not known."""
         if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)
         most = max(self._study.objective.max_train_seconds - train_s, 0.0)
+        if not self.model.is_known:
+            return most
         amount = math.exp(self._mean_of(trial))
         return min(max(amount - samples, LEAST_LEFT * amount) * seconds, most)
 
     def _mean_of(self, trial: str) -> float:
         """Return the log amount to the target that a running trial should need."""
         curve = self.model.curves[trial]
-        return (
-            self.model.belief(trial)[0]
-            if curve.amounts
-            else float(self.model.means(curve.point[None, :])[0])
-        )
+        if curve.amounts:
+            return self.model.belief(trial)[0]
+        return float(self.model.means(curve.point[None, :])[0])
 
     def _expected(self, points: Array) -> Array:
         """Return the log amounts that are expected beforehand, but for a constant, by the rate."""

@@ -122,6 +122,17 @@ def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> N
     assert search.curves.left_s(name, spec) != before
 
 
+def test_a_trial_is_waited_for_before_any_has_shown_a_value(tmp_path: Path) -> None:
+    """Its speed is known by then, where the first evaluation was NaN."""
+    search = make_search(tmp_path, MODEL, apart=True, slots=1)
+    name, spec = ask(search)
+    search.report(name, outcome(0.25, index=0, value=math.nan, samples=2500))
+    assert search.curves is not None
+    assert not search.curves.model.is_known
+    assert search.curves.left_s(name, spec) == spec.objective.max_train_seconds - 0.25
+    assert ask(search)[0] != name
+
+
 def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> None:
     def specs(folder: str, seed: int) -> list[RunSpec]:
         runs, _ = search_on(make_search(tmp_path / folder, changed(seed=seed, trials=15)))
