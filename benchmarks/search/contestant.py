@@ -8,11 +8,10 @@ from recorded import SLOTS, Config, Point, Space
 
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import are_alike
-from raybench.search.curve_search import CurvePolicy, CurveSearch
+from raybench.search.curve_search import CurvePolicy
 from raybench.search.factorisation import Factors, factorise, placed
 from raybench.search.model import ModelSettings
-from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.spec.run import RunSpec
+from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
@@ -29,7 +28,6 @@ class Raybench:
         seed: int,
         folder: Path,
         *,
-        policy: SearchPolicy = DEFAULT,
         overwrite: dict[str, Any] | None = None,
         curve_policy: dict[str, Any] | None = None,
         **search: Any,
@@ -39,7 +37,7 @@ class Raybench:
         chosen = dict(curve_policy or {})
         model = ModelSettings(**chosen.pop("model", {}))
         content = {
-            "objective": space.objective.model_dump() | _baseline(space, search),
+            "objective": space.objective.model_dump() | {"baseline_value": space.baseline_value},
             # A table has no rates beyond its own.
             "search": {"trials": 1_000_000, "seed": seed, "widen": False} | search,
             "space": space_of(space) | (overwrite or {}),
@@ -53,11 +51,10 @@ class Raybench:
             parsed,
             folder,
             factors=factors,
-            policy=policy,
             curve_policy=CurvePolicy(**chosen, model=model),
             slots=SLOTS,
         )
-        self._chance = space.baseline_value
+        self._chance, self._is_modelled = space.baseline_value, study.search.sampler == "model"
         self._asked: dict[str, tuple[str, RunSpec]] = {}
         self.records: dict[str, RunRecord] = {}
         """Of the trials that have ended, by the replay's names."""
@@ -84,9 +81,13 @@ class Raybench:
         self.records[trial] = record
 
     def incumbent(self) -> Config | None:
-        """Return the configuration that would be confirmed first: the best trial, on the
-        placement predicted to be its fastest."""
+        """Return the best trial that reached the target, on the placement predicted to be its
+        fastest: by the model of all curves, which proposes with sampler `model`, else by its own
+        seconds."""
         best = self.leaders(1)
+        if self._is_modelled and (names := self._search.curves.ranked()):
+            spec = next(one.spec for one in self.records.values() if one.trial == names[0])
+            return config_of(placed(spec, self._fastest(spec)[0]))
         return best[0] if best else None
 
     def leaders(self, number: int) -> list[Config]:
@@ -107,32 +108,24 @@ class Raybench:
 
     def _ranked(self) -> list[tuple[float, RunSpec, float | None]]:
         """Return score (near `REACHED` where the target was), run spec, own seconds."""
-        if self._search.curves is not None:
-            return self._ranked_by_curves(self._search.curves)
         found: list[tuple[float, RunSpec, float | None]] = []
-        placer = self._search.placer
         first = next(iter(self._asked), None)
         for trial, record in self.records.items():
             spec, score, own = record.spec, record.score, record.time_to_target_s
             if own is not None:
-                ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
-                fastest = min(ratios, key=lambda one: ratios[one])
-                score = REACHED + own * ratios[fastest]
+                fastest, ratio = self._fastest(spec)
+                score = REACHED + own * ratio
                 is_comparable = fastest == spec.placement and trial != first
                 spec, own = placed(spec, fastest), own if is_comparable else None
             found.append((score, spec, own))
         return sorted(found, key=lambda one: one[0])
 
-    def _ranked_by_curves(self, curves: CurveSearch) -> list[tuple[float, RunSpec, float | None]]:
-        """Return the trials that reached the target in the model's order."""
-        placer, by_name = self._search.placer, {one.trial: one for one in self.records.values()}
-        found: list[tuple[float, RunSpec, float | None]] = []
-        for place, name in enumerate(one for one in curves.ranked() if one in by_name):
-            spec = by_name[name].spec
-            ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
-            fastest = min(ratios, key=lambda one: ratios[one])
-            found.append((REACHED + place, placed(spec, fastest), None))
-        return found
+    def _fastest(self, spec: RunSpec) -> tuple[Placement, float]:
+        """Return a run's fastest placement, and its seconds there over those where it ran."""
+        placer = self._search.placer
+        ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
+        fastest = min(ratios, key=lambda one: ratios[one])
+        return fastest, ratios[fastest]
 
     def _outcome(self, point: Point, spec: RunSpec, stop: Any = None) -> RunOutcome:
         """Return an evaluation as a run client gives it."""
@@ -155,12 +148,6 @@ class Raybench:
             ledger={"train": point.train_s},
             baseline_value=self._chance,
         )
-
-
-def _baseline(space: Space, search: dict[str, Any]) -> dict[str, Any]:
-    """Return the objective's key that the curve model needs; other searches go without, as they
-    were measured."""
-    return {"baseline_value": space.baseline_value} if search.get("sampler") == "model" else {}
 
 
 def space_of(space: Space) -> dict[str, Any]:

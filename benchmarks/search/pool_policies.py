@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from pool_worlds import Draws, Pool, Run
 
-from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.race import Race
 from raybench.spec.study import SearchSpec
 from raybench.stats.replicates import Replicate
@@ -45,20 +44,18 @@ def search(
     draws: Draws,
     rng: np.random.Generator,
     cap_factor: float | None,
-    policy: SearchPolicy = DEFAULT,
 ) -> dict[int, Replicate]:
     """Run every option once, in random order, as raybench's search does of a grid.
 
-    `cap_factor` stops runs that come later than so many times the policy's reference of the times
-    so far; None never does.
+    `cap_factor` stops runs that come later than so many times the best time so far; None never
+    does.
     """
     found: dict[int, Replicate] = {}
     times: list[float] = []
     for option in rng.permutation(len(pool.options)).tolist():
         cap_s = math.inf
         if cap_factor is not None and times:
-            # As `asha.Cap`: with fewer times than it compares with, the last.
-            cap_s = cap_factor * sorted(times)[min(policy.compared_with, len(times)) - 1]
+            cap_s = cap_factor * min(times)
         found[option] = until(draws.next(option), cap_s)
         if found[option].is_hit:
             times.append(found[option].seconds)

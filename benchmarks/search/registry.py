@@ -7,13 +7,14 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.policy import SearchPolicy
+from raybench.spec.study import DEFAULT_TRIALS
 
-LUCKIEST = SearchPolicy(compared_with=1)
-SEARCHED = 120
+SEARCHED = DEFAULT_TRIALS
 """Trials before the race of RACED begins, as in the default study."""
 OURS, RACED = "raybench", "raybench, then its race"
-MODELLED, MODEL_RACED = "raybench, model", "raybench, model, then its race"
+TPE, TPE_RACED = "raybench, TPE", "raybench, TPE, then its race"
+TPE_SEARCHED = 120
+"""Trials of TPE that take about as long as SEARCHED of the model."""
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
     RACED: ("contestant:Raybench", {"trials": SEARCHED}),
@@ -36,14 +37,12 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name: module:maker(space, seed, folder, **options), options."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    MODELLED: ("contestant:Raybench", {"sampler": "model"}),
-    MODEL_RACED: ("contestant:Raybench", {"trials": SEARCHED, "sampler": "model"}),
+    TPE: ("contestant:Raybench", {"sampler": "tpe"}),
+    TPE_RACED: ("contestant:Raybench", {"trials": TPE_SEARCHED, "sampler": "tpe"}),
     "raybench, no priors": ("contestant:Raybench", {"priors": False}),
     "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
-    "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),
     "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
-    "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
-    "raybench, usual rates": ("contestant:Raybench", {"policy": SearchPolicy(haste=1.0)}),
+    "raybench, no stops": ("contestant:Raybench", {"early_stopping": False}),
     "raybench, random": ("contestant:Raybench", {"sampler": "random"}),
 }
 """What search_ablation.py compares; not contestants of the table."""

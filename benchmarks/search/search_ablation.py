@@ -12,7 +12,7 @@ About 12 minutes on two cores. Writes results/search_ablation.md; has no bar.
 import os
 import sys
 
-from registry import OURS, VARIANTS
+from registry import OURS, TPE, VARIANTS
 from search_plot import key_of
 from search_table import (
     geometric_mean,
@@ -28,10 +28,9 @@ from raybench.results.store import machine, versions
 WITHOUT = (
     "raybench, workers sampled",
     "raybench, no priors",
-    "raybench, cap at the luckiest",
     "raybench, no cap",
-    "raybench, no rungs",
-    "raybench, usual rates",
+    "raybench, no stops",
+    TPE,
     "raybench, random",
 )
 

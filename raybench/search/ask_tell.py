@@ -4,20 +4,18 @@ In a study Ray Tune drives it (`ray_tune.py`, by way of `live_trials.py`), in `b
 simulated clock; the other methods are for a session's beginning and end.
 """
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from raybench.search.asha import EarlyStopping
+from optuna.trial import TrialState
+
 from raybench.search.curve_search import CurvePolicy, CurveSearch
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
-from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.optuna_space import values_of_params
+from raybench.search.sampling.optuna_space import STARTUP_TRIALS, values_of_params
 from raybench.search.sampling.optuna_study import (
     EARLIER_STUDY,
     FIRST,
@@ -36,12 +34,11 @@ from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
 RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""
-SECOND_SEED = 5000
-"""How far the seed of second looks is from the search's: those of other phases lie before."""
+SEED_STEP = 5000
+"""Distance between the search's seed and those of configurations that run again: the seeds of other
+phases lie before."""
 MOST_STARTS = 4
 """Configurations known from elsewhere that sampler `model` starts with."""
-MOST_LOOKS = 24
-"""Second looks of a study at most: each goes through all trials, which of very many takes long."""
 
 
 class Search:
@@ -49,8 +46,7 @@ class Search:
 
     `factors` is the space taken apart, or None where it is not. `slots` are the workers that run
     at the same time; None: not known. `runs` and `curves` are what
-    earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`. `left_s`:
-    seconds until no trial may start any more.
+    earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`.
     """
 
     def __init__(
@@ -62,11 +58,8 @@ class Search:
         factors: Factors | None = None,
         runs: Mapping[str, RunRecord] | None = None,
         curves: Mapping[str, list[Evaluation]] | None = None,
-        policy: SearchPolicy = DEFAULT,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
         is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
-        left_s: Callable[[], float] = lambda: math.inf,
-        clock: Callable[[], float] = time.perf_counter,
         curve_policy: CurvePolicy | None = None,
         slots: int | None = None,
     ) -> None:
@@ -84,41 +77,37 @@ class Search:
         if factors is not None:
             self.placer = Placer(
                 factors,
-                efficient=policy.efficient,
                 is_feasible=infeasible.is_feasible,
                 num_failed=lambda: infeasible.num_failed,
                 wait_s=self._wait_s,
             )
         self._slots = slots
-        self._study, self._policy, self._left_s = study, policy, left_s
-        self._num_told, self._clock, self._began = 0, clock, math.nan
+        self._study = study
         self._sampled = space if factors is None else factors.sampled
         self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
         """Trials of the whole study."""
         self._most_trials = study.search.trials or DEFAULT_TRIALS
-        """Trials that may run: a second look may run what the space has no more of, and a user's
-        own configuration what a reference run has run."""
+        """Number of trials that may run: a user's own configuration may run what a reference run
+        has run."""
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
-        self.curves: CurveSearch | None = None
-        """Proposals and stops by the curves (sampler `model`); None with another sampler."""
-        if study.search.sampler == "model":
-            chosen = curve_policy or CurvePolicy()
-            self.curves = CurveSearch(
-                study, self._sampled, self.placer, chosen, num_earlier=len(runs or {})
-            )
-        self._early: EarlyStopping | None = None
-        if study.search.early_stopping and self.curves is None:
-            self._early = EarlyStopping(study, self.placer, policy)
+        self.curves = CurveSearch(
+            study,
+            self._sampled,
+            self.placer,
+            curve_policy or CurvePolicy(),
+            num_earlier=len(runs or {}),
+        )
+        """Model of all learning curves: stops trials, and proposes them with sampler `model`."""
         self._open: dict[str, Proposal] = {}
-        self._journal = open_study(study, folder, policy)
-        self._feedback = Feedback(study, self._journal, infeasible, self.placer)
+        self._journal = open_study(study, folder)
+        self._feedback = Feedback(
+            study, self._journal, infeasible, self.placer, self.curves.expected_log_s
+        )
         self._learn_recorded(runs or {}, curves or {})
         for record in (runs or {}).values():
-            if record.role == "trial":
-                self._feedback.note_best(record)
-                if record.failure is not None:
-                    infeasible.add(record.failure, record.spec)
+            if record.role == "trial" and record.failure is not None:
+                infeasible.add(record.failure, record.spec)
         firsts = first_specs(study, space)
         restore(self._journal, runs or {}, study, self._sampled, self._feedback, firsts)
         self._proposer = Proposer(
@@ -128,7 +117,6 @@ class Search:
             infeasible,
             self._feedback,
             self.placer,
-            policy,
             firsts,
         )
 
@@ -148,18 +136,16 @@ class Search:
         if self._proposer.tried.num_ran >= self._most_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
-        proposal = self._in_less_memory() or self._second_look() or self._by_curves()
-        proposal = proposal or self._proposer.next()
+        proposal = self._in_less_memory() or self._by_curves() or self._proposer.next()
         if proposal is None:
             return None
         self._open[proposal.name] = proposal
-        if self.curves is not None:
-            self.curves.begin(proposal.name, proposal.spec)
+        self.curves.begin(proposal.name, proposal.spec)
         return proposal.name, proposal.spec
 
     def _wait_s(self, num_workers: int) -> float:
         """Return the seconds until so many workers are free, by the expected ends of the trials."""
-        if self.curves is None or self._slots is None:
+        if self._slots is None:
             return 0.0
         free = self._slots - sum(one.spec.num_workers for one in self._open.values())
         if free >= num_workers:
@@ -174,14 +160,11 @@ class Search:
     def _by_curves(self) -> Proposal | None:
         """Return what the model of the curves proposes; None where there is none, where others come
         first, and where nothing is left that it may propose."""
-        if self.curves is None or self._proposer.has_own_next:
+        if self._study.search.sampler != "model" or self._proposer.has_own_next:
             return None
-        for _ in range(self._policy.patience):
-            number = self._proposer.tried.num_ran
-            values = self.curves.propose(number, self._proposer.is_open)
-            if values is None:
-                return None
-            seed = (self._study.search.seed + SECOND_SEED + number) % 2**32
+        number = self._proposer.tried.num_ran
+        seed = (self._study.search.seed + SEED_STEP + number) % 2**32
+        for values in self.curves.propose(number, self._proposer.is_open):
             if (proposal := self._proposer.take(values, seed=seed)) is not None:
                 return proposal
         return None
@@ -198,32 +181,6 @@ class Search:
                 return proposal
         return None
 
-    def _second_look(self) -> Proposal | None:
-        """Return a trial that was stopped, to be run with another seed; None before the last trials
-        of the study, and where none is worth it."""
-        if self._early is None or self._early.again is None:
-            return None
-        done, left = self._proposer.tried.num_ran, self._num_left()
-        if left > min((done + left) * self._policy.second_looks, MOST_LOOKS):
-            return None
-        seed = (self._study.search.seed + SECOND_SEED) % 2**32
-        for spec in self._early.again.due(self._policy.num_compared):
-            ratios = self.placer.ratios(spec) if self.placer is not None else {}
-            fastest = min(ratios, key=lambda one: ratios[one], default=spec.placement)
-            there = placed(spec, fastest).model_copy(update={"seed": seed})
-            if (proposal := self._proposer.again(there)) is not None:
-                return proposal
-        return None
-
-    def _num_left(self) -> float:
-        """Return how many more trials will run: what the study has left, or those for which there
-        is time at the pace of this session."""
-        left = self._most_trials - self._proposer.tried.num_ran
-        if not self._num_told:
-            self._began = self._clock()
-            return left
-        return min(left, self._left_s() * self._num_told / max(self._clock() - self._began, 1e-9))
-
     def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
         """Take an evaluation after which a trial would go on; return why it must not."""
         trial, _, spec = self._open[name]
@@ -231,28 +188,19 @@ class Search:
         assert evaluation is not None
         taken_s = evaluation.ledger.get("disturbed", 0.0)
         self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
-        score = outcome.score(spec.objective)
-        self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
-        reason = self._early.judge(name, spec, evaluation) if self._early else None
-        if self.curves is not None:
-            self.curves.observe(name, evaluation)
-            if self._study.search.early_stopping:
-                reason = self.curves.judge(name, evaluation)
-        # What others are compared with runs to its end.
-        return None if FIRST in trial.user_attrs else reason
+        self.curves.observe(name, evaluation)
+        if FIRST in trial.user_attrs or not self._study.search.early_stopping:
+            return None  # what others are compared with runs to its end
+        return self.curves.judge(name, evaluation)
 
     def tell(self, record: RunRecord) -> None:
         """Learn how a trial ended; one that was interrupted stays open, to be run again."""
         trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
-        self._num_told += 1
         self._observe(record.trial, spec, record.samples, _own_s(record))
-        if self._early is not None and (record.state == "complete" or record.failure == "nan"):
-            self._early.learn(record)
         self._end(record.trial, record)
-        if self.curves is not None:
-            self.curves.end(record)
+        self.curves.end(record)
         if record.failure == "oom":
             self._too_large.append(spec)
         self._feedback.add(trial, record, is_early=self._is_early)
@@ -264,17 +212,16 @@ class Search:
     def learn_from(self, earlier: Earlier) -> str | None:
         """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
         said = tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
-        if self.curves is not None:
-            told = [one for one in self._journal.get_trials(deepcopy=False) if one.values]
-            told = [one for one in told if one.user_attrs.get(NOT_RUN) == EARLIER_STUDY]
-            told.sort(key=lambda one: float(one.values[0]))
-            known = (values_of_params(one.params, self._sampled, self._study.fixed) for one in told)
-            self.curves.start_with([one for one in known if one is not None][:MOST_STARTS])
+        told = [one for one in self._journal.get_trials(deepcopy=False) if one.values]
+        told = [one for one in told if one.user_attrs.get(NOT_RUN) == EARLIER_STUDY]
+        told.sort(key=lambda one: (one.state != TrialState.COMPLETE, float(one.values[0])))
+        known = (values_of_params(one.params, self._sampled, self._study.fixed) for one in told)
+        self.curves.start_with([one for one in known if one is not None][:MOST_STARTS])
         return said
 
     @property
     def _is_early(self) -> bool:
-        return self._proposer.tried.num_ran <= self._policy.startup_trials
+        return self._proposer.tried.num_ran <= STARTUP_TRIALS
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:
@@ -294,17 +241,12 @@ class Search:
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
             self._end(f"{name}{RECORDED}", record)
         for name, record in runs.items():
-            # The rerun of an interrupted one passes the rungs anew. A placement check is a trial's
+            # The rerun of an interrupted one begins anew. A placement check is a trial's
             # configuration again: an uninterrupted search does not know of it either.
             if record.failure == "oom" and record.role == "trial":
                 self._too_large.append(record.spec)
-            has_ended = record.role == "trial" and record.stop != "interrupted"
-            if self.curves is not None and has_ended:
+            if record.role == "trial" and record.stop != "interrupted":
                 self.curves.learn(record, curves.get(name, []))
-            if self._early and has_ended:
-                self._early.learn(record, curves.get(name))
-            elif self._early and record.role == "reference":
-                self._early.learn_reference(record, curves.get(name, []))
 
 
 def _own_s(record: RunRecord) -> float:

@@ -7,16 +7,20 @@ amounts are seconds.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.model import Array, CurveModel, ModelSettings
 from raybench.search.placement import Placer
-from raybench.search.policy import BASE_RATES
-from raybench.search.sampling.default_rates import default_rate, priors, rate_factor
+from raybench.search.sampling.default_rates import (
+    BASE_RATES,
+    default_rate,
+    priors,
+    rate_factor,
+)
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
     Cases,
@@ -43,8 +47,15 @@ STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the rate of neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
 """The same of a range that is not logarithmic, in shares of it."""
+ALIKE = 1.2
+"""Factor between rates of what counts as one configuration."""
+BEYOND = 4.0
+"""Factor by which a learning rate may lie beyond its range (`search.widen`)."""
 LEAST_LEFT = 0.05
 """Share of its amount to the target that a running trial has left at least, as far as known."""
+Kind = Literal["seconds", "worker_seconds"]
+SECONDS: Kind = "seconds"
+WORKER_SECONDS: Kind = "worker_seconds"
 SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
 """Searched keys that a placement's seconds a sample depend on."""
 
@@ -64,6 +75,9 @@ class CurvePolicy:
     """Good configurations whose neighbors are candidates, too."""
     explore: float = 1.5
     """Factor on the model's deviations where a proposal is chosen."""
+    most_runs: int = 4
+    """Runs of a configuration, rates within `ALIKE` counted as one: more of them are for the
+    confirmation, and the model is too sure of what is beside it."""
     stop: float = 1.5
     """Deviations by which a trial must be slower than the best to be stopped."""
     stop_early: float = 1.0
@@ -88,7 +102,7 @@ class Axes:
     """
 
     def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
-        self._fixed = fixed
+        self._known = known_values(fixed, {})
         self._categories: dict[str, dict[str, int]] = {}
         self._numbers: dict[str, tuple[float, float, bool]] = {}
         """Least and greatest, and whether evenly by the logarithm."""
@@ -104,6 +118,12 @@ class Axes:
     def numbers(self) -> list[str]:
         """Keys of the numbers, in order."""
         return list(self._numbers)
+
+    @property
+    def tolerances(self) -> Array:
+        """Distances along each axis within which configurations count as one, [axes]."""
+        rates = [math.log(ALIKE) if key == "learning_rate" else 0.0 for key in self._numbers]
+        return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
 
     def point(self, values: Values) -> Array:
         """Return a configuration's point, shape [axes]."""
@@ -135,7 +155,7 @@ class Axes:
             return math.nan
         low, high, is_log = self._numbers[key]
         if key == "learning_rate":
-            return math.log(value / usual_rate(values, self._fixed)) if value > 0 else math.nan
+            return math.log(value / usual_rate(values, self._known)) if value > 0 else math.nan
         if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
             return math.log(value / low)
         if is_log:
@@ -143,34 +163,45 @@ class Axes:
         return SPAN * (value - low) / (high - low)
 
 
-def usual_rate(values: Values, fixed: dict[str, Any]) -> float:
-    """Return the usual rate of a configuration's optimizer at its batch; 1 where none is known."""
-    known = known_values(fixed, dict(values))
-    if known["optimizer"] not in BASE_RATES:
+def usual_rate(values: Values, known: Values) -> float:
+    """Return the usual rate of a configuration's optimizer at its batch; 1 where none is known.
+    `known` has the values of keys that are not searched."""
+
+    def value(key: str) -> Any:
+        return values[key] if key in values else known[key]
+
+    if (optimizer := value("optimizer")) not in BASE_RATES:
         return 1.0
-    parts = known["num_workers"] * known["accumulate"]
-    batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * parts
-    return default_rate(known["optimizer"], batch)
+    batch = values.get(GLOBAL_BATCH)
+    if batch is None:
+        batch = value("batch_size_per_worker") * value("num_workers") * value("accumulate")
+    return default_rate(optimizer, batch)
 
 
 def draw(
-    space: Space, fixed: dict[str, Any], rng: np.random.Generator, given: Values | None = None
+    space: Space, known: Values, rng: np.random.Generator, given: Values | None = None
 ) -> dict[str, Any]:
     """Return a configuration drawn at random, evenly on the scale of each range; what is `given` as
-    it is, so that ranges that depend on it are those beside it."""
+    it is, so that ranges that depend on it are those beside it. `known` has the values of keys that
+    are not searched."""
     values: dict[str, Any] = {}
     for key, dimension in space.items():
         if given is not None and key in given:
             values[key] = given[key]
+        elif isinstance(dimension, Cases):
+            values[key] = _draw_one(dimension.choose({**known, **values}).dimension, rng)
         else:
-            values[key] = _draw_one(resolve(dimension, known_values(fixed, values)), rng)
+            values[key] = _draw_one(dimension, rng)
     return values
 
 
 class CurveSearch:
     """Proposes what may be the fastest and stops what is not, by all curves seen so far.
 
-    `placer` tells how fast configurations run, where the space is taken apart.
+    `placer` tells how fast configurations run, where the space is taken apart. Every sampler's
+    trials are stopped by it, but those of a grid, which is exact, only once they cannot become the
+    fastest any more; with `nsga2`, which looks for the front of seconds and worker-seconds, only
+    what is neither fast nor cheap.
     """
 
     def __init__(
@@ -184,7 +215,8 @@ class CurveSearch:
     ) -> None:
         """`num_earlier`: runs of earlier sessions; a search that goes on draws other numbers."""
         self._study, self._space, self._placer, self._policy = study, space, placer, policy
-        objective, self._fixed = study.objective, study.fixed
+        objective, self._known = study.objective, known_values(study.fixed, {})
+        self._objective = objective
         self._metric = objective.judged_by
         self._rng = np.random.default_rng(study.search.seed + 1_000_003 * num_earlier)
         self._axes = Axes(space, study.fixed)
@@ -205,47 +237,56 @@ class CurveSearch:
         self._values: dict[str, dict[str, Any]] = {}
         self._running: set[str] = set()
         self._reached: list[str] = []
+        self._is_exact = study.search.sampler == "grid"
+        self._kinds = (SECONDS, WORKER_SECONDS) if study.search.sampler == "nsga2" else (SECONDS,)
 
     # Proposals.
 
-    def propose(self, number: int, is_open: Callable[[Values], bool]) -> dict[str, Any] | None:
-        """Return the values of the next configuration, when `number` trials were proposed before.
+    def propose(self, number: int, is_open: Callable[[Values], bool]) -> list[dict[str, Any]]:
+        """Return the values of configurations to run next, the best first.
 
-        None where none of many candidates `is_open`, which says what may be proposed.
+        Args:
+            number: Trials that were proposed before.
+            is_open: Says what may be proposed.
         """
         self.model.refresh()
         if number < self._policy.num_first or not self.model.is_known:
             start = self._draw_narrow()
             if number % 2 == 0 and number // 2 < len(self._starts):
-                start = draw(self._space, self._fixed, self._rng, self._starts[number // 2])
-            return start if is_open(start) else self._first_open(is_open)
+                start = draw(self._space, self._known, self._rng, self._starts[number // 2])
+            drawn = (self._draw() for _ in range(self._policy.num_candidates))
+            return [start, *drawn] if is_open(start) else list(filter(is_open, drawn))
         candidates = [values for values in self._candidates() if is_open(values)]
         if not candidates:
-            return None
+            return []
         best = self.best_log_seconds()
         assert best is not None
         running = [self.model.curves[name] for name in self._running]
         pending = np.array([one.point for one in running if not one.amounts])
+        points = self._axes.points(candidates)
         expected = self.model.expected_improvements(
-            self._axes.points(candidates),
+            points,
             self._offsets(candidates),
             best,
             pending=pending,
             explore=self._policy.explore,
         )
-        expected *= self._shares_of_wait(candidates)
-        return candidates[int(np.argmax(expected))]
+        expected *= self._shares_of_wait(candidates, points)
+        expected[self._num_runs(points) >= self._policy.most_runs] = -1.0
+        return [candidates[at] for at in np.argsort(-expected, kind="stable")]
+
+    def _num_runs(self, points: Array) -> Array:
+        """Return how many runs of the model were of each configuration, [n]."""
+        ran = np.array([self.model.curves[name].point for name in self.model.modelled])
+        apart = np.abs(np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(ran, nan=-99))
+        return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
         """Take configurations that were good elsewhere: they run before the usual ones."""
         self._starts = [*every, *self._starts]
 
-    def _first_open(self, is_open: Callable[[Values], bool]) -> dict[str, Any] | None:
-        drawn = (self._draw() for _ in range(self._policy.num_candidates))
-        return next(filter(is_open, drawn), None)
-
     def _draw(self) -> dict[str, Any]:
-        return draw(self._space, self._fixed, self._rng)
+        return draw(self._space, self._known, self._rng)
 
     def _draw_narrow(self) -> dict[str, Any]:
         """Return a configuration at random that few workers can run."""
@@ -274,15 +315,25 @@ class CurveSearch:
 
     def _lies_inside(self, values: Values) -> bool:
         """Whether each value lies in the dimension that holds beside the others."""
-        known = known_values(self._fixed, dict(values))
-        return all(lies_in(key, one, values[key], known) for key, one in self._space.items())
+        known = {**self._known, **values}
+        return all(
+            lies_in(key, self._simple(key, known), values[key], known) for key in self._space
+        )
+
+    def _simple(self, key: str, known: dict[str, Any]) -> Simple:
+        """Return the dimension of a key beside known values; rates may lie beyond their range."""
+        simple = resolve(self._space[key], known)
+        if key == "learning_rate" and self._study.search.widen and isinstance(simple, Range):
+            low = simple.low / BEYOND if simple.log else simple.low
+            return replace(simple, low=low, high=simple.high * BEYOND)
+        return simple
 
     def _neighbors(self, values: dict[str, Any]) -> list[dict[str, Any]]:
         """Return configurations that differ in one key; of another batch also with the rate that
         its rule makes equal."""
         found = []
-        for key, dimension in self._space.items():
-            simple = resolve(dimension, known_values(self._fixed, values))
+        for key in self._space:
+            simple = self._simple(key, {**self._known, **values})
             if isinstance(simple, Range):
                 found += [values | {key: one} for one in _beside(simple, values[key])]
                 continue
@@ -301,8 +352,8 @@ class CurveSearch:
     ) -> list[dict[str, Any]]:
         if "learning_rate" not in values:
             return []
-        ratio = usual_rate(beside, self._fixed) / usual_rate(values, self._fixed)
-        simple = resolve(self._space["learning_rate"], known_values(self._fixed, beside))
+        ratio = usual_rate(beside, self._known) / usual_rate(values, self._known)
+        simple = self._simple("learning_rate", {**self._known, **beside})
         rate = values["learning_rate"] * ratio
         if isinstance(simple, Range):
             return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
@@ -372,17 +423,25 @@ class CurveSearch:
 
     def judge(self, trial: str, evaluation: Evaluation) -> StopReason | None:
         """Return why a trial must not go on after an evaluation that was observed; None where it
-        may still become the fastest."""
-        best = self.best_log_seconds()
-        if best is None or evaluation.time_to_target_s is not None:
+        may still become the best."""
+        if self._objective.target is not None and self._metric.reaches(
+            evaluation.value, self._objective.target
+        ):
+            return None  # it has come to the target, or has to hold it
+        reasons = [self._reason(trial, evaluation, kind) for kind in self._kinds]
+        return None if None in reasons else reasons[0]
+
+    def _reason(self, trial: str, evaluation: Evaluation, kind: Kind) -> StopReason | None:
+        """Return why a trial cannot become the best of a kind; None where it may."""
+        best, cap = self.best_log_seconds(kind), self._study.search.cap_factor
+        if best is None:
             return None
-        offset = float(self._offsets([self._values[trial]])[0])
-        cap = self._study.search.cap_factor
+        offset = float(self._offsets([self._values[trial]], kind)[0])
         if self._reached and cap is not None:
-            so_far = math.log(self._amount(evaluation.samples, evaluation.train_s)) + offset
-            if so_far > best + math.log(cap):
+            soonest = math.log(self._next_amount(evaluation)) + offset
+            if soonest > (self._least(kind) if self._is_exact else best) + math.log(cap):
                 return "cap"
-        if not self.model.curves[trial].amounts:
+        if self._is_exact or not self.model.curves[trial].amounts:
             return None
         is_early = self._study.objective.kind == TIME and not self._reached
         most = self._policy.stop_early if is_early else self._policy.stop
@@ -390,14 +449,31 @@ class CurveSearch:
         is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
         return "scheduler" if is_slow else None
 
-    def best_log_seconds(self) -> float | None:
+    def _next_amount(self, evaluation: Evaluation) -> float:
+        """Return the amount at a trial's next evaluation, the soonest it can be at the target.
+
+        Evaluations are equally many samples apart; the last may come sooner. Where amounts are
+        seconds, the first ones may have been slow.
+        """
+        amount = self._amount(evaluation.samples, evaluation.train_s)
+        if self._placer is None and evaluation.index == 0:
+            return amount
+        return amount * (evaluation.index + 2) / (evaluation.index + 1)
+
+    def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
         """Return the log seconds that the best configuration known should need: of those that
         reached the target, or as long as none has, of all that ran."""
         if not self.model.is_known:
             return None
         names = self.model.modelled
         reached = [name for name in names if self.model.curves[name].reached is not None]
-        return float(self.means_of(reached or names).min())
+        return float(self.means_of(reached or names, kind).min())
+
+    def _least(self, kind: Kind) -> float:
+        """Return the least measured log seconds to the target."""
+        measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
+        offsets = self._offsets([self._values[name] for name in self._reached], kind)
+        return float((measured + offsets).min())
 
     def ranked(self) -> list[str]:
         """Return the trials that reached the target, those first that should be the fastest."""
@@ -406,19 +482,33 @@ class CurveSearch:
         times = self.means_of(self._reached)
         return [self._reached[at] for at in np.argsort(times, kind="stable")]
 
-    def means_of(self, names: Sequence[str]) -> Array:
+    def expected_log_s(self, trial: str) -> float | None:
+        """Return the log seconds to the target that a trial should need; None where nothing is
+        known."""
+        if trial not in self._values or not self.model.is_known:
+            return None
+        return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
+
+    def means_of(self, names: Sequence[str], kind: Kind = SECONDS) -> Array:
         """Return the log seconds to the target that trials' configurations should need."""
         points = np.array([self.model.curves[name].point for name in names])
-        return self.model.means(points) + self._offsets([self._values[name] for name in names])
+        offsets = self._offsets([self._values[name] for name in names], kind)
+        return self.model.means(points) + offsets
 
-    def _offsets(self, every: Sequence[Values]) -> Array:
-        """Return the log seconds of a sample on the fastest placement of configurations; 0 without
-        a placer. What was never measured is taken for as fast as the fastest."""
+    def _offsets(self, every: Sequence[Values], kind: Kind = SECONDS) -> Array:
+        """Return the log seconds of a sample on the best placement of configurations; without a
+        placer, whose amounts are seconds, 0, or the log of the workers. What was never measured is
+        taken for as fast as the fastest."""
+        is_cost = kind == WORKER_SECONDS
         if self._placer is None:
-            return np.zeros(len(every))
-        ways = self._ways(every)
-        least = min((seconds for found in ways for _, seconds in found), default=1.0)
-        return np.log([min((seconds for _, seconds in found), default=least) for found in ways])
+            workers = [one.get("num_workers", self._known["num_workers"]) for one in every]
+            return np.log(workers if is_cost else np.ones(len(every)))
+        ways = [
+            [seconds * (workers if is_cost else 1) for workers, seconds in found]
+            for found in self._ways(every)
+        ]
+        least = min((one for found in ways for one in found), default=1.0)
+        return np.log([min(found, default=least) for found in ways])
 
     def _ways(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
         """Return workers and seconds a sample of each placement of configurations that is known."""
@@ -427,17 +517,17 @@ class CurveSearch:
         keys = [tuple(str(values.get(key)) for key in SPEED) for values in every]
         for key, values in zip(keys, every, strict=True):
             if key not in known:
-                optimizer = known_values(self._fixed, dict(values))["optimizer"]
+                optimizer = values.get("optimizer", self._known["optimizer"])
                 known[key] = self._placer.ways(optimizer, dict(values))
         return [known[key] for key in keys]
 
-    def _shares_of_wait(self, candidates: Sequence[Values]) -> Array:
+    def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
         """Return the share of training in each configuration's seconds from now to the target,
         [n]: until enough workers are free for a wide trial, others stay idle."""
         found = np.ones(len(candidates))
         if self._placer is None:
             return found
-        amounts = np.exp(self.model.means(self._axes.points(candidates)))
+        amounts = np.exp(self.model.means(points))
         counts = {one.num_workers for one in self._placer.factors.all_placements}
         wait_s = {count: self._placer.wait_s(count) for count in counts}
         for at, (ways, amount) in enumerate(zip(self._ways(candidates), amounts, strict=True)):
@@ -473,6 +563,13 @@ class CurveSearch:
         axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")
         off = (np.nan_to_num(points[:, axis]) - self._policy.best_rate) / self._policy.rate_width
         return np.asarray(np.minimum(0.5 * off**2, self._policy.most_off))
+
+
+def widens(study: StudySpec, space: Space) -> bool:
+    """Return whether rates may be tried beyond their range (`search.widen`)."""
+    parts = _parts(space["learning_rate"]) if "learning_rate" in space else []
+    is_range = any(isinstance(one, Range) for one in parts)
+    return is_range and study.search.widen and study.search.sampler == "model"
 
 
 def _parts(dimension: Dimension) -> list[Simple]:

@@ -186,7 +186,7 @@ class TuneSearcher(Searcher):
 
 
 class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
-    """First come, first served; stops what must not go on (`search.asha`)."""
+    """First come, first served; stops what must not go on (`Search.report`)."""
 
     def __init__(self, trials: LiveTrials) -> None:
         super().__init__()

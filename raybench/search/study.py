@@ -240,7 +240,6 @@ class StudyPipeline:
             curves=records.curves,
             has_room=self._has_room,
             is_in_time=self._is_in_time,
-            left_s=lambda: self.deadline.left_s - self.deadline.reserve_s,
         )
         if earlier is not None and (learnt := search.learn_from(earlier)) is not None:
             say(self.console, learnt)

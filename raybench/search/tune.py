@@ -43,10 +43,11 @@ from raybench.runs.code_change import code_versions
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
+from raybench.search.curve_search import BEYOND, widens
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
-from raybench.search.sampling.default_rates import check_grid, num_trials, widens
+from raybench.search.sampling.default_rates import check_grid, num_trials
 from raybench.search.sampling.first import first_specs, num_outside
 from raybench.search.sampling.transfer import Earlier, load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
@@ -73,7 +74,10 @@ GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
 
 
-WIDENS = "learning rates are tried beyond their range while the best is at its end (search.widen)"
+WIDENS = (
+    f"learning rates up to {BEYOND:g} times beyond their range are tried where the model expects "
+    "more there (search.widen)"
+)
 
 
 def print_plan(

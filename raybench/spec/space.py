@@ -70,8 +70,10 @@ class Case:
 
     def holds(self, values: dict[str, Any]) -> bool:
         """Whether `values` are this case's; a key they lack has the run spec's default."""
-        known = known_values({}, values)
-        return all(is_one_of(key, known.get(key), allowed) for key, allowed in self.when)
+        return all(
+            is_one_of(key, values.get(key, _DEFAULTS.get(key)), allowed)
+            for key, allowed in self.when
+        )
 
     def label(self) -> str:
         """Return the condition in a few words."""

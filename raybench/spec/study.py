@@ -42,7 +42,7 @@ class ConfirmSpec(Document):
 
 
 AUTO = "auto"
-DEFAULT_TRIALS = 120
+DEFAULT_TRIALS = 200
 STANDS_FOR = {
     "target": 1.0,
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
@@ -58,7 +58,7 @@ class SearchSpec(Document):
     """Length and way of the search."""
 
     trials: PositiveInt | None = None
-    """Number of trials that are proposed: 120 by default, of a `grid` all its combinations; a grid
+    """Number of trials that are proposed: 200 by default, of a `grid` all its combinations; a grid
     of more than this runs the first of its order."""
     first: list[dict[str, Any]] = []
     """Configurations of your own that run before all others, in a grid and beyond the ranges too:
@@ -76,25 +76,25 @@ class SearchSpec(Document):
     replaced where they hang, and the search goes on. By default there is no limit."""
     concurrency: PositiveInt | None = None
     """Trials at the same time; by default as many as the cluster has room for."""
-    sampler: Literal["tpe", "model", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
-    """How configurations are proposed; `model` by a model of all learning curves, which stops
-    trials, too; `cmaes` samples what is not a number by TPE, `nsga2` looks for the front of seconds
-    and worker-seconds, `grid` runs every combination of lists."""
+    sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
+    """How configurations are proposed: `model` by a model of all learning curves, others by
+    Optuna's samplers; `cmaes` samples what is not a number by TPE, `nsga2` looks for the front of
+    seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
-    """Stop trials that are far behind others at equal training seconds; false also leaves out
-    the time cutoff."""
+    """Stop trials that by all learning curves seen so far should not become the best; false also
+    leaves out the time cutoff."""
     priors: bool = True
     """Try each optimizer's typical learning rate among the first trials."""
     widen: bool = True
-    """Try learning rates beyond their range, twice as far each time, while the best trial so far
-    lies at an end of it; `grid` and `nsga2` never do."""
+    """Let sampler `model` try learning rates beyond their range, up to four times its end, where
+    it expects more there."""
     factorise: bool = True
     """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
     speed alone (workers, model of GPU, compilation, and the framework of equal networks); false
     samples all alike."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Stop trials whose next evaluation comes after this many times the third-best time to target
-    so far (the best may have been luck), a grid's after as many times the best; none never does."""
+    """Stop trials whose next evaluation comes after this many times what the best configuration
+    should need, of a grid after as many times the best time so far; none never does."""
 
 
 class StudySpec(Document):

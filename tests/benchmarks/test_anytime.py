@@ -20,7 +20,7 @@ def test_the_last_that_was_held_by_then_counts(anytime: Any) -> None:
     assert [anytime.held_at(course, moment) for moment in (0.5, 1, 3, 4, 20)] == [8, 8, 3, 1.5, 1]
 
 
-@pytest.mark.parametrize("name", ["raybench", "raybench, model"])
+@pytest.mark.parametrize("name", ["raybench", "raybench, TPE"])
 def test_a_search_is_replayed_until_its_limit(anytime: Any, name: str) -> None:
     row = anytime.replay_one(("mnist_mlp", name, 0, 0.0, 8.0, {}))
     assert row["trials"] >= 8

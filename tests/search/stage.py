@@ -16,7 +16,6 @@ from raybench.runs.deadline import Deadline
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.live_trials import LiveTrials
-from raybench.search.policy import SearchPolicy
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from tests.search.made_up import STUDY, outcome, parts_of
@@ -90,9 +89,8 @@ class Stage:
     """Three trials and what stands around them; `released` are the workers given back."""
 
     def __init__(self, folder: Path, *, apart: bool = False) -> None:
-        policy = SearchPolicy(rungs=False)
         study, space, factors = parts_of(CONTENT, apart=apart)
-        self.search = HeardSearch(study, space, folder, factors=factors, policy=policy)
+        self.search = HeardSearch(study, space, folder, factors=factors)
         self.store, self.screen = FullDisk(folder), io.StringIO()
         self.interrupt = Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)

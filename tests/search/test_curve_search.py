@@ -280,3 +280,37 @@ def test_axes_hold_for_every_kind_of_key() -> None:
     rest = {key: value for key, value in draw(space, {}, rng).items() if key not in here}
     assert axes.point(here | rest)[at] == pytest.approx(axes.point(there | rest)[at])
     assert GLOBAL_BATCH not in axes.numbers
+
+
+@pytest.mark.parametrize("widen", [True, False])
+def test_rates_beyond_their_range_are_tried_where_more_is_expected_there(
+    tmp_path: Path, *, widen: bool
+) -> None:
+    narrow = {"low": 1e-4, "high": BEST / 3, "log": True}
+    space = STUDY["space"] | {"optimizer": ["adam"], "learning_rate": narrow}
+    search = make_search(tmp_path, changed(widen=widen) | {"space": space}, apart=True)
+    rates = []
+    while (asked := search.ask()) is not None:
+        search.tell(train(search, *asked)[0])
+        rates.append(asked[1].learning_rate)
+    assert max(rates) <= 4 * BEST / 3
+    assert any(rate > BEST / 2 for rate in rates) == widen
+
+
+def test_with_nsga2_a_trial_that_is_slow_and_cheap_goes_on(tmp_path: Path) -> None:
+    """Where only seconds count it is stopped."""
+    found = {}
+    for sampler in ("nsga2", "random"):
+        content = changed(sampler=sampler, factorise=False, trials=30)
+        search = make_search(tmp_path / sampler, content)
+        wide = next(one for one in iter(search.ask, None) if one[1].num_workers == 2)
+        for index, second in enumerate((0.5, 1.0)):
+            search.report(wide[0], outcome(second, index=index, value=0.5 * second))
+        search.tell(record(*wide, 1.5, value=0.95))
+        name, _ = next(one for one in iter(search.ask, None) if one[1].num_workers == 1)
+        stops = []
+        for index in range(5):
+            here = outcome(0.5 * (index + 1), index=index, value=0.19 * (index + 1))
+            stops.append(search.report(name, here))
+        found[sampler] = any(stops)
+    assert found == {"nsga2": False, "random": True}

@@ -1,18 +1,19 @@
 """Where to look first: each optimizer's usual rate, carried to the batch by its scaling rule.
 
-A space of lists is a grid: every combination of it is run once. With the cap (`search.asha`) and
-the space taken apart (`search.factorisation`) a grid costs a small part of what it would: a trial
-ends once it cannot win any more, and a curve stands for all its placements. Nothing else stops a
-trial early, so the best configuration is found for certain where training and times repeat.
+A space of lists is a grid: every combination of it is run once. With the time cutoff
+(`search.curve_search`) and the space taken apart (`search.factorisation`) a grid costs a small part
+of what it would: a trial ends once it cannot win any more, and a curve stands for all its
+placements. Nothing else stops a trial early, so the best configuration is found for certain where
+training and times repeat.
 """
 
 import math
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
-from raybench.search.policy import BASE_RATES, DEFAULT, LINEAR, SearchPolicy
 from raybench.spec.errors import UserError
 from raybench.spec.run import flat
 from raybench.spec.schedule import scaling_factor
@@ -30,7 +31,26 @@ from raybench.spec.space import (
 )
 from raybench.spec.study import DEFAULT_TRIALS, TIME, StudySpec
 
+BASE_RATES: Mapping[str, float] = MappingProxyType(
+    {
+        "adam": 1e-3,
+        "radam": 1e-3,
+        "lamb": 3e-3,
+        "sgd": 0.03,
+        "lars": 0.5,
+        "adamw": 1e-3,
+        # That of AdamW: updates are scaled to be as large (Liu et al. 2025, arXiv 2502.16982).
+        "muon": 1e-3,
+    }
+)
+LINEAR = ("sgd", "lars")
+"""Optimizers whose rate grows with the batch (Goyal 2017, arXiv 1706.02677); that of the
+others grows with its square root (You 2020, arXiv 1904.00962)."""
+HASTE = 3.0
+"""Factor on usual rates where seconds to a target count: these suit the accuracy at the end;
+soonest at a target are the largest stable ones, about ten times as large."""
 BASE_BATCH = 64
+"""Global batch that `BASE_RATES` are for."""
 
 
 def usual_values(
@@ -57,15 +77,15 @@ def middle_of(dimension: Simple) -> float:
     return math.sqrt(values[0] * values[-1]) if is_range else values[len(values) // 2]
 
 
-def rate_factor(study: StudySpec, policy: SearchPolicy = DEFAULT) -> float:
+def rate_factor(study: StudySpec) -> float:
     """Return the factor on default rates that suits a study's objective."""
-    return policy.haste if study.objective.kind == TIME else 1.0
+    return HASTE if study.objective.kind == TIME else 1.0
 
 
-def default_rate(optimizer: str, global_batch: int, policy: SearchPolicy = DEFAULT) -> float:
+def default_rate(optimizer: str, global_batch: int) -> float:
     """Return the rate to try first."""
     growth = (global_batch / BASE_BATCH) ** batch_power(optimizer)
-    return float(policy.base_rates[optimizer] * growth)
+    return float(BASE_RATES[optimizer] * growth)
 
 
 def batch_power(optimizer: str) -> float:
@@ -74,9 +94,7 @@ def batch_power(optimizer: str) -> float:
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
 
-def priors(
-    space: Space, fixed: dict[str, Any], *, factor: float = 1.0, policy: SearchPolicy = DEFAULT
-) -> list[dict[str, Any]]:
+def priors(space: Space, fixed: dict[str, Any], *, factor: float = 1.0) -> list[dict[str, Any]]:
     """Return configurations to try first: every optimizer at two batch sizes, small ones first.
 
     A library's optimizer has no default rate, and none of these. Rates are `factor` times the
@@ -92,7 +110,7 @@ def priors(
     found = []
     for batch in _two_of(space, fixed, batch_key):
         optimizers = dict.fromkeys(values_of("optimizer", space, fixed))
-        for number, optimizer in enumerate(one for one in optimizers if one in policy.base_rates):
+        for number, optimizer in enumerate(one for one in optimizers if one in BASE_RATES):
             values: dict[str, Any] = {"optimizer": optimizer, batch_key: batch}
             if batch_key != GLOBAL_BATCH:
                 workers = values_of("num_workers", space, fixed)
@@ -100,7 +118,7 @@ def priors(
             values |= _conditions(space, fixed, values, number)
             known = known_values(fixed, values)
             parts = known["num_workers"] * known["accumulate"]
-            rate = default_rate(optimizer, values.get(GLOBAL_BATCH) or batch * parts, policy)
+            rate = default_rate(optimizer, values.get(GLOBAL_BATCH) or batch * parts)
             rate *= factor / scaling_factor(known["num_workers"], known["learning_rate_scaling"])
             values["learning_rate"] = _nearest(resolve(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
@@ -141,14 +159,6 @@ def _nearest(dimension: Simple, rate: float) -> float:
     return min(possible_values(dimension), key=lambda option: abs(math.log(option / rate)))
 
 
-def widens(study: StudySpec, space: Space) -> bool:
-    """Whether rates are tried beyond their range, where there is one (`search.widen`)."""
-    rates = space.get("learning_rate")
-    cases = [case.dimension for case in rates.cases] if isinstance(rates, Cases) else [rates]
-    is_range = any(isinstance(one, Range) for one in cases)
-    return is_range and study.search.widen and study.search.sampler not in ("grid", "nsga2")
-
-
 NEARNESS = 3.0
 """Rates within this factor of the default one come first, then those within its square, ..."""
 
@@ -177,9 +187,7 @@ def check_grid(study: StudySpec, space: Space) -> None:
         )
 
 
-def grid(
-    study: StudySpec, space: Space, factors: Factors | None = None, policy: SearchPolicy = DEFAULT
-) -> list[dict[str, Any]]:
+def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list[dict[str, Any]]:
     """Return every combination, those first that need few workers; else drawn by the seed.
 
     With priors, rates near the default ones come before others of as many workers. Both have one
@@ -195,7 +203,7 @@ def grid(
         ]
     random.Random(study.search.seed).shuffle(combinations)
     if study.search.priors and "learning_rate" in space:
-        combinations.sort(key=lambda values: _remoteness(study, values, policy))
+        combinations.sort(key=lambda values: _remoteness(study, values))
     return sorted(combinations, key=lambda values: _num_workers(study, values, factors))
 
 
@@ -227,12 +235,12 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
     return min(placement.num_workers for placement in factors.of_values(known))
 
 
-def _remoteness(study: StudySpec, values: dict[str, Any], policy: SearchPolicy) -> int:
+def _remoteness(study: StudySpec, values: dict[str, Any]) -> int:
     known = known_values(study.fixed, values)
-    if known["optimizer"] not in policy.base_rates:
+    if known["optimizer"] not in BASE_RATES:
         return 1
     parts = known["num_workers"] * known["accumulate"]
     batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * parts
-    rate = default_rate(known["optimizer"], batch, policy)
-    rate *= rate_factor(study, policy)
+    rate = default_rate(known["optimizer"], batch)
+    rate *= rate_factor(study)
     return int(abs(math.log(known["learning_rate"] / rate, NEARNESS)))

@@ -1,8 +1,11 @@
 """How Optuna is told of a trial's end.
 
 Ray's own `OptunaSearch` tells Optuna that a trial stopped early is complete, with its truncated
-accuracy. Here a stopped trial is PRUNED with its score so far, and one that ran out of memory or
-into NaN is told the worst score.
+accuracy. Here a trial that came to the target is COMPLETE with its log seconds; one that was
+stopped is PRUNED at the samples it has seen, with the log seconds that the model of the curves
+expects of it; what missed the target or failed is PRUNED at sample 0, so that TPE, which takes
+COMPLETE trials before PRUNED ones and of these the longest first, never takes it for good. Samplers
+that model COMPLETE trials alone (`MODEL_ALL`) are told those expectations as values.
 
 Configurations that would fail as others did are not tried again (`Infeasible`).
 """
@@ -12,11 +15,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power
-from raybench.spec.objective import worst_score
+from raybench.spec.objective import TIME, worst_score
 from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, value_of
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.study import StudySpec
@@ -161,46 +164,45 @@ def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
     return " ".join([spec.optimizer, *(f"{key} {short(value_of(spec, key))}" for key in told)])
 
 
+MODEL_ALL = ("gp", "cmaes")
+"""Samplers that model COMPLETE trials alone, and the parameters that all of these have."""
+
+
 class Answer(NamedTuple):
     """Answer of a trial to Optuna."""
 
     state: TrialState
     values: list[float] | None = None
-    course: dict[int, float] | None = None
-    """Score by milliseconds, of a trial that was stopped."""
+    step: int | None = None
+    """Samples at which a PRUNED trial has its value."""
 
 
 class Feedback:
     """Tells ends of trials, each at the time its score is known.
 
     A time to the target counts on the configuration's fastest placement, so those of the first
-    trials wait until these, the probes, have told how fast the others are.
+    trials wait until these, the probes, have told how fast the others are. `expected` returns the
+    log seconds that a trial should need to the target by its name, None where nothing is known.
     """
 
     def __init__(
-        self, study: StudySpec, journal: optuna.Study, infeasible: Infeasible, placer: Placer | None
+        self,
+        study: StudySpec,
+        journal: optuna.Study,
+        infeasible: Infeasible,
+        placer: Placer | None,
+        expected: Callable[[str], float | None],
     ) -> None:
         self._objective, self._keys = study.objective, label_keys(study.space)
         self._journal, self._infeasible, self._placer = journal, infeasible, placer
+        self._expected, self._models_all = expected, study.search.sampler in MODEL_ALL
         self._is_pareto = len(journal.directions) > 1
         self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
-        self._courses: dict[int, dict[int, float]] = {}
-        self.best: tuple[float, RunSpec] | None = None
-        """The least score of a trial that ran to its end, and what it was."""
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
         """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
         self._waiting.append((trial, record))
-        self.note_best(record)
         self.report_known(is_early=is_early)
-
-    def note_best(self, record: RunRecord) -> None:
-        """Take a trial's end, for `best`, of an earlier session too."""
-        answer = self.answer(record)
-        if answer.state != TrialState.COMPLETE or record.failure is not None or not answer.values:
-            return
-        if self.best is None or answer.values[0] < self.best[0]:
-            self.best = answer.values[0], record.spec
 
     def report_known(self, *, is_early: bool) -> None:
         """Tell the ends whose score is known by now."""
@@ -213,25 +215,9 @@ class Feedback:
                 self._tell(trial, record)
         self._waiting = waiting
 
-    def scores(self, trials: list[FrozenTrial]) -> dict[int, float]:
-        """Return the score of every one of `trials` that ended, by number, told or not."""
-        known = {one.number: score for one in trials if (score := reported_score(one)) is not None}
-        return known | {trial.number: record.score for trial, record in self._waiting}
-
-    def report(self, trial: optuna.Trial, spec: RunSpec, *, score: float, train_s: float) -> None:
-        """Note a running trial's score, at the time on its fastest placement.
-
-        Optuna hears its course at its end: what it was told it keeps, of a run that counts no more
-        too (`forget`), and nothing asks for it sooner.
-        """
-        if not self._is_pareto:  # Optuna keeps no course of several objectives
-            course = self._courses.setdefault(trial.number, {})
-            course[self._milliseconds(spec, train_s)] = score
-
     def tell_would_fail(self, trial: optuna.Trial) -> None:
         """End a proposal that is not run because it would fail: as if it had."""
-        worst = worst_score(self._objective)
-        self._journal.tell(trial, [worst, worst] if self._is_pareto else [worst])
+        self._answer(trial, self._failed())
 
     def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:
         """Return what Optuna is told of a run.
@@ -245,16 +231,32 @@ class Feedback:
             is_too_large = record.failure == "oom" and self._placer.others(record.spec)
             if is_too_large or is_uncompiled(record.failure, record.spec):
                 return Answer(TrialState.FAIL)  # which trains in another way
-        if record.state == "stopped" and not self._is_pareto:
-            train_ms = self._milliseconds(record.spec, record.ledger["train"])
-            return Answer(TrialState.PRUNED, [record.score], {train_ms: record.score})
+        if record.failure is not None:
+            return self._failed()
         seconds, cost = record.score, record.score + math.log(record.spec.num_workers)
         if fastest_s is not None and record.time_to_target_s is not None:
             seconds += math.log(fastest_s / record.time_to_target_s)
         elif record.time_to_target_s is not None and self._placer is not None:
             seconds += math.log(self._placer.to_fastest(record.spec))
             cost += math.log(self._placer.to_cheapest(record.spec))
-        return Answer(TrialState.COMPLETE, [seconds, cost] if self._is_pareto else [seconds])
+        if self._is_pareto:
+            return Answer(TrialState.COMPLETE, [seconds, cost])
+        is_stopped = record.state == "stopped"
+        if self._objective.kind == TIME and record.time_to_target_s is None:
+            expected = self._expected(record.trial)
+            seconds = record.score if expected is None else expected
+        elif not is_stopped:
+            return Answer(TrialState.COMPLETE, [seconds])
+        if self._models_all:
+            return Answer(TrialState.COMPLETE, [seconds])
+        return Answer(TrialState.PRUNED, [seconds], record.samples if is_stopped else 0)
+
+    def _failed(self) -> Answer:
+        """Return the answer of a run that failed, or would."""
+        worst = worst_score(self._objective)
+        if self._is_pareto or self._models_all:
+            return Answer(TrialState.COMPLETE, [worst] * (2 if self._is_pareto else 1))
+        return Answer(TrialState.PRUNED, [worst], 0)
 
     def _tell(self, trial: optuna.Trial, record: RunRecord) -> None:
         if record.failure is not None:
@@ -264,16 +266,16 @@ class Feedback:
             answer = Answer(TrialState.FAIL)
         for name, value in shown_attributes(record, self._keys).items():
             trial.set_user_attr(name, value)
-        for step, score in (self._courses.pop(trial.number, None) or answer.course or {}).items():
-            trial.report(score, step=step)
+        self._answer(trial, answer)
+
+    def _answer(self, trial: optuna.Trial, answer: Answer) -> None:
         if answer.state == TrialState.PRUNED:
+            assert answer.values is not None
+            assert answer.step is not None
+            trial.report(answer.values[0], step=answer.step)
             self._journal.tell(trial, state=TrialState.PRUNED)
         else:
             self._journal.tell(trial, answer.values, state=answer.state)
-
-    def _milliseconds(self, spec: RunSpec, train_s: float) -> int:
-        factor = 1.0 if self._placer is None else self._placer.to_fastest(spec)
-        return int(1000 * train_s * factor)
 
 
 def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
@@ -293,10 +295,3 @@ def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
         "failure": record.failure,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def reported_score(trial: FrozenTrial) -> float | None:
-    """Return the score that Optuna was told of a trial; None where it was told none."""
-    if trial.state == TrialState.PRUNED and trial.intermediate_values:
-        return float(trial.intermediate_values[max(trial.intermediate_values)])
-    return float(trial.values[0]) if trial.values else None

@@ -17,7 +17,6 @@ from optuna.samplers import BaseSampler
 from pydantic_core import to_json
 
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
-from raybench.search.policy import DEFAULT
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
@@ -206,12 +205,14 @@ NEEDS = {
 }
 PARETO_SAMPLERS = ("nsga2",)
 """They look for the whole front of seconds and worker-seconds."""
+STARTUP_TRIALS = 10
+"""Trials before a sampler of Optuna's models what it has seen."""
 POPULATION = 16
 """Trials of a generation of NSGA-II; searches have tens of trials, not thousands."""
 
 
 def build_sampler(
-    name: str, *, seed: int, num_earlier: int, startup_trials: int = DEFAULT.startup_trials
+    name: str, *, seed: int, num_earlier: int, startup_trials: int = STARTUP_TRIALS
 ) -> BaseSampler:
     """Return a sampler; UserError if a package it needs is missing.
 

@@ -1,15 +1,8 @@
-"""Optuna's journal of a study: opening it, which of its trials count, what it has lost.
+"""Optuna's journal of a study: opening it, which of its trials count, what it has lost."""
 
-Optuna's own storage filters all trials in Python a dozen times a suggestion, and waits for the
-disk after every line. Here both cost the same at the ten-thousandth trial as at the hundredth.
-"""
-
-import bisect
-import contextlib
 import json
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
-from copy import deepcopy as copy_of
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raybench.results.store import mend_last_line
 from raybench.search.factorisation import speed_values
-from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
 from raybench.search.sampling.optuna_space import (
     PARETO_SAMPLERS,
@@ -34,11 +26,6 @@ from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import RunRecord
-
-MODELLED = (TrialState.COMPLETE, TrialState.PRUNED)
-OPEN = (TrialState.RUNNING, TrialState.WAITING)
-NUM_BEST = 25
-"""TPE's model of what is good is of so many of the best trials, at most."""
 
 
 class JournalFile(JournalFileBackend):
@@ -59,101 +46,6 @@ class JournalFile(JournalFileBackend):
             file.write(text.encode())
 
 
-class Journal(JournalStorage):
-    """The storage of one study whose trials this process alone changes.
-
-    Inside `modelled`, of trials that have ended only the `num_modelled` latest are seen, and
-    the best ones, which make up the sampler's model of what is good: that model is the same, the
-    one of what is not is of the later trials. Searches of fewer trials see no difference.
-    """
-
-    def __init__(self, path: Path, study_name: str, *, num_modelled: int) -> None:
-        super().__init__(JournalFile(path))
-        self._num_modelled = num_modelled
-        self._is_modelling = False
-        self._held: list[FrozenTrial] = []
-        """Every trial by its number, as it was when last read."""
-        self._open: dict[int, int] = {}
-        """Optuna's ids of the trials that have not ended, by number: only these change."""
-        self._ended: list[int] = []
-        """Numbers of the trials that can be modelled, in the order they ended."""
-        self._best: dict[TrialState, list[tuple[float, float, int]]] = {s: [] for s in MODELLED}
-        if any(one.study_name == study_name for one in self.get_all_studies()):
-            study_id = self.get_study_id_from_name(study_name)
-            for trial in super().get_all_trials(study_id, deepcopy=False):
-                found = self.get_trial_id_from_study_id_trial_number(study_id, trial.number)
-                self._add(found, trial)
-
-    @contextlib.contextmanager
-    def modelled(self) -> Iterator[None]:
-        """Show no more trials than a model is made of."""
-        self._is_modelling = True
-        try:
-            yield
-        finally:
-            self._is_modelling = False
-
-    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Begin a trial, or add the one that is given."""
-        trial_id = super().create_new_trial(study_id, template_trial)
-        self._add(trial_id, self.get_trial(trial_id))
-        return trial_id
-
-    def set_trial_state_values(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> bool:
-        """Begin a waiting trial, or end one."""
-        is_set = super().set_trial_state_values(trial_id, state, values)
-        self._keep(self.get_trial(trial_id))
-        return is_set
-
-    def get_all_trials(
-        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
-    ) -> list[FrozenTrial]:
-        """Return the trials in those states by number, or all."""
-        for number, trial_id in self._open.items():
-            self._held[number] = self.get_trial(trial_id)
-        if states is not None and not any(s in states for s in TrialState if s not in OPEN):
-            found = [self._held[number] for number in sorted(self._open)]
-        else:
-            found = self._few() if self._is_modelling else self._held
-        found = [one for one in found if one.state in states] if states else list(found)
-        return copy_of(found) if deepcopy else found
-
-    def _few(self) -> list[FrozenTrial]:
-        if len(self._ended) <= self._num_modelled:
-            return self._held
-        numbers = {*self._open, *self._ended[-self._num_modelled :]}
-        numbers |= {number for best in self._best.values() for *_, number in best}
-        return [self._held[number] for number in sorted(numbers)]
-
-    def _add(self, trial_id: int, trial: FrozenTrial) -> None:
-        self._held.append(trial)
-        self._open[trial.number] = trial_id
-        self._keep(trial)
-
-    def _keep(self, trial: FrozenTrial) -> None:
-        """Take a trial as it now is; sort it where it has ended."""
-        number = trial.number
-        self._held[number] = trial
-        if trial.state in OPEN or self._open.pop(number, None) is None:
-            return
-        if trial.state not in MODELLED:
-            return
-        self._ended.append(number)
-        # The orders by which TPE takes the best: of those that were pruned, the longest first.
-        if trial.state == TrialState.COMPLETE and len(trial.values) == 1:
-            key = (0.0, float(trial.values[0]), number)
-        elif trial.intermediate_values:
-            step, score = max(trial.intermediate_values.items())
-            key = (-float(step), score, number)
-        else:
-            return
-        best = self._best[trial.state]
-        bisect.insort(best, key)
-        del best[NUM_BEST:]
-
-
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
 """User attribute of Optuna trials that are not trials of the study, with the reason."""
@@ -170,7 +62,7 @@ FIRST = "first"
 """User attribute of a configuration that the user has named: which it is (`search.first`)."""
 
 
-def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -> optuna.Study:
+def open_study(study: StudySpec, folder: Path) -> optuna.Study:
     """Open the folder's Optuna study, or make it; whoever calls holds the folder's lock.
 
     A torn last line, as a full disk leaves it, is cut. A journal that is damaged otherwise is put
@@ -183,27 +75,22 @@ def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -
     # Left by a killed driver; Optuna would wait for it for half a minute.
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     try:
-        found, journal = _open(study, path, policy)
+        found = _open(study, path)
     except (ValueError, KeyError, TypeError, AssertionError, IndexError):
         path.replace(path.with_name(f"{path.name}.damaged"))
-        found, journal = _open(study, path, policy)
+        found = _open(study, path)
     found.sampler = build_sampler(
         search.sampler,
         seed=search.seed,
         num_earlier=len(found.get_trials(deepcopy=False)),
-        startup_trials=policy.startup_trials,
     )
-    if search.sampler == "tpe":
-        for name in ("infer_relative_search_space", "sample_relative", "sample_independent"):
-            setattr(found.sampler, name, journal.modelled()(getattr(found.sampler, name)))
     return found
 
 
-def _open(study: StudySpec, path: Path, policy: SearchPolicy) -> tuple[optuna.Study, Journal]:
-    journal = Journal(path, STUDY_NAME, num_modelled=policy.num_modelled)
+def _open(study: StudySpec, path: Path) -> optuna.Study:
     found = optuna.create_study(
         study_name=STUDY_NAME,
-        storage=journal,
+        storage=JournalStorage(JournalFile(path)),
         directions=["minimize"] * (2 if study.search.sampler in PARETO_SAMPLERS else 1),
         load_if_exists=True,
     )
@@ -211,7 +98,7 @@ def _open(study: StudySpec, path: Path, policy: SearchPolicy) -> tuple[optuna.St
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             found.set_metric_names(_metric_names(study)[: len(found.directions)])
-    return found, journal
+    return found
 
 
 def _metric_names(study: StudySpec) -> list[str]:
@@ -328,13 +215,16 @@ def add_answer(
 ) -> None:
     """Add a trial that has ended to Optuna's study; `known` holds its parameters' distributions,
     which are as wide here as its parameters need."""
+    course = None
+    if answer.step is not None and answer.values is not None:
+        course = {answer.step: answer.values[0]}
     journal.add_trial(
         create_trial(
             state=answer.state,
             params=params,
             distributions={name: _wide_enough(known[name], at) for name, at in params.items()},
             values=answer.values,
-            intermediate_values=answer.course,
+            intermediate_values=course,
             user_attrs=attributes,
         )
     )

@@ -4,8 +4,6 @@
 """
 
 import itertools
-import math
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,16 +12,20 @@ from optuna.trial import FrozenTrial, TrialState
 
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
-from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import (
     MOST_LISTED,
     grid,
     priors,
     rate_factor,
-    widens,
 )
 from raybench.search.sampling.feedback import Feedback, Infeasible
-from raybench.search.sampling.optuna_space import build_sampler, encode, params_of, propose
+from raybench.search.sampling.optuna_space import (
+    STARTUP_TRIALS,
+    build_sampler,
+    encode,
+    params_of,
+    propose,
+)
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
@@ -41,17 +43,15 @@ from raybench.search.sampling.optuna_study import (
     real_trials,
 )
 from raybench.spec.run import Placement, RunSpec
-from raybench.spec.space import Range, Space, at_run, end_of, num_configurations
+from raybench.spec.space import Space, num_configurations
 from raybench.spec.study import StudySpec
 from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
 """Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
 or accepted where the space has no end."""
-
-WIDER, MOST_TIMES = 2.0, 5
-"""Factor on the end of a rate's range for a trial beyond it, and how often at most."""
-ROUNDING = 1e-6
+MOST_REFUSED = 500
+"""Draws in a row that are known to fail, after which the search gives up."""
 
 
 class Tried:
@@ -114,18 +114,15 @@ class Proposer:
         infeasible: Infeasible,
         feedback: Feedback,
         placer: Placer | None,
-        policy: SearchPolicy = DEFAULT,
         firsts: Mapping[str, RunSpec] | None = None,
     ) -> None:
         self._study, self._space, self._journal = study, space, journal
         self._infeasible, self._feedback, self._placer = infeasible, feedback, placer
-        self._policy = policy
         num_earlier = len(journal.get_trials(deepcopy=False))
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
         size = num_configurations(space, study.fixed)
         self._size = size if size is not None and size <= MOST_LISTED else None
         self._is_grid = study.search.sampler == "grid"
-        self._widens = widens(study, space)
         self._listed: Iterator[dict[str, Any]] | None = None
         self._tried: Tried | None = None
         self._failing: set[str] = set()
@@ -163,7 +160,7 @@ class Proposer:
             else:  # the sampler learns it as if it had
                 self._feedback.tell_would_fail(trial)
             tried.drew(self._frozen(trial), is_known=not options)
-            if self._is_exhausted() or (attempt >= self._policy.patience and not options):
+            if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
                 return None
         # A trial that was interrupted comes back under its own name.
         name = trial.user_attrs.get(TRIAL) or tried.free_name()
@@ -295,29 +292,8 @@ class Proposer:
             return True  # interrupted trials come first
         if self._is_grid:
             return self._enqueue_listed()
-        if self._widens and self.tried.num_ran >= self._policy.startup_trials:
-            self._enqueue_beyond()
         self._enqueue_prior()
         return True
-
-    def _enqueue_beyond(self) -> None:
-        """Name the best trial with a rate beyond its range, where it lies at an end of that."""
-        if self._feedback.best is None:
-            return
-        dimension, (_, spec) = self._space["learning_rate"], self._feedback.best
-        end, simple = end_of(dimension, "learning_rate", spec), at_run(dimension, spec)
-        if end is None:
-            return
-        assert isinstance(simple, Range)
-        rate, factor = (simple.high, WIDER) if end == "upper" else (simple.low, 1 / WIDER)
-        for _ in range(MOST_TIMES):
-            rate *= factor
-            if math.log(rate / spec.learning_rate) * math.log(factor) > ROUNDING:
-                break  # it is further out than the best
-        wider = spec.model_copy(update={"learning_rate": rate})
-        params = params_of(wider, self._study, self._space, widen=True)
-        if params is not None and key_of(params) not in self.tried.drawn:
-            self._journal.enqueue_trial(params)
 
     def _enqueue_listed(self) -> bool:
         """Name the next combination of a space of lists that was not tried; whether there is one.
@@ -334,25 +310,24 @@ class Proposer:
         return False
 
     def _enqueue_prior(self) -> None:
-        """Let every other start-up trial be an optimizer's usual rate, while these do well."""
+        """Let every other start-up trial be an optimizer's usual rate."""
         count = self.tried.num_ran
-        is_over = count >= self._policy.startup_trials or count % 2
+        is_over = count >= STARTUP_TRIALS or count % 2
         if not self._study.search.priors or is_over:
             return
-        earlier, everything = real_trials(self._journal), proposed_trials(self._journal)
+        everything = proposed_trials(self._journal)
         if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in everything):
             return  # it is known better
-        factor = rate_factor(self._study, self._policy)
-        known = priors(self._space, self._study.fixed, factor=factor, policy=self._policy)
+        factor = rate_factor(self._study)
+        known = priors(self._space, self._study.fixed, factor=factor)
         num_used = sum(PRIOR in trial.user_attrs for trial in everything)
-        ran = {trial.number for trial in earlier if PRIOR in trial.user_attrs}
-        if num_used < len(known) and not _in_bottom_half(ran, self._feedback.scores(earlier)):
+        if num_used < len(known):
             params = encode(self._space, self._study.fixed, known[num_used])
             self._journal.enqueue_trial(params, user_attrs={PRIOR: True})
 
     def _combinations(self) -> list[dict[str, Any]]:
         factors = self._placer.factors if self._placer else None
-        return grid(self._study, self._space, factors, self._policy)
+        return grid(self._study, self._space, factors)
 
     def _feasible(self, values: dict[str, Any]) -> list[RunSpec]:
         """Return the run specs a proposal can be run as, one for every placement, widest first;
@@ -385,11 +360,3 @@ class Proposer:
         chosen = self._placer.choose(name, specs[0].optimizer, list(options))
         trial.set_user_attr(PLACEMENT, speed_values(chosen))
         return options[chosen]
-
-
-def _in_bottom_half(some: set[int], scores: dict[int, float]) -> bool:
-    """Whether the median of some trials' scores lies in the worse half of all (four at least)."""
-    own = [score for number, score in scores.items() if number in some]
-    if len(scores) < 4 or not own:
-        return False
-    return statistics.median(own) > statistics.median(scores.values())

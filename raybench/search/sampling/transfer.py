@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from raybench.results.place import comparable, is_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, machine
 from raybench.results.study import Study, load
-from raybench.search.sampling.feedback import Answer, Feedback
+from raybench.search.sampling.feedback import MODEL_ALL, Answer, Feedback
 from raybench.search.sampling.known_points import (
     KnownPoints,
     parameters_of,
@@ -154,10 +154,6 @@ def tell_earlier(
     if earlier.study.get("machine", {}).get("processor") != machine()["processor"]:
         text += "; they were timed on another machine, so their seconds are a rough guide"
     return f"{text}."
-
-
-MODEL_ALL = ("gp", "cmaes")
-"""Samplers that model the parameters that all trials have, and so no trial may lack one."""
 
 
 def _lacks(params: Mapping[str, Any], known: Mapping[str, Any], study: StudySpec) -> bool:

@@ -35,7 +35,7 @@ def test_regions_that_fail_are_left(tmp_path: Path) -> None:
 
     late: list[str] = []
     for seed in range(2):
-        content = STUDY | {"search": {"trials": 60, "seed": seed}}
+        content = STUDY | {"search": {"trials": 60, "seed": seed, "sampler": "tpe"}}
         ended = run_all(make_search(tmp_path / str(seed), content), judge)
         assert len(ended) == 60
         late += [one.failure for one in ended[20:] if one.failure]

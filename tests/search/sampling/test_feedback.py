@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.feedback import Infeasible
 from raybench.search.sampling.optuna_study import real_trials
 from raybench.spec.objective import worst_score
 from raybench.spec.run import Placement, RunSpec
-from raybench.stats.record import Failure
+from raybench.stats.record import Failure, StopReason
 from tests.search.made_up import STUDY, ask, journal_of, make_search, outcome, record, run_all
 from tests.search.step_times import seconds_on, trained
 
@@ -20,28 +19,38 @@ from tests.search.step_times import seconds_on, trained
     ("failure", "is_own"),
     [("timeout", True), ("worker_lost", False), ("oom", True), ("nan", True), ("error", True)],
 )
-def test_a_configuration_s_own_fault_scores_worst_and_the_machine_s_is_not_told(
+def test_a_configuration_s_own_fault_is_never_good_and_the_machine_s_is_not_told(
     failure: Failure, is_own: bool, tmp_path: Path
 ) -> None:
+    """TPE takes COMPLETE trials for good before PRUNED ones, and of these the longest."""
     one = make_search(tmp_path)
     (ended,) = run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
     (trial,) = journal_of(one).get_trials()
-    told = ("COMPLETE", [worst_score(ended.spec.objective)]) if is_own else ("FAIL", None)
-    assert (trial.state.name, trial.values) == told
+    worst = worst_score(ended.spec.objective)
+    assert trial.state.name == ("PRUNED" if is_own else "FAIL")
+    assert trial.intermediate_values == ({0: worst} if is_own else {})
 
 
-def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
-    """Never complete with a truncated accuracy."""
-    one = make_search(tmp_path)
-    name, spec = ask(one)
-    points = [outcome(1.0, index=0, value=0.5), outcome(2.0, index=1, value=0.7)]
-    for point in points:
-        assert one.report(name, point) is None
-    one.tell(record(name, spec, 2.0, index=1, value=0.7, stop=None))
-    (trial,) = journal_of(one).get_trials()
-    assert trial.state.name == "PRUNED"
-    scores = [point.score(spec.objective) for point in points]
-    assert trial.intermediate_values == {1000: scores[0], 2000: scores[1]}
+@pytest.mark.parametrize("stop", [None, "max_train_seconds"])
+@pytest.mark.parametrize(("sampler", "state"), [("tpe", "PRUNED"), ("cmaes", "COMPLETE")])
+def test_what_was_stopped_or_missed_has_the_expected_seconds(
+    sampler: str, state: str, stop: StopReason | None, tmp_path: Path
+) -> None:
+    """A stopped trial at its samples, a miss at none; as values for samplers of COMPLETE ones."""
+    one = make_search(tmp_path, STUDY | {"search": {"trials": 9, "sampler": sampler}})
+    good, (name, spec) = ask(one), ask(one)
+    first = outcome(1.0, index=0, value=0.5, samples=500)
+    one.report(good[0], first)
+    one.tell(record(*good, 2.0, index=1, samples=1000))
+    for index in range(2):
+        value, samples = 0.25 * (index + 1), 500 * (index + 1)
+        one.report(name, outcome(1.0 + index, index=index, value=value, samples=samples))
+    one.tell(record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
+    _, trial = journal_of(one).get_trials()
+    assert trial.state.name == state
+    assert math.log(2.0) < trial.value < math.log(20.0), "half of the way in as many seconds"
+    if state == "PRUNED":
+        assert list(trial.intermediate_values) == [1000 if stop is None else 0]
 
 
 def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
@@ -59,14 +68,10 @@ def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> 
             assert told[name] == pytest.approx(fastest, abs=0.01), name
 
 
-@pytest.mark.parametrize(("startup_trials", "state"), [(10, "RUNNING"), (0, "COMPLETE")])
-def test_only_start_up_trials_wait_for_the_speed_of_other_placements(
-    startup_trials: int, state: str, tmp_path: Path
-) -> None:
-    policy = SearchPolicy(startup_trials=startup_trials)
-    one = make_search(tmp_path, apart=True, policy=policy)
+def test_start_up_trials_wait_for_the_speed_of_other_placements(tmp_path: Path) -> None:
+    one = make_search(tmp_path, apart=True)
     run_all(one, trained, most=1)
-    assert [trial.state.name for trial in journal_of(one).get_trials()] == [state]
+    assert [trial.state.name for trial in journal_of(one).get_trials()] == ["RUNNING"]
     one.tell_all()
     assert [trial.state.name for trial in journal_of(one).get_trials()] == ["COMPLETE"]
 

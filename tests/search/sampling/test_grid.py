@@ -9,20 +9,19 @@ import pytest
 
 from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
-from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import (
+    HASTE,
     check_grid,
     default_rate,
     grid,
     num_trials,
     priors,
 )
-from raybench.search.sampling.optuna_study import PRIOR
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.spec.study import build_study
+from raybench.spec.study import DEFAULT_TRIALS, build_study
 from raybench.stats.record import RunRecord
-from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
+from tests.search.made_up import STUDY, make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
 GRID: dict[str, Any] = {
@@ -106,7 +105,7 @@ def test_a_grid_that_is_too_large_is_refused_by_its_number_before_it_is_listed()
             check_grid(study, space)
     study, space = build_study(content | {"search": {"sampler": "random"}}, "test")
     check_grid(study, space)
-    assert num_trials(study, space) == 120
+    assert num_trials(study, space) == DEFAULT_TRIALS
 
 
 def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest(
 
     def place(values: dict[str, Any]) -> tuple[int, int]:
         workers, batch = values["num_workers"], values["batch_size_per_worker"]
-        usual = DEFAULT.haste * default_rate(values["optimizer"], workers * batch)
+        usual = HASTE * default_rate(values["optimizer"], workers * batch)
         return workers, int(abs(math.log(values["learning_rate"] / usual, 3.0)))
 
     places = [place(values) for values in order]
@@ -159,42 +158,26 @@ def test_a_range_is_refused_and_named() -> None:
     check_grid(study, parsed)
 
 
-OWN = SearchPolicy(base_rates={"adam": 2e-3, "lars": 0.1}, haste=1.5, startup_trials=4)
-
-
 @pytest.mark.parametrize(
-    ("objective", "policy", "factor", "number"),
+    ("objective", "factor"),
     [
-        ({"target": 0.95, "max_train_seconds": 10}, DEFAULT, DEFAULT.haste, 4),
-        ({"kind": "best_at_budget", "max_train_seconds": 10}, DEFAULT, 1.0, 4),
-        ({"target": 0.95, "max_train_seconds": 10}, OWN, 1.5, 2),
+        ({"target": 0.95, "max_train_seconds": 10}, HASTE),
+        ({"kind": "best_at_budget", "max_train_seconds": 10}, 1.0),
     ],
 )
 def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
-    tmp_path: Path, objective: dict[str, Any], policy: SearchPolicy, factor: float, number: int
+    tmp_path: Path, objective: dict[str, Any], factor: float
 ) -> None:
-    """Or one in proportion to it, where seconds to a target count; the policy says how many."""
-    content = STUDY | {"search": {"trials": 10}, "objective": objective}
+    """Or one in proportion to it, where seconds to a target count."""
+    content = STUDY | {"search": {"trials": 10, "sampler": "tpe"}, "objective": objective}
 
     def is_usual(spec: RunSpec) -> bool:
-        usual = factor * default_rate(spec.optimizer, spec.global_batch_size, policy)
+        usual = factor * default_rate(spec.optimizer, spec.global_batch_size)
         return spec.learning_rate == pytest.approx(usual)
 
-    specs = run(make_search(tmp_path, content, policy=policy), 8)
-    assert [is_usual(spec) for spec in specs] == [n < 2 * number and n % 2 == 0 for n in range(8)]
-    assert {spec.optimizer for spec in specs[0 : 2 * number : 2]} == {"adam", "lars"}
-
-
-def test_priors_that_do_badly_are_dropped(tmp_path: Path) -> None:
-    def judge(name: str, spec: RunSpec) -> RunRecord:
-        usual = DEFAULT.haste * default_rate(spec.optimizer, spec.global_batch_size)
-        is_prior = math.isclose(spec.learning_rate, usual)
-        return record(name, spec, score=9.0 if is_prior else 1.0)
-
-    one = make_search(tmp_path, STUDY | {"search": {"trials": 20}})
-    run_all(one, judge)
-    used = [trial for trial in journal_of(one).get_trials() if PRIOR in trial.user_attrs]
-    assert 1 <= len(used) <= 3
+    specs = run(make_search(tmp_path, content), 8)
+    assert [is_usual(spec) for spec in specs] == [n % 2 == 0 for n in range(8)]
+    assert {spec.optimizer for spec in specs[::2]} == {"adam", "lars"}
 
 
 def test_priors_stay_inside_the_space() -> None:
