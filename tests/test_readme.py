@@ -251,7 +251,7 @@ def test_what_a_trial_costs_is_what_was_measured() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 220
+    assert len(README.splitlines()) <= 180
 
 
 def test_the_docs_own_data_are_a_dataset() -> None:
