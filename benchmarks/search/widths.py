@@ -1,12 +1,12 @@
 """Claim: a rate that was tuned on small networks is carried to a large one by `raybench transfer`.
 
 Two networks (two hidden layers; two convolutions; MNIST, 6,000 training images) at four widths,
-each really trained on a grid of rates, batches and seeds (`record`, one torch worker without Ray),
-in the standard parametrisation and in muP. Then (`compare`) small studies are drawn: 12 random
-cells at each of the three smaller widths, one seed each. What `raybench.scaling.over_sizes`
-predicts from them is run at the largest: its centre alone, and 6 cells inside its interval; beside
-the best rate of the largest small study copied, and searches from nothing of 6, 20 and 60 random
-cells. Regret is over the least median of samples to the target.
+each really trained on a grid of rates, batches and seeds (`record`, one torch worker without Ray).
+Then (`compare`) small studies are drawn: 12 random cells at each of the three smaller widths, one
+seed each. What `raybench.scaling.over_sizes` predicts from them is run at the largest: its centre
+alone, and 6 cells inside its interval; beside the best rate of the largest small study copied, and
+searches from nothing of 6, 20 and 60 random cells. Regret is over the least median of samples to
+the target.
 
     RAYBENCH_DATA=DIR python benchmarks/search/widths.py record [--jobs 2]
     python benchmarks/search/widths.py compare [--studies 200]
@@ -53,11 +53,8 @@ NETWORKS = {
     "dense": Network("table_workloads:Widths", (32, 96, 288, 864), 28, 5000, 8, 0.92),
     "conv": Network("table_workloads:ConvWidths", (12, 24, 48, 96), 14, 3000, 5, 0.94),
 }
-RATES = {
-    name: tuple(1e-4 * 2**n for n in range(number))
-    for name, number in (("adam", 10), ("adam muP", 13))
-}
-"""By optimizer and parametrisation: muP's base is the narrowest, where both are one."""
+RATES = {"adam": tuple(1e-4 * 2**n for n in range(10))}
+"""By optimizer."""
 BATCHES, SEEDS = (32, 128), (0, 1)
 EVERY = 1500
 Cell = tuple[int, str, float, int, int]
@@ -89,8 +86,7 @@ def record(network: Network, cell: Cell) -> dict[str, Any]:
             validation_size=network.validation_size,
         ),
         objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
-        mup_base={"width": network.widths[0]} if "muP" in optimizer else {},
-        optimizer=optimizer.partition(" ")[0],
+        optimizer=optimizer,
         learning_rate=rate,
         batch_size_per_worker=batch,
         eval_every_samples=EVERY,
@@ -221,7 +217,7 @@ def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
             large = Large(by_width[network.widths[-1]], rng)
             small = [study_of(sizes[one], by_width[one], rng) for one in network.widths[:-1]]
             known = [one for one, _ in small]
-            found = predict(known, sizes[network.widths[-1]], is_mup="muP" in optimizer)
+            found = predict(known, sizes[network.widths[-1]])
             random = [list(np.exp(rng.uniform(*large.range, n))) for n in (6, 20, 60)]
             ways = {
                 ("predicted", 1): [found.rate],

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from raybench.models.layers import num_parameters
 from raybench.results.store import write_out
 from raybench.results.study import Study, load
 from raybench.results.verdict import find_verdicts
-from raybench.runs.preflight import first_values
 from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.over_sizes import LEAST_TRIALS, BestRate, best_rate, predict
 from raybench.search.sampling.default_rates import batch_power
@@ -25,7 +23,6 @@ from raybench.spec.errors import Ended, UserError
 from raybench.spec.space import Space, values_of
 from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import clean, command_line
-from raybench.training.mup import MOST_GROWTH, NUM_STEPS, OUTPUTS, growths
 
 MOST_TRIALS = 100
 WIDE = 30.0
@@ -43,11 +40,6 @@ def parser() -> cli.Parser:
         type=float,
         metavar="PARAMETERS",
         help="of the large one; by default counted, where its model is given by layers",
-    )
-    result.add_argument(
-        "--check",
-        action="store_true",
-        help="only say whether the large model obeys muP (its key mup_base); exit code 1 if not",
     )
     result.add_argument("--out", type=Path, metavar="FILE", help="(default: FILE-transferred.yaml)")
     return result
@@ -69,16 +61,10 @@ def transfer(options: argparse.Namespace) -> Ended:
         raise UserError("--out: is the file that --to names; name another.")
     content = load_content(options.to, [])
     study, space = build_study(content, str(options.to))
-    if options.check:
-        check = check_widths(study, space, str(options.to))
-        print(check.sentence)
-        return Ended(cli.DONE if check.holds else cli.FAILED, answer=[check.sentence])
     if not options.studies:
         raise UserError("DIR: name the searches of smaller models, as results/small.")
     batch = global_batch(study, space, str(options.to))
     small = [load(place) for place in options.studies]
-    for one in small:
-        require_alike(one, study)
     is_named = "optimizer" in {**content["space"], **(content.get("fixed") or {})}
     allowed = values_of("optimizer", space, study.fixed) if is_named else None
     optimizers = [best_optimizer(one, allowed) for one in small]
@@ -91,13 +77,8 @@ def transfer(options: argparse.Namespace) -> Ended:
     if len(set(sizes)) < len(sizes):
         raise UserError("Two of these studies have models of one size; name one study a size.")
     size = size_to(study) if options.size is None else options.size
-    checks = []
-    if study.fixed.get("mup_base"):
-        checks = [check_widths(study, space, str(options.to), optimizer)]
-    is_mup = any(one.holds for one in checks)
-    found = predict(known, size, is_mup=is_mup)
-    words = sentences(known, found, optimizer, batch, set(optimizers), is_mup=is_mup)
-    words += [one.sentence for one in checks]
+    found = predict(known, size)
+    words = sentences(known, found, optimizer, batch, set(optimizers))
     low, high = found.interval
     if high > WIDE * low:
         words.append("That is too wide to be advice: search all rates, or add a study of a size.")
@@ -118,50 +99,6 @@ def transfer(options: argparse.Namespace) -> Ended:
 
 SET = ("optimizer", "learning_rate")
 """Keys of the large one's space that are said anew."""
-
-
-class Check(NamedTuple):
-    """Whether muP holds of a model, and that in a sentence."""
-
-    holds: bool
-    sentence: str
-
-
-def check_widths(
-    study: StudySpec, space: Space, source: str, optimizer: str | None = None
-) -> Check:
-    """Train a file's model for some steps at several widths, from that of its `mup_base` on."""
-    spec = study.run_spec(first_values(study, space, {"optimizer": optimizer}))
-    if not spec.mup_base:
-        raise UserError(
-            f"{source}: has no mup_base, so it is of the standard parametrisation; set "
-            "fixed.mup_base to what of fixed.model makes it narrow, as {width: 64}."
-        )
-    found = growths(spec)
-    most = max(found, key=lambda one: abs(one.power))
-    over = f"over widths from that of the base on and {NUM_STEPS} steps of {spec.optimizer}"
-    if abs(most.power) <= MOST_GROWTH:
-        said = f"muP holds {over}: no layer's updates grow with the width"
-        return Check(True, f"{said} (power {most.power:.2f}).")
-    what = most.name if most.name == OUTPUTS else f"the updates of {most.name}"
-    return Check(
-        False,
-        f"muP does not hold {over}: {what} change with power {most.power:.2f} of the width, so do "
-        "not count on a small model's rate; mend how the model scales them, or leave mup_base out.",
-    )
-
-
-def require_alike(small: Study, large: StudySpec) -> None:
-    """Raise UserError where a small study's models are of another parametrisation than the large
-    one's; a model of the base's own width is of both."""
-    base = large.fixed.get("mup_base") or {}
-    for spec in small.specs.values():
-        is_base = bool(base) and all(spec.model.get(key) == one for key, one in base.items())
-        if spec.mup_base != base and not is_base:
-            raise UserError(
-                f"{small.place}: has mup_base {spec.mup_base or 'unset'} and the large model "
-                f"{base or 'unset'}, so their rates do not compare; search it with the same."
-            )
 
 
 def global_batch(study: StudySpec, space: Space, source: str) -> int:
@@ -239,8 +176,6 @@ def sentences(
     optimizer: str,
     batch: int,
     optimizers: set[str],
-    *,
-    is_mup: bool = False,
 ) -> list[str]:
     """Say what the best rates are, what follows from them, and whether they lie on one line."""
 
@@ -259,7 +194,7 @@ def sentences(
         said.append(f"The sizes have different winners ({names}): {optimizer} need not be best.")
     if len(known) > 1:
         *smaller, largest = known
-        before = predict(smaller, largest.size, is_mup=is_mup)
+        before = predict(smaller, largest.size)
         apart = abs(math.log(before.rate / largest.rate))
         low, high = before.interval
         does = apart <= NINE_OF_TEN * math.hypot(before.spread, largest.spread)

@@ -196,7 +196,7 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
-    run = _built(RUN, line)
+    run = _built(RUN, line | {"spec": _without_gone(line.get("spec"))})
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
     if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
@@ -212,7 +212,18 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     """
     if "role" not in line:
         return None
-    return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
+    return _built(ROLE, line["role"]), _built(SPEC, _without_gone(plain(line.get("spec"))))
+
+
+GONE = ("mup_base",)
+"""Keys of a run spec that earlier versions wrote; empty ones say nothing."""
+
+
+def _without_gone(spec: Any) -> Any:
+    """Return a recorded run spec without the empty keys that are gone."""
+    if not isinstance(spec, dict):
+        return spec
+    return {key: value for key, value in spec.items() if value or key not in GONE}
 
 
 def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> int:

@@ -22,8 +22,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from raybench.scaling.measurements import NINE_OF_TEN, Floats
 
 SLOPE, SLOPE_SD = -0.25, 0.2
-"""Prior slope of the rate's logarithm over that of the parameters, before anything is known; of muP
-0, where narrow layers differ from wide ones as much."""
+"""Prior slope of the rate's logarithm over that of the parameters, before anything is known."""
 MISFIT = 0.3
 """Distance of the best rate of a size from the line (of its logarithm, one standard deviation)."""
 POOR = 0.75
@@ -115,7 +114,7 @@ def best_rate(
     return BestRate(size, float(np.exp(least.mean())), spread, bound)
 
 
-def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> BestRate:
+def predict(known: Sequence[BestRate], size: float) -> BestRate:
     """Return the best rate to expect at a size, from those of others.
 
     A straight line over logarithms, its height free (Bayesian linear regression with known errors).
@@ -123,10 +122,9 @@ def predict(known: Sequence[BestRate], size: float, *, is_mup: bool = False) -> 
     x = np.array([[1.0, math.log(one.size / size)] for one in known])
     y = np.array([math.log(one.rate) for one in known])
     weights = np.array([1 / (one.spread**2 + MISFIT**2) for one in known])
-    slope = 0.0 if is_mup else SLOPE
     precision = np.diag([0.0, 1 / SLOPE_SD**2])
     covariance = np.linalg.inv(x.T @ (weights[:, None] * x) + precision)
-    height, _ = covariance @ (x.T @ (weights * y) + precision @ [0.0, slope])
+    height, _ = covariance @ (x.T @ (weights * y) + precision @ [0.0, SLOPE])
     sides = {one.bound for one in known} - {""}
     spread = math.sqrt(covariance[0, 0] + MISFIT**2)
     return BestRate(size, math.exp(height), spread, sides.pop() if len(sides) == 1 else "")

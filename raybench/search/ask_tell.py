@@ -7,17 +7,14 @@ simulated clock; the other methods are for a session's beginning and end.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from optuna.trial import TrialState
-
 from raybench.search.curve_search import CurvePolicy, CurveSearch
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.optuna_space import STARTUP_TRIALS, values_of_params
+from raybench.search.sampling.optuna_space import STARTUP_TRIALS
 from raybench.search.sampling.optuna_study import (
-    EARLIER_STUDY,
     FIRST,
     NOT_RUN,
     WOULD_FAIL,
@@ -26,7 +23,7 @@ from raybench.search.sampling.optuna_study import (
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.search.sampling.transfer import Earlier, tell_earlier
+from raybench.search.sampling.transfer import Earlier, best_earlier, tell_earlier
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
@@ -212,11 +209,8 @@ class Search:
     def learn_from(self, earlier: Earlier) -> str | None:
         """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
         said = tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
-        told = [one for one in self._journal.get_trials(deepcopy=False) if one.values]
-        told = [one for one in told if one.user_attrs.get(NOT_RUN) == EARLIER_STUDY]
-        told.sort(key=lambda one: (one.state != TrialState.COMPLETE, float(one.values[0])))
-        known = (values_of_params(one.params, self._sampled, self._study.fixed) for one in told)
-        self.curves.start_with([one for one in known if one is not None][:MOST_STARTS])
+        known = best_earlier(self._journal, self._sampled, self._study)
+        self.curves.start_with(known[:MOST_STARTS])
         return said
 
     @property

@@ -127,10 +127,6 @@ Setting = JsonValue
 """A number, a text, true, false, null, or a list or a mapping of them."""
 
 
-MUP_OPTIMIZERS = ("adam", "adamw", "radam", "sgd")
-"""Optimizers with known muP rates: steps of Adam's or SGD's kind."""
-
-
 class RunSpec(Document):
     """Everything that determines one training. Frozen; unknown keys are refused."""
 
@@ -146,10 +142,6 @@ class RunSpec(Document):
     data: dict[Name, Setting] = {}
     """The data's own settings, which the workload's `load_dataset` takes (dataset `workload`); in a
     space `data: {window: [16, 32]}`, lists alone: each value is a dataset."""
-    mup_base: dict[Name, Setting] = {}
-    """Settings of the same model at a smaller width, as `{width: 64}`: initial weights and rates
-    are then scaled by how many times as wide each layer is (muP), so that the best rate is that of
-    the smaller one (`training.mup`). Of adam, adamw, radam and sgd."""
     objective: Objective = Objective(target=0.95)
     """Objective: what the run is judged by, and when it may end."""
     framework: Framework = "torch"
@@ -361,13 +353,6 @@ def _problems(spec: RunSpec) -> Iterator[str]:
     if ":" in spec.optimizer or spec.optimizer_options:
         problem = problem_of_optimizer(spec.optimizer, spec.framework, spec.optimizer_options)
         yield from [problem] if problem else []
-    if spec.mup_base and spec.optimizer not in MUP_OPTIMIZERS:
-        yield (
-            f"mup_base: of {spec.optimizer} it is not known how rates go with the width; set "
-            f"optimizer to one of {', '.join(MUP_OPTIMIZERS)}, or leave mup_base out"
-        )
-    if spec.mup_base and (spec.weights != "none" or is_own_loop(spec.workload)):
-        yield "mup_base scales the weights that a model begins with; leave it out where others do"
     yield from _problems_of_processes(spec)
     yield from _problems_of_own_loop(spec)
 

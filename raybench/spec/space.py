@@ -17,7 +17,6 @@ NOT_SEARCHED = (
     "checkpoint_every_s",
     "dataset",
     "exchange_gradients",
-    "mup_base",
     *OPEN,
     "objective",
     "record_steps",

@@ -232,12 +232,6 @@ class Trainer(Protocol):
         self.module.load_weights(self._model, weights)
         self._averaging.forget()
 
-    def matrices(self) -> dict[str, NDArray[Any]]:
-        """Return the weights that are matrices (`mup.Form`) by name, each as (outputs, inputs)."""
-        part = find_part(self._spec.framework, "optim")
-        found: dict[str, NDArray[Any]] = part.matrices(self._model)
-        return found
-
     def predict(self, inputs: Any) -> NDArray[Any]:
         """Return the model's outputs for arrays as a dataset has them."""
         found: NDArray[Any] = self.module.predict(self._model, inputs)

@@ -27,7 +27,6 @@ from raybench.spec.metric import find_metric
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
 from raybench.training.machine import nvml_sees
-from raybench.training.mup import base_workload
 from raybench.training.own import pack_arrays, unpack_arrays
 from raybench.training.probe import Probed, check_start, needs_check, start_warnings
 
@@ -52,9 +51,6 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
     for other in others:  # a name or a value that its constructor does not take
         if other.model != spec.model:
             find_workload(spec.workload, DataShape.of(dataset), other.model)
-    for one in (spec, *others):
-        if one.mup_base:
-            base_workload(one, dataset)
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
         return Probed([])
     rows = np.arange(min(SAMPLES, len(dataset.train)))

@@ -9,8 +9,6 @@ import pytest
 
 import raybench
 from raybench.commands import cli, transfer
-from raybench.models.base import LayerWorkload
-from raybench.models.layers import Dense, Flatten, ReLU
 from raybench.scaling.over_sizes import SLOPE, BestRate, best_rate, predict
 from raybench.spec.documents import read_mapping
 from raybench.spec.study import build_study
@@ -25,17 +23,6 @@ class Plain(raybench.Workload):
 
     def build_torch(self) -> object:
         return None
-
-
-class Wide(LayerWorkload):
-    """A model of which muP holds."""
-
-    name = "wide"
-    input_shape = (28, 28, 1)
-    num_classes = 10
-
-    def __init__(self, width: int = 64) -> None:
-        self.layers = (Flatten(), Dense(width), ReLU(), Dense(10))
 
 
 RACE = Path(__file__).parents[1] / "fixtures" / "digits_race"
@@ -170,23 +157,6 @@ def test_what_lies_on_no_line_is_said_before_the_large_trials(tmp_path, capsys) 
     (file := tmp_path / "large.yaml").write_text(LARGE)
     assert transfer.main([*studies, "--to", str(file)]) == cli.DONE
     assert "it is not, so do not count on this." in capsys.readouterr().out
-
-
-def test_where_mup_holds_the_same_rate_is_expected(studies, tmp_path, capsys) -> None:
-    pytest.importorskip("torch")
-    text = LARGE.replace("mnist_large", f"{__name__}:Wide").replace("adam, lamb", "adam")
-    text += "  model: {width: 256}\n  mup_base: {width: 64}\n"
-    text = text.replace("{num_workers: 2, batch_size_per_worker: 32}", "\n  num_workers: 1\n")
-    text = text.replace("num_workers: 1\n", "num_workers: 1\n  batch_size_per_worker: 64\n")
-    (file := tmp_path / "large.yaml").write_text(text)
-    assert transfer.main([*studies, "--to", str(file)]) == cli.WRONG_INPUT
-    assert "so their rates do not compare" in capsys.readouterr().err
-    small = study_of(tmp_path / "wide", size=10_000, rate_factor=1.0, mup_base={"width": 64})
-    assert transfer.main([str(small), "--to", str(file), "--size", "1e6", "--json"]) == cli.DONE
-    answer = json.loads(capsys.readouterr().out)["answer"]
-    best, predicted = (float(one.partition("0.")[2][:3]) for one in answer[:2])
-    assert predicted == pytest.approx(best, rel=0.02), "whatever its size"
-    assert "muP holds" in " ".join(answer)
 
 
 @pytest.mark.parametrize(

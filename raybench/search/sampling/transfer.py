@@ -26,7 +26,12 @@ from raybench.search.sampling.known_points import (
     score_of,
     settings_of_spec,
 )
-from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, distributions, params_of
+from raybench.search.sampling.optuna_space import (
+    PARETO_SAMPLERS,
+    distributions,
+    params_of,
+    values_of_params,
+)
 from raybench.search.sampling.optuna_study import (
     EARLIER_STUDY,
     JOURNAL_FILE,
@@ -154,6 +159,16 @@ def tell_earlier(
     if earlier.study.get("machine", {}).get("processor") != machine()["processor"]:
         text += "; they were timed on another machine, so their seconds are a rough guide"
     return f"{text}."
+
+
+def best_earlier(journal: optuna.Study, space: Space, study: StudySpec) -> list[dict[str, Any]]:
+    """Return the configurations of earlier studies that Optuna's study was told of, the best
+    first: those that came to the target before the others."""
+    told = [one for one in journal.get_trials(deepcopy=False) if one.values]
+    told = [one for one in told if one.user_attrs.get(NOT_RUN) == EARLIER_STUDY]
+    told.sort(key=lambda one: (one.state != TrialState.COMPLETE, float(one.values[0])))
+    values = (values_of_params(one.params, space, study.fixed) for one in told)
+    return [one for one in values if one is not None]
 
 
 def _lacks(params: Mapping[str, Any], known: Mapping[str, Any], study: StudySpec) -> bool:

@@ -4,15 +4,11 @@ gradients that are summed already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 from keras import ops
-
-from raybench.training.mup import WidthFactors
 
 Variable: TypeAlias = tf.Variable
 Tensor: TypeAlias = tf.Tensor
@@ -52,7 +48,6 @@ class Optimizer(keras.optimizers.Optimizer):
         # out by name only), and would come on top.
         super().__init__(learning_rate=learning_rate, **settings)
         self.decay_rate = weight_decay
-        self._rate_factors: dict[int, float] = {}
         for name, value in own.items():
             setattr(self, name, value)
 
@@ -73,39 +68,29 @@ class Optimizer(keras.optimizers.Optimizer):
             for copy in strategy.experimental_local_results(variable.value)
         }
 
-    def scale_rates(self, variables: list[keras.Variable], scaled: Sequence[WidthFactors]) -> None:
-        """Give variables their rates; decay stays."""
-        pairs = zip(variables, scaled, strict=True)
-        self._rate_factors = {id(one): its.rate for one, its in pairs}
-
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         """Take one step with gradients that are the same on all workers already, or of this one
         alone; in replica context. Keras's own sums them over the workers, with no say in how."""
 
         variables = trainable_variables or self._trainable_variables
-        factors = [self._rate_factors.get(id(one), 1.0) for one in variables]
 
         def update(strategy: tf.distribute.Strategy, pairs: Any, shared: Any) -> None:
-            for factor, (gradient, variable) in zip(factors, pairs, strict=True):
-                args = gradient, shared[kinds.index((variable.dtype, factor))]
-                one = partial(self._update_one, factor=factor)
-                strategy.extended.update(variable, one, args=args, group=False)
+            for gradient, variable in pairs:
+                args = gradient, shared[variable.dtype]
+                strategy.extended.update(variable, self._update_one, args=args, group=False)
 
         pairs = [(gradient, one.value) for gradient, one in zip(grads, variables, strict=True)]
-        types = [variable.dtype for _, variable in pairs]
-        kinds = list(dict.fromkeys(zip(types, factors, strict=True)))
-        shared = [self._shared(*kind) for kind in kinds]
+        shared = {kind: self._shared(kind) for kind in {one.dtype: None for _, one in pairs}}
         tf.distribute.get_replica_context().merge_call(update, args=(pairs, shared))
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
         self.iterations.assign_add(1)
 
-    def _shared(self, kind: tf.DType, factor: float) -> tuple[tf.Tensor, ...]:
-        """Return the tensors of `Rates` for all variables of a type and rate."""
+    def _shared(self, kind: tf.DType) -> tuple[tf.Tensor, ...]:
+        """Return the tensors of `Rates` for all variables of a type."""
         rate, step = (ops.cast(one, "float64") for one in (self.learning_rate, self.iterations + 1))
         kept = 1 - rate * self.decay_rate
-        rate *= factor
         return tf.cast(rate, kind), tf.cast(kept, kind), *self._scalars(kind, step, rate)
 
     def _update_one(
@@ -113,11 +98,10 @@ class Optimizer(keras.optimizers.Optimizer):
         variable: tf.Variable,
         gradient: tf.Tensor,
         shared: tuple[tf.Tensor, ...],
-        factor: float,
     ) -> None:
         rate, kept, *own = shared
         excluded = len(variable.shape) <= 1
-        weight_decay = 0.0 if excluded else self.decay_rate / factor
+        weight_decay = 0.0 if excluded else self.decay_rate
         rates = Rates(rate, kept, tuple(own), weight_decay, excluded)
         gradient = tf.cast(gradient, variable.dtype)
         states = self._states[self._positions[variable.ref()]]

@@ -25,7 +25,6 @@ from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.mup import WeightForm, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.tensorflow import model as keras_model
@@ -47,7 +46,7 @@ from raybench.training.tensorflow.model import (
     prepare_inputs,
 )
 from raybench.training.tensorflow.named import start_from
-from raybench.training.tensorflow.optim import build_optimizer, forms, scale_weights
+from raybench.training.tensorflow.optim import build_optimizer
 from raybench.training.tensorflow.state import (
     Averaging,
     Copies,
@@ -180,9 +179,6 @@ class Trainer(base.Trainer):
             alone = keras_model.build_model(workload, spec.seed)
             check_workers(workload, keras_model.parameter_shapes(alone), world)
             del alone
-        small: list[WeightForm] = []
-        if spec.mup_base:
-            small = forms(keras_model.build_model(base_workload(spec, dataset), spec.seed))
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
             set_arithmetic(spec.precision)  # whatever the user's code has set
@@ -198,10 +194,6 @@ class Trainer(base.Trainer):
             self._streams = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
-            if spec.mup_base:
-                scaled = factors(spec.optimizer, forms(self._model), small)
-                scale_weights(self._model, scaled)
-                self._optimizer.scale_rates(self._model.trainable_variables, scaled)
             self._averaging = Averaging(spec, self._model, world.strategy)
             self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None

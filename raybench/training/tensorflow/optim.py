@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,14 +14,12 @@ import tensorflow as tf
 from raybench.models.base import users_code
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
-from raybench.training.mup import WeightForm, WidthFactors
 from raybench.training.optimizers import (
     COEFFICIENTS,
     DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
-    Matrix,
     construct,
     newton_schulz,
     settings_of,
@@ -191,34 +189,6 @@ class Lamb(Adam):
                 update += rates.weight_decay * variable
             step_size *= _ratio(tf.norm(variable), tf.norm(update))
         variable.assign_sub(step_size * update)
-
-
-def forms(model: keras.Model) -> list[WeightForm]:
-    """Return the forms of a model's trainable weights."""
-    shapes, found = matrix_shapes(model), []
-    for one in model.trainable_variables:
-        rms = float(tf.sqrt(tf.reduce_mean(tf.square(one.value))))
-        inputs, outputs = shapes.get(id(one), (1, math.prod(one.shape)))
-        found.append(WeightForm(inputs, outputs, rms, id(one) in shapes))
-    return found
-
-
-def matrices(model: keras.Model) -> dict[str, Matrix]:
-    """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
-    transposed = {id(one.kernel) for one in all_layers(model) if isinstance(one, TRANSPOSED)}
-    found = {}
-    for one, form in zip(model.trainable_variables, forms(model), strict=True):
-        if form.is_matrix:
-            value = one.numpy()
-            value = value.swapaxes(-1, -2) if id(one) in transposed else value
-            found[one.path] = value.reshape(form.inputs, form.outputs).T.copy()
-    return found
-
-
-def scale_weights(model: keras.Model, scaled: Sequence[WidthFactors]) -> None:
-    """Multiply the initial weights of a model by their factors."""
-    for one, its in zip(model.trainable_variables, scaled, strict=True):
-        one.assign(one * its.initial)
 
 
 Shape = tuple[int, int]

@@ -21,7 +21,6 @@ from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.base import Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.mup import WidthFactors, base_workload, factors
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
 from raybench.training.torch import model as torch_model
@@ -39,10 +38,7 @@ from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import (
     build_optimizer,
-    forms,
     refuse_complex,
-    scale_rates,
-    scale_weights,
 )
 from raybench.training.torch.state import (
     Averaging,
@@ -145,11 +141,6 @@ class Trainer(base.Trainer):
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
-        self._factors: list[WidthFactors] = []
-        if spec.mup_base:
-            small = torch_model.build_model(base_workload(spec, dataset), spec.seed)
-            self._factors = factors(spec.optimizer, forms(self._model), forms(small))
-            scale_weights(self._model, self._factors)
         self.batch_statistics = (
             torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
         )
@@ -202,7 +193,7 @@ class Trainer(base.Trainer):
         for step in steps:
             self._freeze(step.is_frozen)
             for group in self._optimizer.param_groups:
-                group["lr"] = step.learning_rate * group.get("rate_factor", 1.0)
+                group["lr"] = step.learning_rate
             self._optimizer.zero_grad(set_to_none=True)
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
@@ -336,7 +327,4 @@ class Trainer(base.Trainer):
         are."""
         with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
-            found = build_optimizer(self._spec.optimizer, self._model, **settings)
-            if self._factors:
-                scale_rates(found, self._model, self._factors)
-            return found
+            return build_optimizer(self._spec.optimizer, self._model, **settings)

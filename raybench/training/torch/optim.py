@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,13 +17,11 @@ from raybench.models.base import users_code
 from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
-from raybench.training.mup import WeightForm, WidthFactors
 from raybench.training.optimizers import (
     COEFFICIENTS,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
-    Matrix,
     construct,
     newton_schulz,
     settings_of,
@@ -257,64 +255,6 @@ def _sgd(
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """Return the weights that are trained, in the model's order."""
     return [one for one in model.parameters() if one.requires_grad]
-
-
-def forms(model: nn.Module) -> list[WeightForm]:
-    """Return the forms of a model's trainable weights."""
-    left_out, found = no_matrices(model), []
-    for name, one, layer in _owned(model):
-        rms = float(one.detach().abs().square().mean().sqrt())
-        kinds = [kind for kind in type(layer).__mro__ if kind is not nn.Module]
-        is_own = not any(kind.__module__.startswith("torch.") for kind in kinds)
-        if one.ndim < 2 or one in left_out or (is_own and one.shape[:-1].numel() == 1):
-            found.append(WeightForm(1, one.numel(), rms, is_matrix=False))
-        else:
-            outputs, inputs = _as_matrix(one, layer).shape
-            found.append(WeightForm(inputs, outputs, rms, of_own_layer=name if is_own else ""))
-    return found
-
-
-def matrices(model: nn.Module) -> dict[str, Matrix]:
-    """Return copies of what `forms` calls matrices, by name, each as (outputs, inputs)."""
-    return {
-        name: _as_matrix(one.detach(), layer).cpu().numpy().copy()
-        for (name, one, layer), form in zip(_owned(model), forms(model), strict=True)
-        if form.is_matrix
-    }
-
-
-def _owned(model: nn.Module) -> list[tuple[str, nn.Parameter, nn.Module]]:
-    """Return the weights that are trained, in the model's order, with their names and layers."""
-    layers = {one: layer for layer in model.modules() for one in layer.parameters(recurse=False)}
-    named = model.named_parameters()
-    return [(name, one, layers[one]) for name, one in named if one.requires_grad]
-
-
-def _as_matrix(weight: Tensor, layer: nn.Module) -> Tensor:
-    """Return a weight as (outputs, inputs)."""
-    return (weight.transpose(0, 1) if isinstance(layer, TRANSPOSED) else weight).flatten(1)
-
-
-@torch.no_grad()
-def scale_weights(model: nn.Module, scaled: Sequence[WidthFactors]) -> None:
-    """Multiply the initial weights of a model by their factors."""
-    for one, its in zip(trainable(model), scaled, strict=True):
-        one.mul_(its.initial)
-
-
-def scale_rates(
-    optimizer: torch.optim.Optimizer, model: nn.Module, scaled: Sequence[WidthFactors]
-) -> None:
-    """Give a model's weights their rates, by `rate_factor` of the groups; decay stays."""
-    pairs = zip(trainable(model), scaled, strict=True)
-    rates = {one: its.rate for one, its in pairs}
-    groups = []
-    for group in optimizer.param_groups:
-        for factor in sorted({rates[one] for one in group["params"]}):
-            own = [one for one in group["params"] if rates[one] == factor]
-            its_decay = group["weight_decay"] / factor
-            groups.append(group | {"params": own, "rate_factor": factor, "weight_decay": its_decay})
-    optimizer.param_groups[:] = groups
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
