@@ -16,7 +16,8 @@ from raybench.training.own import Run
 
 
 class _Clock:
-    """What the callbacks share: on from `start` to `pause`, any number of times to a report."""
+    """Clock that the callbacks share: on from `start` to `pause`, any number of times to a
+    report."""
 
     def __init__(self, run: Run, metric: str | None, prefix: str) -> None:
         self.run, self.metric = run, metric or f"{prefix}_{run.spec.objective.judged_by.name}"

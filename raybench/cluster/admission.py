@@ -46,8 +46,8 @@ class Group:
 
 
 MOST_OVERTAKEN = 8
-"""How often the head of the queue is overtaken by trials that need no new worker group, whose start
-takes 10 to 26 s; 16 would save less than a tenth of the starts that are left."""
+"""Number of times that the head of the queue is overtaken by trials that need no new worker group,
+whose start takes 10 to 26 s; 16 would save less than a tenth of the starts that are left."""
 
 
 @dataclass

@@ -20,8 +20,8 @@ class Start:
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty leaves it free."""
     resume: Checkpoint | None = None
-    """What to continue it from; the pool fills it in, where it holds one of this run. Its file is
-    beside the pool (`states.fetch`)."""
+    """Checkpoint to continue from; the pool fills it in, where it holds one of this run. Its file
+    is beside the pool (`states.fetch`)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class WorkerAnswer:
     sent_bytes: int | None = None
     """Size of the state that rank 0 has sent to the pool before it (`states.send`), if any."""
     printed: bytes = b""
-    """What was written to stdout and stderr since the last reply; the pool takes it out."""
+    """Output to stdout and stderr since the last reply; the pool takes it out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,9 @@ class Progress(WorkerAnswer):
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
-    """What goes with a checkpoint that was sent; the pool keeps it and takes it out."""
+    """Data that go with a checkpoint that was sent; the pool keeps it and takes it out."""
     saved: int | None = None
-    """What the pool leaves of it: the index of the evaluation that follows."""
+    """The part that the pool leaves: the index of the evaluation that follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +137,10 @@ Reply = Ready | WorkerAnswer | Crashed
 
 
 STOPPED: Final = "stopped"
-"""What RunFailed says of a run that was ended from outside before it had workers: no failure."""
+"""Message of RunFailed for a run that was ended from outside before it had workers: no failure."""
 
 REFUSED: Final = "refused"
-"""What RunFailed says where the workers refuse the run's checkpoint: it can begin anew."""
+"""Message of RunFailed where the workers refuse the run's checkpoint: it can begin anew."""
 
 
 def sender_of(group: int) -> str:

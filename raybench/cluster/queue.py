@@ -28,7 +28,7 @@ class Waiting:
     """A trial that waits for its group."""
 
     what: str
-    """What it waits for, as `what_is_missing` says it, or whose turn is before."""
+    """Missing resource, as `what_is_missing` says it, or whose turn is before."""
     seconds: float
     """Since it has asked."""
     short_s: float
@@ -47,7 +47,8 @@ class Scaling:
         """`is_on`: whether the cluster has an autoscaler; without one nothing is sent."""
         self._is_on, self._send = is_on, send
         self._asked: list[dict[str, float]] | None = None
-        """What stands; None until something was sent: it may be what a killed driver has left."""
+        """Message that stands; None until something was sent: it may be what a killed driver has
+        left."""
         self._sent = 0.0
 
     async def ask(self, admission: Admission) -> None:

@@ -176,8 +176,8 @@ STORE_TIMEOUT_S = 6 * 3600.0
 """Timeout of the first command on a node that may still have to decode the dataset: the
 driver's own node has it, others begin with nothing. Ended early, they would begin again."""
 RESTARTS = 3
-"""How often in a row a run is given new workers and gets no further than the checkpoint it has;
-then it has failed. Nothing else tries again what the machine broke."""
+"""Number of times in a row that a run is given new workers and gets no further than the checkpoint
+it has; then it has failed. Nothing else tries again what the machine broke."""
 
 
 class RunClient:

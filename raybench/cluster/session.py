@@ -64,7 +64,7 @@ class Session:
             raise UserError("Ray runs in this process already; end it first: ray.shutdown().")
         refuse_hiding_files(Path.cwd())
         self._last = contextlib.ExitStack()
-        """What ends after the connection."""
+        """Resources that end after the connection."""
         self.scratch = self._last.enter_context(own_scratch())
         self._started = False
         address = chosen_address(address)

@@ -164,7 +164,7 @@ class WorkerGroup:
         self._end_message = ""
         self._has_run = False
         self._trainer: Any = None
-        """What its thread runs; None before."""
+        """Function that its thread runs; None before."""
 
     async def start(self) -> None:
         """Start the workers and wait until all have introduced themselves.

@@ -48,7 +48,7 @@ HOMES = {
     "diagnose": "raybench.runs.diagnose",
     "compare": "raybench.runs.compare",
 }
-"""Where the commands that take options have the function of their name; imported once signals are
+"""Modules of the functions of commands that take options; imported once signals are
 taken."""
 Command = Callable[[Any], Ended]
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         )
         self._given: list[str] = []
         self.kind: type[Options] | None = None
-        """What the arguments are made of, where that is a class of options."""
+        """Class of options that the arguments are made of, if any."""
 
     @property
     def name(self) -> str:

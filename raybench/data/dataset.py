@@ -121,7 +121,7 @@ class Dataset:
     validation: Split
     test: Split
     repeat: int = 1
-    """How often the training split stands in one epoch. The arrays are not copied: sample `i`
+    """Repetitions of the training split in one epoch. The arrays are not copied: sample `i`
     of an epoch is `train[i % len(train)]`."""
     task: Task = "classification"
     """Task that is to be learnt."""
@@ -135,7 +135,7 @@ class Dataset:
     vocabulary: tuple[str, ...] = ()
     """The tokens of a text set by number; empty where there are none."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """How inputs are made of what the user has, as JSON: `columns` of a table (`sources.encode`),
+    """Recipe of the inputs, as JSON: `columns` of a table (`sources.encode`),
     `tokens` that texts are cut into, `white` of images of more than 8 bits; None where they are
     used as they are."""
 

@@ -16,7 +16,7 @@ KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int
 
 
 class OnDemand(Protocol):
-    """What the inputs of a split may be in place of an array: any object with these three.
+    """Inputs of a split in place of an array: any object with these three.
 
     Nothing that it returns is kept by raybench after its batch, so a split may be larger than
     memory. It is asked by one thread at a time, not always the same one, in the order of training

@@ -189,7 +189,8 @@ class Feed:
 POLL_S = 0.5
 """New records are in the tool about so long after they were written."""
 NOT_NEEDED = ("torch", "tensorflow")
-"""What tensorboardX and W&B import where it is there: seconds and hundreds of megabytes."""
+"""Modules that tensorboardX and W&B import where they are there: seconds and hundreds of
+megabytes."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

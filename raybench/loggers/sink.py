@@ -39,7 +39,7 @@ class LoggedWinner:
     """A configuration that won."""
 
     title: str
-    """What it is: `fastest`, `cheapest`; of several models of GPU `fastest on H100`."""
+    """Title: `fastest`, `cheapest`; of several models of GPU `fastest on H100`."""
     trial: str
     config: str
     """It in one line, without secrets."""
@@ -64,7 +64,7 @@ class Sink(Protocol):
     """
 
     place: str
-    """Where it writes, without secrets: what lies elsewhere has not been written here."""
+    """Place that it writes to, without secrets: what lies elsewhere was not written here."""
 
     def has(self, name: str) -> bool:
         """Whether a run that was written is still there. Where it cannot be known it is believed:

@@ -25,9 +25,9 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 LONGEST = 5000
 """Characters of a tag's value; a server takes a few more."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")
-"""What MLflow takes in no metric's name: `mAP50-95(B)` is `mAP50-95_B_` there."""
+"""Characters that MLflow refuses in a metric's name: `mAP50-95(B)` is `mAP50-95_B_` there."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-"""How long a server is waited for, seconds and tries, unless the user says otherwise."""
+"""Seconds and tries for which a server is waited for, unless the user says otherwise."""
 
 
 class _MLflow(Sink):

@@ -30,7 +30,7 @@ AXES = {
 }
 """Beginnings of tags: what of a point is the step, and times what."""
 NOT_DRAWN = ("train_s", "samples")
-"""What is an axis is no curve."""
+"""Axes, which are no curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 """Beginnings of keys that a table of configurations needs no column of."""
 

@@ -1,1 +1,1 @@
-"""What is trained: models described or built for both frameworks; no framework imported here."""
+"""Models described or built for both frameworks; no framework imported here."""

@@ -34,7 +34,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 class Workload:
-    """What is trained. Subclass it, set the three attributes, write one build method or both.
+    """A model and its data. Subclass it, set the three attributes, write one build method or both.
 
     `--workload my_module:MyWorkload` then trains it; nothing else is needed from raybench.
 
@@ -61,15 +61,15 @@ class Workload:
     num_classes: int
     """Classes, or tokens of a vocabulary; not needed for a regression."""
     task: Task = "classification"
-    """What is learnt: `classification`, `regression` or `language_modelling`; that of the data,
+    """Task: `classification`, `regression` or `language_modelling`; that of the data,
     unless the loss is the workload's own."""
     metric: Metric | None = None
     """A metric of its own, which `torch_metric` and `keras_metric` measure:
     `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
 
     head: str | None = None
-    """What the names of the head's parameters (torch) or layers (Keras) begin with; `frozen_epochs`
-    needs it, models by name know theirs."""
+    """Prefix of the names of the head's parameters (torch) or layers (Keras) begin with;
+    `frozen_epochs` needs it, models by name know theirs."""
 
     torch_loss: Hook | None = None
     """Method (outputs, labels) -> loss of each sample (N,); by default cross entropy, of a

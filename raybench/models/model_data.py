@@ -47,7 +47,7 @@ class ModelData(Document):
     kind: Kind | None
     """Kind of the inputs; None for inputs by name."""
     resize: Literal["stretch", "crop"]
-    """What became of images that were not square."""
+    """Treatment of images that were not square."""
 
     @classmethod
     def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:

@@ -1,4 +1,4 @@
-"""What is said of a verdict, from its facts (`verdict.VerdictFacts`): by the terminal, the page,
+"""Sentences about a verdict, from its facts (`verdict.VerdictFacts`): by the terminal, the page,
 notebooks and the comment of best.yaml; and the study as Python and notebooks show it."""
 
 import html

@@ -163,7 +163,7 @@ def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""How a note ends of a search that came to its end before it had all its trials."""
+"""End of the note on a search that came to its end before it had all its trials."""
 
 
 def _go_on(results: Study) -> list[SuggestedStep]:

@@ -151,7 +151,7 @@ class PlanReport:
 
     @property
     def answers(self) -> pd.DataFrame:
-        """What to take; columns: `scaling.plan.answers`."""
+        """Machines to take; columns: `scaling.plan.answers`."""
         return _together([one.answers for one in self.plans])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What else is to be said of a study: whether its result hangs on the target, what became of all
+"""Further remarks on a study: whether its result hangs on the target, what became of all
 runs, and whether the winner lies at the end of a searched range.
 """
 

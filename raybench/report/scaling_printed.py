@@ -174,7 +174,7 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""What stays as workers are added, by the kind of scaling, and how large it is."""
+"""The batch that stays as workers are added, by the kind of scaling."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:

@@ -168,7 +168,8 @@ class ScalingReport:
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """What was asked, a row a cell; see `raybench.scaling.fit_command.prediction_table`."""
+        """The prediction asked for, a row a cell; see
+        `raybench.scaling.fit_command.prediction_table`."""
         tables = [one.predictions for one in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 

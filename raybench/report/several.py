@@ -1,4 +1,4 @@
-"""What `raybench.load` takes: results folders and their URLs, one or several; and several studies
+"""Arguments of `raybench.load`: results folders and their URLs, one or several; and several studies
 side by side: their frames in one, and what each found."""
 
 from collections.abc import Iterable, Sequence

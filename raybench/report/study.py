@@ -188,7 +188,7 @@ class StudyResults(Study):
 
     @property
     def critical_batches(self) -> Sentences:
-        """What the noise of the gradients tells of the critical batch of each series."""
+        """Critical batch of each series by the noise of its gradients."""
         from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
 
         return Sentences(noise_lines(self))

@@ -25,7 +25,7 @@ ROLES = {
     "scaling": "repeat of a cell",
     "pair": "run of a pair",
 }
-"""What a run is for."""
+"""Purpose of a run, in words."""
 ENDINGS = {
     "target": "the target was reached",
     "max_train_seconds": "its seconds of training were over",

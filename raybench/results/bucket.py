@@ -25,7 +25,7 @@ REFUSED = (
     *("INVALIDACCESSKEYID", "INVALIDCLIENTTOKENID", "INVALIDTOKEN", "SIGNATUREDOESNOTMATCH"),
     *("UNRECOGNIZEDCLIENT", "MISSINGAUTHENTICATIONTOKEN", "UNAUTHENTICATED"),
 )
-"""What stores say, without case and `_`, when credentials are not good (enough)."""
+"""Words of stores, without case and `_`, when credentials are not good (enough)."""
 
 
 class BucketError(Exception):

@@ -29,7 +29,7 @@ LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_NAMED = 3
 """Lines that the sentence on unreadable ones names."""
 TORN: Any = object()
-"""What a line holds that is none."""
+"""Content of a line that is no record."""
 
 
 def texts_of(path: Path) -> list[str]:

@@ -35,7 +35,7 @@ from raybench.spec.errors import StudyError, UserError
 from raybench.stats.checkpoint import STATE_FILE
 
 LOGS = (RECORDS_FILE, "optuna.log")
-"""What is only ever appended to, in the order in which it is uploaded."""
+"""Files that are only appended to, in the order in which it is uploaded."""
 PART_BYTES = 2**18
 FETCHERS = 16
 
@@ -255,7 +255,8 @@ def name_of(key: str) -> str | None:
 Files = dict[str, Stamp]
 """The files of a checkpoint by their names in its folder."""
 UNKNOWN: Stamp = (0, -1)
-"""What an earlier driver uploaded, where this machine has something else: no file has it."""
+"""Stamp of a file that an earlier driver uploaded, where this machine has another: no file has
+it."""
 
 
 class CheckpointUpload:
@@ -267,7 +268,7 @@ class CheckpointUpload:
     def __init__(self, folder: Path, bucket: Bucket) -> None:
         self.folder, self._bucket = folder, bucket
         self._there: dict[str, Files] = {}
-        """What is below the URL, by the checkpoints' folders."""
+        """Objects below the URL, by the checkpoints' folders."""
 
     def resume(self, keys: Iterable[str]) -> None:
         """Learn what an earlier driver uploaded."""

@@ -105,7 +105,7 @@ def unused_url(url: str) -> str:
 
 
 SYNC_S = 2.0
-"""What is older than this is uploaded, or on its way."""
+"""Seconds after which a change is uploaded, or on its way."""
 RETRY_S = 5.0
 CLOSE_S = 30.0
 """Seconds for which a store that does not answer is asked at the end."""
@@ -121,7 +121,7 @@ class Sync:
         self._checkpoints = CheckpointUpload(folder, self._bucket)
         self._end = threading.Event()
         self._troubles: dict[str, str] = {}
-        """What the last round of a thread met, already said."""
+        """Trouble that the last round of a thread met, already said."""
         self._saying = threading.Lock()
         self._fault: BaseException | None = None
         """Error that ended the threads before their time."""

@@ -109,7 +109,7 @@ class Study:
 
     @property
     def value_at_start(self) -> float | None:
-        """What the metric is before a run has begun, as the race takes it: the baseline value, or
+        """Value of the metric before a run has begun, as the race takes it: the baseline value, or
         of an accuracy without one, one over the number of classes."""
         return value_at_start(self.study)
 
@@ -164,7 +164,7 @@ class Study:
 
     @cached_property
     def owner(self) -> str | None:
-        """Who works in the folder now, in words; None where nobody does, and of a URL."""
+        """Process that works in the folder now, in words; None where nobody does, and of a URL."""
         return None if is_url(self.place) else owner_in(self.folder)
 
     def command(self, name: str, *arguments: object) -> str:

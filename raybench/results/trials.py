@@ -41,7 +41,7 @@ NOT_ASKED = "spread, which the study did not ask for"
 
 
 class TrialsLayout(NamedTuple):
-    """What is compared of how a run's workers were laid out."""
+    """Layout of a run's workers, as far as it is compared."""
 
     num_workers: int
     cpus_per_worker: int

@@ -1,4 +1,4 @@
-"""What a command, or the function of its name in Python, is asked for: every option with its
+"""Options of a command, or of the function of its name in Python: every option with its
 default. The arguments of the command line are made of these classes.
 """
 
@@ -46,7 +46,7 @@ class Options(Document):
     address: str | None = None
     """A Ray cluster to use, e.g. auto; else one is started."""
     wait: Duration = None
-    """How long a run may wait for machines in all (default: without end)."""
+    """Maximum total time a run may wait for resources (default: unlimited)."""
     seed: int | None = None
     """Seed of the search or the training."""
     dry_run: bool = False
@@ -71,7 +71,7 @@ class FollowedOptions(Options):
     """Options shared by every command that shows its runs one by one."""
 
     progress: Literal["screen", "jsonl"] = "screen"
-    """How the runs are shown; jsonl: as JSON objects, one a line, on stderr."""
+    """Progress display; jsonl: JSON objects, one a line, on stderr."""
 
 
 class LoggedOptions(FollowedOptions):

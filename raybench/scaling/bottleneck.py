@@ -20,7 +20,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import bytes_exchanged
 
 MORE = 4
-"""How many times the batch, or the passes between two exchanges, is made."""
+"""Factor on the batch, or on the passes between two exchanges."""
 PREFETCH = 2
 """Batches that are prepared ahead, at least."""
 
@@ -115,8 +115,8 @@ class Outlook:
 
     @property
     def readers(self) -> int:
-        """How many threads make samples ready as fast as the step takes them. Augmentation alone is
-        divided among threads: samples on demand are read by one at a time."""
+        """Number of threads that prepare samples as fast as the step takes them. Augmentation alone
+        is divided among threads: samples on demand are read by one at a time."""
         if not self.spec.augment:
             return PREFETCH
         now = max(1, self.spec.prefetch)

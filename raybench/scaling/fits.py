@@ -202,7 +202,8 @@ class TargetPlan:
 
     series: str
     sentences: tuple[str, ...]
-    """What is known of the critical batch, or why there is no plan; which prices are of no use."""
+    """Knowledge of the critical batch, or the reason why there is no plan; which prices are of no
+    use."""
     table: pd.DataFrame
     """`plan.with_measured`, the series, and `unit`, what bills are in; empty without a plan."""
     answers: pd.DataFrame
@@ -285,7 +286,7 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
 
 
 UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
-"""What `Beside` has where no run tells it."""
+"""Value of `Beside` where no run tells it."""
 
 
 def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Beside:

@@ -46,7 +46,7 @@ class BestRate:
     spread: float
     """Standard deviation of the rate's logarithm."""
     bound: Literal["", "or less", "or more"] = ""
-    """Which side is open: costs still fell at that end of the rates that were tried."""
+    """Open side: costs still fell at that end of the rates that were tried."""
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -42,7 +42,7 @@ class BatchSize:
     """Median samples to target over the runs, those that did not reach it included; None where
     too few did for a median."""
     at_least: float | None
-    """Where there is no median: what it is above at least, if the runs tell."""
+    """Lower bound of the median where there is none, if the runs tell."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Left:
-    """What the law leaves over at the batch sizes of the runs, in one draw's misfit or another's.
+    """Residuals of the law at the batch sizes of the runs, in one draw's misfit or another's.
 
     `solved[i]` is the inverse covariance under MISFITS[i].
     """

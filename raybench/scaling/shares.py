@@ -36,7 +36,7 @@ SYNTHETIC_BYTES = 256 * 2**20
 FEW = 256
 """Synthetic samples to evaluate on: nobody asks how accurate a probe is."""
 OTHER_BATCH = 4
-"""How many times smaller (or larger, where it is smaller than that) the other batch is."""
+"""Ratio of the other batch, which is smaller (or larger, where it would be too small)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -204,7 +204,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Shares:
-    """What part of a step each of its parts is, round by round; every round sums to one."""
+    """Shares of the parts of a step, round by round; every round sums to one."""
 
     rounds: dict[Part, Floats]
 

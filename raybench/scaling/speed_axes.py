@@ -1,5 +1,6 @@
-"""What changes the speed of a training and leaves its curve alone: the ways to run a spec, one axis
-after another, and which of them probes show to be the fastest. Pure: `runs.diagnose` trains.
+"""Settings that change the speed of a training and leave its curve alone: the ways to run a spec,
+one axis after another, and which of them probes show to be the fastest. Pure: `runs.diagnose`
+trains.
 
 All ways of an axis take steps of one global batch, so a probe's seconds of a step compare them. The
 axes follow one another, each from the fastest way so far: a sum of probes, not a product.
@@ -203,7 +204,7 @@ class Found:
 
     @property
     def compile_words(self) -> str:
-        """What compiling the way that is taken costs, and when it pays."""
+        """Cost of compiling, and the time from which it pays."""
         first_s, *later = self.compile_s[self.taken]
         more_s = first_s - float(np.median(self.compile_s[self.was]))
         pays_s = more_s / (1 - 1 / self.gain(self.taken).value)

@@ -80,7 +80,7 @@ def are_alike(one: RunSpec, other: RunSpec) -> bool:
 
 
 class Plan(NamedTuple):
-    """What there is time for: runs of the race (`ConfirmSpec`), and of each winner alone."""
+    """Runs that there is time for: of the race (`ConfirmSpec`), and of each winner alone."""
 
     race: int
     fresh: int
@@ -104,7 +104,7 @@ class ConfirmBudget:
     _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)
     """All on each model of GPU."""
     _found: Candidates | None = None
-    """Who races, until another run is added."""
+    """Candidates of the race, until another run is added."""
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
 

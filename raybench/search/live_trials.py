@@ -198,7 +198,7 @@ class LiveTrials:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Where writing fails the study ends, and says why when it has."""
+        """End the study where writing fails; the study says why when it has ended."""
         try:
             yield
         except (OSError, StudyError) as error:

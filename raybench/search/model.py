@@ -1,4 +1,4 @@
-"""What a search believes: how much training each configuration needs, and how sure that is.
+"""Model of learning curves: how much training each configuration needs, and how sure that is.
 
 Learning curves become *amounts to the target* (samples, or seconds where speed is not known apart):
 measured for runs that reached it, extrapolated for those that were stopped. A Gaussian process over
@@ -46,7 +46,7 @@ class Curve:
     has_missed: bool = False
     has_failed: bool = False
     said: tuple[object, tuple[float, float]] | None = field(default=None, repr=False)
-    """What `CurveModel.extrapolate` last said of it, and of which state."""
+    """State and result of the last `CurveModel.extrapolate`."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ PULL = 0.05
 
 
 Setup = tuple[Placement, str]
-"""What a step's time depends on: where it runs, and the optimizer."""
+"""Key of a step's time: the place where it runs, and the optimizer."""
 Lane = tuple[str, str | None, str, str, int, int]
 """Framework, model of GPU, precision, compilation, passes and readers: step times of two of them
 have nothing in common."""

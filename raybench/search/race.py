@@ -40,7 +40,7 @@ class Race:
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
     """Results by candidate and round, in seconds."""
     _alive: list[str] = field(init=False)
-    """Who runs in the present stage, or stayed in to the end, best first."""
+    """Candidates of the present stage, or that stayed in to the end, best first."""
     _stage: int = field(default=0, init=False)
     dropped: dict[str, int] = field(default_factory=dict, init=False)
     """Candidates that were too far behind, and after which stage (from 0)."""

@@ -278,7 +278,7 @@ DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What confirming a study needs."""
+    """Confirmation of a study."""
 
     study: StudySpec
     single_run: SingleRun

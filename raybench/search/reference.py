@@ -1,4 +1,5 @@
-"""What is set before a search by training a typical configuration: target, seconds, eval interval.
+"""Settings made before a search by training a typical configuration: target, seconds, eval
+interval.
 
 The reference is the user's own first configuration (`search.first`), else the space's first
 optimizer at its default rate, with seeds of its own; where none has a default (a library's), the

@@ -1,4 +1,4 @@
-"""What reference runs set, from what they have shown: target, seconds, eval interval."""
+"""Settings that reference runs make, from their curves: target, seconds, eval interval."""
 
 import math
 import statistics
@@ -49,7 +49,7 @@ DIGITS = 3
 
 
 NO_TARGET: dict[str, Any] = {"kind": BUDGET, "target": None, "hold": 1}
-"""What an objective is changed to that is judged by the best within its seconds."""
+"""Change of an objective that is judged by the best within its seconds."""
 
 
 def judged_by(study: StudySpec, **changes: Any) -> StudySpec:

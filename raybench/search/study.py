@@ -69,7 +69,7 @@ class StudyPipeline:
     wait_s: float | None = None
     """Seconds that a trial may wait for machines in all; None: without end."""
     lines: TextIO | None = None
-    """What gets a line of JSON for each event, in place of a screen."""
+    """Stream of JSON lines, one for each event, in place of a screen."""
     num_more: int = 0
     """Runs that a finished study's race is to have besides; nothing else is run then."""
     notes: list[str] = field(default_factory=list)

@@ -19,11 +19,12 @@ PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolut
 without label smoothing, the error's square or size in the labels' own unit (the mean over a
 vector's numbers), or what the workload's own hook returns."""
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
-"""What a metric may be called, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line
+"""Form of a metric's name, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line
 of 80 characters at most that begins with a letter, a digit or `_`. It names columns."""
 ROUNDING = 2.0**-22
-"""How far a value may be off the target and be at it, relative to the target: two steps of float32,
-in which frameworks compute metrics. The mean of 190 right answers of 200 is 0.94999999 there."""
+"""Distance from the target within which a value is at it, relative to the target: two steps of
+float32, in which frameworks compute metrics. The mean of 190 right answers of 200 is 0.94999999
+there."""
 Finish = Callable[[float, float], float]
 """(mean over the samples, mean of the same for the labels' own mean as the answer) -> metric."""
 
@@ -87,7 +88,7 @@ class Metric:
         return self.gap(target, value) <= 0
 
     def gap(self, target: float, value: float) -> float:
-        """What `value` lacks to the target; negative beyond it, 0 within float32's rounding."""
+        """Distance of `value` from the target; negative beyond it, 0 within float32's rounding."""
         gap = self.sign * (target - value)
         return 0.0 if abs(gap) <= ROUNDING * abs(target) else gap
 

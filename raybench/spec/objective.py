@@ -233,8 +233,8 @@ PART_OF_GAP = 0.01
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the best answer that does not look at the inputs reaches on a split's rows, and how far
-    above it models get on as many rows where there is nothing to learn.
+    """Value that the best answer without a look at the inputs reaches on a split's rows, and how
+    far above it models get on as many rows where there is nothing to learn.
 
     All runs share these rows, so new seeds do not help against their luck. A model of noise whose
     answers differ from the baseline's by d gains z standard errors, proportional to d, and loses

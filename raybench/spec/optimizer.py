@@ -24,7 +24,7 @@ DEFAULTS: dict[str, dict[str, float]] = {
 LEFT_TO_IT = ("momentum", "beta2", "epsilon")
 """Keys of a run whose default is the optimizer's own."""
 FRAMEWORK_OF = {"torch": "torch", "keras": "tensorflow"}
-"""What stands before the name of a library's class, and the framework that it trains in."""
+"""Prefix of the name of a library's class, and the framework that it trains in."""
 KEY_OF = {
     **dict.fromkeys(("lr", "learning_rate"), "learning_rate"),
     "weight_decay": "weight_decay",

@@ -1,4 +1,5 @@
-"""What trains without a Workload, by how it is written as a run spec's `workload`.
+"""Training loops and commands without a Workload, by how they are written as a run spec's
+`workload`.
 
     train.py:train                        a function of the user's own, given a `raybench.Run`
     $ python train.py --lr {learning_rate}    a command, which prints what it reaches

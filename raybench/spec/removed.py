@@ -15,7 +15,7 @@ REMOVED = {
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
-"""What to do instead, as the end of a sentence, by the name that a user writes; for an option the
+"""Replacement, as the end of a sentence, by the name that a user writes; for an option the
 name of its command stands before it, for a key the word "key"."""
 
 

@@ -51,7 +51,7 @@ class Placement:
     """Replicas of the model in each process; several where one process has them all, which is then
     the group's one worker and has what all of them need."""
     compile: str = "none"
-    """How a pass is compiled, which any group does."""
+    """Way to compile a pass; every worker group can."""
     accumulate: int = 1
     """Passes of a step."""
     prefetch: int = 0
@@ -145,7 +145,7 @@ class RunSpec(Document):
     objective: Objective = Objective(target=0.95)
     """Objective: what the run is judged by, and when it may end."""
     framework: Framework = "torch"
-    """Which backend trains; `python` imports none: of a training loop of your own, with one worker,
+    """Backend that trains; `python` imports none: of a training loop of your own, with one worker,
     and of a command."""
     num_workers: PositiveInt = 1
     """Number of data-parallel workers: processes, or replicas of a `single_process`."""
@@ -183,7 +183,7 @@ class RunSpec(Document):
     muon. Or any class of torch.optim or keras.optimizers, for that framework: `torch:SGD`,
     `keras:Nadam`; of another module `torch:pytorch_optimizer.Lion`."""
     optimizer_options: dict[Name, Setting] = {}
-    """What such a class is constructed with beside the rate and `weight_decay`, by the names of its
+    """Arguments of such a class beside the rate and `weight_decay`, by the names of its
     own: `{momentum: 0.9}`; null is the class's default. In a space each is a key of its own."""
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
@@ -229,7 +229,7 @@ class RunSpec(Document):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Decay, a step, of an average of the weights that is evaluated and saved in their place."""
     augment: list[Augmentation] = []
-    """What is done to training samples, in this order, keyed by seed, epoch and sample: `flip`, or
+    """Augmentations of training samples, in this order, keyed by seed, epoch and sample: `flip`, or
     `{kind: random_crop, padding: 4}`."""
     weights: str = "none"
     """Weights that training begins with, of a model by name: `none` draws them, `cached` takes the

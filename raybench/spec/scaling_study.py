@@ -94,7 +94,7 @@ class ScalingStudy(Document):
     price: PositiveFloat | dict[str, PositiveFloat] | None = None
     """Money per worker-hour, or that of each model of GPU; with it, plans are in money."""
     budget: PositiveFloat | None = None
-    """What a training may cost in money (worker-seconds without a price): the plan then names the
+    """Budget of a training in money (worker-seconds without a price): the plan then names the
     fastest within it."""
 
     @field_validator("axes")
@@ -226,7 +226,7 @@ BASE: dict[str, Any] = {
     "epochs": 3.0,
     "objective": {"kind": "best_at_budget", "max_train_seconds": 600.0},
 }
-"""What `base` is where a file does not say: the first epoch, and two of the steady state; no run
+"""Default of `base`: the first epoch, and two of the steady state; no run
 ends at a target, so that all cells train as long."""
 
 

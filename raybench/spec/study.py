@@ -77,7 +77,7 @@ class SearchSpec(Document):
     concurrency: PositiveInt | None = None
     """Trials at the same time; by default as many as the cluster has room for."""
     sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
-    """How configurations are proposed: `model` by a model of all learning curves, others by
+    """Way to propose configurations: `model` by a model of all learning curves, others by
     Optuna's samplers; `cmaes` samples what is not a number by TPE, `nsga2` looks for the front of
     seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
@@ -112,8 +112,8 @@ class StudySpec(Document):
     confirm: ConfirmSpec = ConfirmSpec()
     """Confirmation of the winners."""
     auto: list[AutoKey] = []
-    """What reference runs set before the search: keys of the objective that the file has as
-    `auto`, and the distance of evaluations where it names none. Not written by hand."""
+    """Settings that reference runs make before the search: keys of the objective that the file has
+    as `auto`, and the distance of evaluations where it names none. Not written by hand."""
     is_set: bool = False
     """Whether they have; not written by hand."""
     price: PositiveFloat | None = None

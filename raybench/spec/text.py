@@ -111,7 +111,7 @@ KEY = re.compile(_KEY)
 # In a text the value ends where a word does, or its quotes do.
 KEY_AND_VALUE = re.compile(rf"({_KEY})(\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
 SENTENCE = re.compile(r"[A-Za-z]+[ \t]+\w")
-"""What follows `passwd: ` where it is no secret but the end of a message: two words."""
+"""Two words after `passwd: ` that are no secret but the end of a message."""
 USER = re.compile(r"(?<=://)[^/\s?#]*@")
 PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")

@@ -27,7 +27,7 @@ Measured = Annotated[
 
 Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
 Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scaling", "pair"]
-"""What a run is for: proposed by the search; a placement that was only predicted; a candidate with
+"""Purpose of a run: proposed by the search; a placement that was only predicted; a candidate with
 a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
 time; what sets a target; a repeat of a cell of a
 scaling study."""
@@ -113,7 +113,7 @@ class Evaluation:
     bytes_exchanged_per_step: Whole | None = None
     """Bytes that a worker gives to the gradient exchange of one optimizer step."""
     noise_scale: NoiseSums | None = None
-    """What the gradients of several workers said of their noise; for `scaling.noise_scale`."""
+    """Noise of the gradients, from several workers; for `scaling.noise_scale`."""
     skipped_steps: Whole | None = None
     """With `precision: fp16`: steps since the run began that were not taken, because a gradient
     was not finite; of workers that exchange nothing those of the first."""
@@ -263,7 +263,7 @@ class RunOutcome:
     traceback: str = ""
     """Traceback of a failure in code."""
     baseline_value: float | None = None
-    """What an answer that does not look at the inputs reaches, where the objective does not say
+    """Value of an answer without a look at the inputs, where the objective does not say
     it: one over the number of classes; None where that is not known."""
     saved: int | None = None
     """Index of the evaluation that follows its newest checkpoint; None where none was taken."""

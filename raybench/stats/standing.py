@@ -1,4 +1,4 @@
-"""What a recorded run counts as when configurations are compared, and which run again.
+"""Rules for what a recorded run counts as in a comparison, and for which configurations run again.
 
 Race and results have this one rule. A run is seen to be at the target only when it is next
 evaluated, which is late by half a period on average: 6, 16, 24 and 34 % of the time where the
@@ -266,7 +266,7 @@ SMALLEST = 0.05
 
 @dataclass(frozen=True)
 class Ties:
-    """What is statistically tied with the best of several configurations."""
+    """Configurations that are statistically tied with the best of several."""
 
     repeated: tuple[str, ...] = ()
     """Run twice or more, the best included, best first."""

@@ -87,7 +87,8 @@ class World(Protocol):
 
     @property
     def through(self) -> str:
-        """What carries sums over workers: `gloo`, `ring`, `nccl`; of several workers only."""
+        """Library that carries sums over workers: `gloo`, `ring`, `nccl`; of several workers
+        only."""
         ...
 
     def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
@@ -196,7 +197,7 @@ class Trainer(Protocol):
         return self._earlier_input_s + waited
 
     def step_log(self) -> StepLog:
-        """What was recorded of the steps of the last `train`; for `record_steps` alone."""
+        """Records of the steps of the last `train`; for `record_steps` alone."""
         log: StepLog = self._recorder.log()
         return log
 

@@ -48,7 +48,7 @@ a buffer, or from a history: when they arrive says nothing of when they were tra
 PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
 """Prefixes of libraries to the name of a metric on the validation set."""
 EXCESS, EXCESS_S = 1.1, 0.5
-"""How far the sum of all `train_s` may exceed the seconds that the command has run: rounding."""
+"""Rounding: excess of the sum of all `train_s` over the seconds that the command has run."""
 MAX_SAMPLES = 1e15
 LEAST_S = 1e-6
 """Seconds of a line that says 0, or comes with the line before."""

@@ -44,7 +44,7 @@ LACKING = {
     ),
     "python": "install NVIDIA's driver",
 }
-"""What to do where a framework sees none of the GPUs that there are."""
+"""Advice where a framework sees none of the GPUs that there are."""
 
 
 @dataclass(frozen=True)

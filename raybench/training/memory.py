@@ -86,9 +86,10 @@ class Memory:
 
 
 FREE_BYTES = 2**29
-"""What a forward pass of an evaluation may take, however little a pass of training takes."""
+"""Memory that a forward pass of an evaluation may take, however little a pass of training takes."""
 NOISE_BYTES = 2**24
-"""What a pass may seem to take beside its samples: work space of kernels, pages of the process."""
+"""Memory that a pass may seem to take beside its samples: work space of kernels, pages of the
+process."""
 BYTES_OF_A_PARAMETER = 12
 """Gradient and two states of an optimizer, in float32, which stay after a step."""
 

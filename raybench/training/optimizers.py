@@ -114,7 +114,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
 DROWN = 1e20
 """An epsilon beside which sqrt(v_hat) is nothing: with as large a rate it leaves lr m_hat."""
 NO_MATRICES = ("embed", "position", "depthwise")
-"""What the names of layers and weights say that are tables, or filters of one channel each."""
+"""Words in the names of layers and weights that are tables, or filters of one channel each."""
 NUM_STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Newton-Schulz coefficients of Jordan et al. 2024: they raise small singular values fastest, and

@@ -350,7 +350,7 @@ _first_bytes: list[int] = []
 
 
 class OwnTrainer:
-    """What a worker has of a run whose loop is the user's own, in place of a `Trainer`."""
+    """A worker's side of a run whose loop is the user's own, in place of a `Trainer`."""
 
     num_parameters = None
     batch_statistics = False
@@ -544,8 +544,8 @@ class PlainWorld(World):
 
 
 class Part:
-    """What a loop needs of its framework: of `python` nothing; torch and tensorflow have their own,
-    in a module of this name."""
+    """Functions that a loop needs of its framework: of `python` nothing; torch and tensorflow have
+    their own, in a module of this name."""
 
     def begin(self, world: Any, seed: int) -> None:
         """Seed a run, in the thread of the loop; Python and numpy are."""

@@ -1,4 +1,4 @@
-"""What both frameworks' probes of a user's model have in common: the checks of its numbers, and
+"""Common parts of both frameworks' probes of a user's model: the checks of its numbers, and
 that several workers build the same one."""
 
 import json
@@ -26,7 +26,7 @@ ALONE = 1e-2
 """Share of the largest output that rounding may change between a large and a small batch."""
 
 NEEDS_GPU = re.compile(r"(?i)cuda|nvidia|cudnn|nccl|triton|active drivers|\b[cg]pus?\b")
-"""What errors name that a model raises since this machine has no GPU."""
+"""Words of errors that a model raises since this machine has no GPU."""
 TRIAL_BYTES = 16
 """Memory that a trial on cores takes for each parameter: weights, gradients, and as much again."""
 

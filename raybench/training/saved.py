@@ -1,4 +1,4 @@
-"""What is saved of a run: its state, from which it can be continued, and the trained model, loaded
+"""Saved parts of a run: its state, from which it can be continued, and the trained model, loaded
 back; what is saved checked against the model.
 
 When a run is saved is decided by all ranks alike.
@@ -25,7 +25,7 @@ from raybench.stats.record import Evaluation
 from raybench.training.base import World, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
-"""Where a run's weights are saved, in the framework's own format."""
+"""File of a run's weights, in the framework's own format."""
 DATA_FILE = "model.json"
 """Facts of the data that are needed to use them (`ModelData`)."""
 
@@ -102,7 +102,7 @@ def not_ours(error: Exception) -> RefusedStateError:
 
 
 class HasState(Protocol):
-    """What is trained: a `Trainer`, or a loop of the user's own."""
+    """The trained object: a `Trainer`, or a loop of the user's own."""
 
     def state(self) -> bytes | None:
         """Return what it goes on from, on rank 0; None where it has kept nothing."""

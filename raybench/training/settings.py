@@ -41,8 +41,8 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
         lambda method: multiprocessing.set_start_method(method or None, force=True),
     ),
 )
-"""What a loop may change of the process that the next trial runs in. Random states are not among
-them: each run is seeded."""
+"""Settings of the process that a loop may change and that the next trial runs in. Random states are
+not among them: each run is seeded."""
 LOADED = {"torch": "torch", "tensorflow": "tensorflow"}
 """Frameworks whose settings are kept too, each with the module that a loop has imported then."""
 

@@ -20,7 +20,7 @@ from raybench.cluster.connectivity import MISNAMED, UNREACHED, VARIABLE, Place
 from raybench.training.base import find_part
 
 USED = ("execute_single_async", "get_resources_per_worker")
-"""What is called of Train's worker group."""
+"""Methods of Train's worker group that are called."""
 _listeners: list[socket.socket] = []
 """Socket of a worker, while the others try it."""
 

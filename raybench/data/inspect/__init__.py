@@ -71,7 +71,7 @@ def number_line(column: str, values: Array) -> str:
 
 
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
-"""What images of many sizes are scaled to: the largest that half of them have, or more."""
+"""Size that images of many sizes are scaled to: the largest that half of them have, or more."""
 
 
 def see_sizes(

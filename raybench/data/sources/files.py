@@ -22,7 +22,7 @@ SPLIT_NAMES = {
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""What files and folders of splits may be called, as Hugging Face's ImageFolder has them."""
+"""Names of files and folders of splits, as Hugging Face's ImageFolder has them."""
 
 
 class ParquetTable(Table):
@@ -105,7 +105,7 @@ MEMORY_FACTOR = 3
 """Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
 BLANKS = tuple(" " * number for number in range(9))
 MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
-"""What a cell of a column of numbers says that has none."""
+"""Texts of a cell without a number in a column of numbers."""
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",

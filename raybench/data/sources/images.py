@@ -29,7 +29,7 @@ SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 WHITES = (1, 255, 1023, 4095, 16383, 65535)
-"""What may be white in images of more than 8 bits: what cameras and scanners of 8 to 16 bits write,
+"""Values of white in images of more than 8 bits: what cameras and scanners of 8 to 16 bits write,
 and 1 of fractions and masks."""
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Modes of PIL with one channel of brightness; all others have colours."""
@@ -76,7 +76,7 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """What the head of an image's file says; its sides as it stands upright."""
+    """Header of an image's file; its sides as it stands upright."""
 
     name: str
     width: int
@@ -122,7 +122,7 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 DEEP_COLORS = re.compile(r"(RGBA?;16)([LBN])")
-"""What PIL calls 16 bits a color; it keeps the upper 8 of them, which are the lower ones in the
+"""PIL's names of 16 bits a color; it keeps the upper 8 of them, which are the lower ones in the
 other order of bytes."""
 OTHER_BYTES = {"L": "B", "B": "L", "N": "B"}
 

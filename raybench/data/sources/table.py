@@ -92,7 +92,7 @@ class Unread:
     wrong: str | None = None
     """A text to correct; None where all cells are alike and nobody can tell what they mean."""
     place: str = ""
-    """Where the first such text is, or which table holds the column."""
+    """Place of the first such text, or the table that holds the column."""
 
     def about(self, column: str) -> UserError:
         """Return the error for a column that is needed; `column` is what it is called."""
@@ -112,7 +112,7 @@ class Table:
     class_names: Mapping[str, Sequence[str]] = {}
     """Names of the classes of columns that hold them as numbers."""
     forms: Mapping[str, Any] = {}
-    """How texts were written that were read as numbers or dates (`written.Form`), by column."""
+    """Notation of texts that were read as numbers or dates (`written.Form`), by column."""
     unread: Mapping[str, Unread] = {}
     """Columns of texts that could not be read so."""
 
@@ -224,7 +224,7 @@ def is_text_type(kind: Any) -> bool:
 
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
-"""What pandas calls its index in Parquet, and in a CSV that is read."""
+"""Names that pandas gives its index in Parquet, and in a CSV that is read."""
 
 
 def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], list[str]]:

@@ -90,7 +90,7 @@ class Features:
 
 
 Seen = list[npt.NDArray[np.float64]] | Counter[str | None]
-"""What the training rows hold of a column: its numbers in parts, or the counts of its texts."""
+"""Values of a column in the training rows: its numbers in parts, or the counts of its texts."""
 
 
 def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dict[str, Seen]:

@@ -39,7 +39,7 @@ MISSING = (
     *("unknown", "missing", "not available", "inf", "-inf", "infinity", "-infinity"),
     *("#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
 )
-"""What cells without a value say, in lower case; in columns of numbers or dates alone."""
+"""Texts of cells without a value, in lower case; in columns of numbers or dates alone."""
 MISTAKES = 0.1  # share of cells below which those that are no numbers (dates) are mistakes
 PROBED = 1000  # first rows by which a column is no candidate
 SPACE = "[ '\N{RIGHT SINGLE QUOTATION MARK}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}]"
@@ -81,7 +81,7 @@ ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "day_first": ("third", "second", "first"),
     "month_first": ("third", "first", "second"),
 }
-"""Which parts of a date are its year, month and day."""
+"""Positions of year, month and day in a date."""
 SHOWN = {
     "year_first": "year/month/day",
     "day_first": "day/month/year",
@@ -101,7 +101,7 @@ class NumberForm:
 
     @property
     def type(self) -> Any:
-        """What the texts become: a type of pyarrow."""
+        """Type of pyarrow that the texts become."""
         return pa.float64() if self.kind == "number" else pa.timestamp("us")
 
     def read(self, values: Any) -> Any:
@@ -218,7 +218,7 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
 
 @dataclass
 class _Facts:
-    """What the cells of a column are, in all splits."""
+    """Contents of a column, in all splits."""
 
     known: int = 0
     """Cells with a value."""
@@ -517,7 +517,7 @@ def _orders(facts: _Facts) -> list[DateOrder]:
 
 @dataclass(frozen=True)
 class _Known:
-    """What else than a column itself tells how it is written."""
+    """Hints on a column's notation from outside of it."""
 
     spec: DatasetSpec
     marks: set[DecimalMark]

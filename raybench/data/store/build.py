@@ -73,7 +73,7 @@ class Source:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What entries of the store say of it, whatever its content was."""
+        """Description in the entries of the store, whatever its content was."""
         options = {key: self.options[key] for key in sorted(self.options)}
         return {"source": self.name, "path": str(self.path.absolute()), "options": options}
 
@@ -163,7 +163,7 @@ def key_for(source: Source) -> str:
 
 
 class Writer:
-    """What a loader gets to write its arrays with. What it writes is kept as a whole or not."""
+    """Writer of a loader's arrays, which are kept as a whole or not."""
 
     def __init__(self, folder: Path, what: str) -> None:
         """`folder`: for what is not finished yet; `what` begins sentences: 'dataset csv'."""

@@ -158,7 +158,7 @@ ROW = 0.52
 """Inches of a configuration's row."""
 ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
 SEARCHED = ("trial", "placement_check")
-"""What is drawn hollow."""
+"""Marks that are drawn hollow."""
 MISSED: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 

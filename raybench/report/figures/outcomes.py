@@ -1,4 +1,4 @@
-"""What configurations are judged by (seconds to the target, or the metric): against its cost, and
+"""Criteria of configurations (seconds to the target, or the metric): against its cost, and
 over each searched key; how much hangs on a key, and where the optimum is flat."""
 
 from collections import Counter
@@ -147,7 +147,7 @@ FEW = 6
 MOST_NAMES = 8
 """Names that an axis has room for; rarer ones stand in one place."""
 NULL = "null"
-"""What stands for a setting that is null, or that a configuration does not have."""
+"""Text for a setting that is null, or that a configuration does not have."""
 LONGEST = 16
 """Characters of a name on an axis."""
 
@@ -342,7 +342,7 @@ MOST_ONCE = 200
 
 
 def pareto_figure(results: Study) -> Figure:
-    """What speed costs: expected seconds to the target against worker-seconds to the target.
+    """Speed against cost: expected seconds to the target against worker-seconds to the target.
 
     Each worker count is one diagonal; the words at its end say how many of its search runs
     reached the target.

@@ -42,7 +42,7 @@ QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
 """A page's theme decides these: see `figures.svg`."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
-"""What `gid` names where an artist stands for no trial."""
+"""Value of `gid` where an artist stands for no trial."""
 FAR = 30.0
 """Seconds so many times those of the best are at the edge of a figure, or beyond it."""
 One = TypeVar("One")
@@ -56,7 +56,7 @@ class FigureKind:
     title: str
     """Heading above it."""
     reading: str
-    """How to read it, in one or two sentences."""
+    """Reading instructions, one or two sentences."""
     draw: Callable[[Study], Figure]
     """Draws the figure of a study that has what it shows."""
     table: Callable[[Study], pd.DataFrame]

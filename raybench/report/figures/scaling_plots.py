@@ -59,7 +59,7 @@ def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares_figure(results: Study) -> Figure:
-    """Where the time of a step goes: input, what one worker alone needs, and the rest."""
+    """Parts of the time of a step: input, what one worker alone needs, and the rest."""
     cells = share_cells(scaling_cells(results))
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]

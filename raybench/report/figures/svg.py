@@ -31,7 +31,7 @@ THEMED = {
 """Colours of a figure that a page's theme decides."""
 SVG, LINK = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
-"""What holds in all of a figure: matplotlib leaves out the fill of what is black."""
+"""Style of a whole figure: matplotlib leaves out the fill of what is black."""
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 NUMBERS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 NO_TURN = re.compile(r"rotate\(-?0(?: [^)]*)?\)")

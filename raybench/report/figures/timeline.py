@@ -250,7 +250,7 @@ ORDER = ("reference", "search", "confirm", "scaling", "compare")
 
 
 def ledger_figure(results: Study) -> Figure:
-    """Where the seconds went: the ledger summed over the runs of each phase and framework."""
+    """Ledger summed over the runs of each phase and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))

@@ -1,1 +1,1 @@
-"""What a study is doing: its state, made of events alone, and the views of it."""
+"""State of a running study, made of events alone, and the views of it."""

@@ -1,4 +1,4 @@
-"""What a command tells of its runs, and where it is shown: a screen, a notebook, or lines.
+"""Progress of a command's runs, and where it is shown: a screen, a notebook, or lines.
 
 Where there is no screen to draw on, there is a line for each event, for people and grep:
 
@@ -129,7 +129,7 @@ def _value(value: object) -> str:
 
 
 class _Shown:
-    """What has a screen while it is entered, on a console that can show one."""
+    """Display that has a screen while it is entered, on a console that can show one."""
 
     _view: screen.View | None
 
@@ -182,7 +182,7 @@ class ProgressDisplay(_Shown):
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
-        """What was last said of waiting, where there is no screen."""
+        """Last sentence on waiting, where there is no screen."""
 
     def say(self, text: str) -> None:
         """Print a line above the screen."""

@@ -1,4 +1,4 @@
-"""What a study is doing, as its events tell it: counts, the best so far, what runs and failed, and
+"""State of a study, as its events tell it: counts, the best so far, what runs and failed, and
 how long the runs of a phase that are left will take.
 
 Events in, numbers out: no clock, no terminal, no files. Every event is given the moment at which
@@ -20,7 +20,7 @@ from raybench.stats.record import Evaluation, RunRecord
 ENOUGH_RUNS = 3
 """Finished runs of a phase before a time left is shown, where nothing was expected before."""
 EXPECTED_RUNS = 3
-"""What was expected of a phase counts as much as so many of its runs."""
+"""Runs of a phase that the expectation of its seconds counts for."""
 MOST_OF_RUN = 0.9
 """A run that lasts longer than the others is taken to be nearly done."""
 LEAST_RECENT, MOST_RECENT = 8, 256
@@ -140,7 +140,7 @@ class LiveState:
         self.runs: dict[str, LiveRun] = {}
         """Runs that were asked for, in that order."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
-        """What a run without workers waits for, and for how many seconds by now."""
+        """Resource that a run without workers waits for, and seconds waited."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY

@@ -18,7 +18,7 @@ from raybench.spec.documents import validate
 Named = Sequence[tuple[str, Study]]
 """Studies, by names that no other has."""
 COMPARED = {"metric": "metrics", "target": "targets", "workload": "models", "dataset": "data"}
-"""What must be alike for a winner to be named among studies, and what it is called."""
+"""Settings that must be alike for a winner to be named among studies, and what it is called."""
 SIZES = ("shape", "num_classes", "num_samples")
 """Keys of a dataset that follow from it."""
 

@@ -44,7 +44,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """What the page opens with; Markup has links to trials."""
+    """Opening of the page; Markup has links to trials."""
 
     title: str
     """The answer in a sentence."""

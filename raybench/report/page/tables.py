@@ -1,4 +1,4 @@
-"""What the page's template takes: texts of anybody, links to trials, tables of DataFrames, and the
+"""Inputs of the page's template: texts of anybody, links to trials, tables of DataFrames, and the
 table of trials: its best rows as they are, all of them as data for the script."""
 
 import math

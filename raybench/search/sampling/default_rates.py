@@ -1,4 +1,4 @@
-"""Where to look first: each optimizer's usual rate, carried to the batch by its scaling rule.
+"""First configurations: each optimizer's usual rate, carried to the batch by its scaling rule.
 
 A space of lists is a grid: every combination of it is run once. With the time cutoff
 (`search.curve_search`) and the space taken apart (`search.factorisation`) a grid costs a small part

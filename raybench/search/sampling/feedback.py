@@ -1,4 +1,4 @@
-"""How Optuna is told of a trial's end.
+"""Results of trials for Optuna.
 
 Ray's own `OptunaSearch` tells Optuna that a trial stopped early is complete, with its truncated
 accuracy. Here a trial that came to the target is COMPLETE with its log seconds; one that was
@@ -34,7 +34,7 @@ NO_ARITHMETIC: Key = (
 )
 """Keys that change no number of a training, or (the seed) none by intent."""
 STATES = dict.fromkeys(("sgd", "lars"), 1) | dict.fromkeys(("adam", "adamw", "radam", "lamb"), 2)
-"""What optimizers keep, in sizes of the model; of others it is not known."""
+"""State of optimizers, in sizes of the model; of others it is not known."""
 MOST_SAID = 3
 
 

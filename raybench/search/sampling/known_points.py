@@ -60,7 +60,7 @@ class KnownPoints:
     """Path or URL that the user named."""
     points: Sequence[KnownPoint]
     words: str = ""
-    """How they were read, in words."""
+    """Note on how they were read."""
 
 
 def score_of(point: KnownPoint, objective: Objective) -> float | None:

@@ -51,11 +51,11 @@ DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 """Files of a results folder that stand for it."""
 SAME = ("workload", "dataset", "objective")
-"""What must be equal: scores of different tasks say nothing of each other."""
+"""Settings that must be equal: scores of different tasks say nothing of each other."""
 
 
 Earlier = Study | KnownPoints
-"""What `--seed-from` names: an earlier search, or points of anything else."""
+"""Source that `--seed-from` names: an earlier search, or points of anything else."""
 
 
 def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:

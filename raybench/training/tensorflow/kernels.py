@@ -1,4 +1,4 @@
-"""What our Keras optimizers have in common: states, weight decay of their own, and a step with
+"""Common parts of our Keras optimizers: states, weight decay of their own, and a step with
 gradients that are summed already.
 """
 

@@ -153,7 +153,7 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
 
 Arrays = dict[str, npt.NDArray[Any]]
 CACHED = {"keras": cached_keras, "both": cached_network}
-"""What finds the file of trained weights, by library."""
+"""Functions that find the file of trained weights, by library."""
 OURS = ".weights.h5"
 TORCH = (".pth", ".pt", ".safetensors")
 

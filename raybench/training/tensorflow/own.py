@@ -1,4 +1,4 @@
-"""What a training loop of the user's own needs of TensorFlow and Keras. Mirrors torch's."""
+"""TensorFlow's and Keras's side of a user's own training loop. Mirrors torch's."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
 """Methods of a model by which Keras trains it, and this loop does not."""
 NOT_MEASURED = ("test_step", "compute_metrics")
 COMPILED = {"loss": "", "compile_metrics": "compiled metrics"}
-"""What `compile` adds to a model's metrics, by name; the mean of the loss is no metric."""
+"""Names that `compile` adds to a model's metrics; the mean of the loss is no metric."""
 LEAST_DIFFERENCE = 1e-3
 """Part of a loss by which that of a batch may differ from the mean over its samples."""
 

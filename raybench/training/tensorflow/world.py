@@ -60,7 +60,7 @@ class World(base.World):
 
     @property
     def through(self) -> str:
-        """What carries the sums: `ring` or `nccl`."""
+        """Library that carries the sums: `ring` or `nccl`."""
         return "nccl" if self.device != "cpu" else "ring"
 
     def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""What our torch optimizers have in common: parameter groups and their buckets of tensors, which
+"""Common parts of our torch optimizers: parameter groups and their buckets of tensors, which
 multi-tensor kernels update together (`foreach`, see internals.py). Norms stay on the device.
 """
 

@@ -29,7 +29,7 @@ from raybench.models.layers import Layer, Shape, of_class, output_shapes
 from raybench.spec.errors import UserError
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
-"""What does not read what it has returned on the way back."""
+"""Layers that do not read their outputs in the backward pass."""
 NORM_EPSILON = 1e-5
 """Added to the variance by norms."""
 

@@ -285,7 +285,7 @@ class Trainer(base.Trainer):
             part.load_state_dict(saved[name])
 
     def _parts(self) -> dict[str, Any]:
-        """What training goes on from, by name, each with a `state_dict`."""
+        """Objects that training continues from, by name, each with a `state_dict`."""
         return {
             "model": self._model,
             "optimizer": self._optimizer,

@@ -345,7 +345,7 @@ CACHED = {
     "transformers": cached_transformers,
     "both": cached_network,
 }
-"""What finds the file of trained weights, by library."""
+"""Functions that find the file of trained weights, by library."""
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:

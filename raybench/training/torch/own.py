@@ -1,4 +1,4 @@
-"""What a training loop of the user's own needs of PyTorch. Mirrors tensorflow's."""
+"""PyTorch's side of a user's own training loop. Mirrors tensorflow's."""
 
 import io
 from pickle import UnpicklingError

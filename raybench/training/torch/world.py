@@ -67,7 +67,7 @@ class World(base.World):
 
     @property
     def through(self) -> str:
-        """What carries the sums: `gloo` or `nccl`."""
+        """Library that carries the sums: `gloo` or `nccl`."""
         return str(dist.get_backend())
 
 
@@ -202,7 +202,7 @@ class Exchange:
         self.model = model
         """To be called forward."""
         self.squares: Squares | None = None
-        """Where gradients are exchanged and `record_steps` asks for their norms."""
+        """Whether gradients are exchanged and `record_steps` asks for their norms."""
         self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
         self._awaited: list[nn.Parameter] = []
