@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raybench.search.ask_tell import Search
-from raybench.search.curve_search import Axes, draw
+from raybench.search.curve_search import Axes, CurvePolicy, draw
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.sampling.transfer import load_earlier
 from raybench.spec.run import RunSpec
@@ -314,3 +314,21 @@ def test_with_nsga2_a_trial_that_is_slow_and_cheap_goes_on(tmp_path: Path) -> No
             stops.append(search.report(name, here))
         found[sampler] = any(stops)
     assert found == {"nsga2": False, "random": True}
+
+
+def test_no_configuration_runs_more_than_a_few_times(tmp_path: Path) -> None:
+    """Rates within 20 % count as one."""
+    search = make_search(tmp_path, changed(trials=60), apart=True)
+    specs: list[RunSpec] = []
+    while (asked := search.ask()) is not None:
+        record_, _ = train(search, *asked)
+        search.tell(record_)
+        specs.append(asked[1])
+    for one in specs:
+        alike = [
+            other
+            for other in specs
+            if (other.optimizer, other.global_batch_size) == (one.optimizer, one.global_batch_size)
+            and abs(math.log(other.learning_rate / one.learning_rate)) < math.log(1.1)
+        ]
+        assert len(alike) <= CurvePolicy().most_runs + 1, one
