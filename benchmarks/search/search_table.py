@@ -117,7 +117,7 @@ def replay_one(job: Job) -> Row:
         )
         if is_raced:
             named(task, contestant, found, None if rng is None else seed)
-    within = found.pop("within")
+    within, _ = found.pop("within"), found.pop("held")
     times = {key_of(margin): time for margin, time in within.items()}
     return {"table": table, "contestant": name, "seed": seed, **times, **found}
 
