@@ -200,8 +200,8 @@ class CurveSearch:
 
     `placer` tells how fast configurations run, where the space is taken apart. Every sampler's
     trials are stopped by it, but those of a grid, which is exact, only once they cannot become the
-    fastest any more; with `nsga2`, which looks for the front of seconds and worker-seconds, only
-    what is neither fast nor cheap.
+    fastest nor the cheapest any more; with `nsga2`, which looks for the front of seconds and
+    worker-seconds, only what is neither fast nor cheap.
     """
 
     def __init__(
@@ -238,7 +238,8 @@ class CurveSearch:
         self._running: set[str] = set()
         self._reached: list[str] = []
         self._is_exact = study.search.sampler == "grid"
-        self._kinds = (SECONDS, WORKER_SECONDS) if study.search.sampler == "nsga2" else (SECONDS,)
+        has_both = study.search.sampler in ("grid", "nsga2")
+        self._kinds = (SECONDS, WORKER_SECONDS) if has_both else (SECONDS,)
 
     # Proposals.
 
@@ -381,7 +382,7 @@ class CurveSearch:
             evaluation.time_to_target_s,
         )
         if not self._reached or len(self.model.curves[trial].amounts) == 1:
-            self.model.refresh()
+            self._refresh()
 
     def end(self, record: RunRecord) -> None:
         """Take the end of a trial."""
@@ -392,7 +393,12 @@ class CurveSearch:
         is_over = record.state == "complete"
         curve.has_missed = has_target and is_over and record.time_to_target_s is None
         curve.has_failed = record.failure == "nan"
-        self.model.refresh()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Bring the model up to date, which a grid does not ask."""
+        if not self._is_exact:
+            self.model.refresh()
 
     def learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
         """Take a trial of an earlier session, with its evaluations."""
@@ -433,13 +439,17 @@ class CurveSearch:
 
     def _reason(self, trial: str, evaluation: Evaluation, kind: Kind) -> StopReason | None:
         """Return why a trial cannot become the best of a kind; None where it may."""
-        best, cap = self.best_log_seconds(kind), self._study.search.cap_factor
+        cap = self._study.search.cap_factor
+        if self._is_exact:
+            best = self._least(kind) if self._reached else None
+        else:
+            best = self.best_log_seconds(kind)
         if best is None:
             return None
         offset = float(self._offsets([self._values[trial]], kind)[0])
         if self._reached and cap is not None:
             soonest = math.log(self._next_amount(evaluation)) + offset
-            if soonest > (self._least(kind) if self._is_exact else best) + math.log(cap):
+            if soonest > best + math.log(cap):
                 return "cap"
         if self._is_exact or not self.model.curves[trial].amounts:
             return None
