@@ -57,7 +57,10 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib import metadata
 
-        return metadata.version("raybench")
+        try:
+            return metadata.version("raybench")
+        except metadata.PackageNotFoundError:  # imported from a checkout
+            return "(not installed)"
     raise AttributeError(f"module 'raybench' has no attribute '{name}'")
 
 

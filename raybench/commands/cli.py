@@ -9,11 +9,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
+import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
 from raybench.models.hidden import refuse_hiding_files
 from raybench.spec.errors import DONE as DONE  # the exit codes, as commands say them
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"usage: raybench COMMAND [--help], raybench --version\n\n{overview}")
         return DONE
     if given[0] == "--version":
-        print(f"raybench {metadata.version('raybench')}")
+        print(f"raybench {raybench.__version__}")
         return DONE
     if given[0] not in COMMANDS:
         sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
