@@ -39,11 +39,23 @@ MOST_STARTS = 4
 
 
 class Search:
-    """Proposes runs until the study has its number of trials, and learns from them.
+    """Scheduler of a study's trials: proposes runs, judges their evaluations, learns their ends.
 
-    `factors` is the space taken apart, or None where it is not. `slots` are the workers that run
-    at the same time; None: not known. `runs` and `curves` are what
-    earlier sessions have recorded, by name. `has_room`, `is_in_time`: see `Infeasible`.
+    A trial is asked for (`ask`), reports each evaluation after which it would go on (`report`,
+    which returns why it must stop, or None), and is told of once (`tell`), whatever ended it.
+    Trials overlap in any order. One thread calls; nothing here waits.
+
+    Args:
+        study: The study; its target must be set.
+        space: What is searched.
+        folder: Folder of Optuna's journal; the caller holds its lock.
+        factors: The space taken apart, where placements are told apart from configurations.
+        runs: Runs that earlier sessions have recorded, by name.
+        curves: Their evaluations, by name.
+        has_room: Whether the cluster holds a run's workers.
+        is_in_time: Whether this session has time to start a run's workers.
+        curve_policy: Constants of the model of the curves; benchmarks vary them.
+        slots: Workers that run at the same time; None where it is not known.
     """
 
     def __init__(
