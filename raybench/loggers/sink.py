@@ -42,7 +42,7 @@ class LoggedWinner:
     """Title: `fastest`, `cheapest`; of several models of GPU `fastest on H100`."""
     trial: str
     config: str
-    """It in one line, without secrets."""
+    """Configuration in one line, without secrets."""
     is_confirmed: bool
     """Whether `figures` are of runs with new seeds; otherwise of the search's one run."""
     figures: dict[str, float]

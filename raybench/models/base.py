@@ -80,12 +80,12 @@ class Workload:
     """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; none
     compares the largest logit."""
     keras_loss: Hook | None = None
-    """The same as `torch_loss`, in Keras; by default the loss that the model is compiled with, if
+    """Keras's counterpart of `torch_loss`; by default the loss that the model is compiled with, if
     it is. What a model adds by penalties and `add_loss` is trained in any case."""
     keras_metric: Hook | None = None
-    """The same as `torch_metric`, in Keras."""
+    """Keras's counterpart of `torch_metric`."""
     keras_correct: Hook | None = None
-    """The same as `torch_correct`, in Keras."""
+    """Keras's counterpart of `torch_correct`."""
 
     def build_torch(self) -> "torch.nn.Module":
         """Return a new model; needed to run with framework torch."""

@@ -148,7 +148,7 @@ class StudyResults(Study):
 
     @property
     def cheapest(self) -> Chosen:
-        """The same of the cheapest: see `Verdict.cheapest`."""
+        """The cheapest winner, with what `best` has: see `Verdict.cheapest`."""
         return self._winner(is_cheapest=True)
 
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:

@@ -38,7 +38,7 @@ UNSET = ("kind", "target", "hold", "max_train_seconds")
 LONGEST_VALUE = 100
 """Characters of a value that a sentence shows."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")
-"""The same of a scaling study."""
+"""Keys of a scaling study that the same study may have otherwise."""
 
 
 def shipped_space(name: str) -> Path | None:

@@ -100,7 +100,7 @@ class TuneOptions(LoggedOptions):
     first: list[str | Path | dict[str, Any] | RunSpec] = []
     """Run spec of your own to run before all other trials (as `search.first`); repeatable."""
     seed_from: str | None = None
-    """What is known of the same task, for the sampler to learn from: the folder or URL of an
+    """Results of the same task for the sampler to learn from: the folder or URL of an
     earlier study or training, a CSV (columns named as settings, with time_to_target_s or the
     metric), or an Optuna storage (a journal, a SQLite file, a URL; #NAME of one of several)."""
     confirm: str | None = None
@@ -160,8 +160,8 @@ class ScaleOptions(LoggedOptions):
     """Numbers of workers, as 8,16,64: at every batch size measured, on nodes as full as the fullest
     measured; or a CSV of cells with the columns of --fit but step_s."""
     until: str | None = None
-    """Such as 10%: run further cells, those that narrow the predictions most, until the 90 %
-    interval of each that --predict asks for is at most so much to each side."""
+    """Width of intervals, as 10%: run further cells, those that narrow the predictions most, until
+    the 90 % interval of each that --predict asks for is at most so much to each side."""
     time_budget: Duration = None
     """Time for everything."""
     fit: str | None = None
@@ -181,8 +181,8 @@ class CompareOptions(FollowedOptions):
 
     OF: ClassVar[str] = "compare"
     sides: list[str | Path | dict[str, Any] | RunSpec] = []
-    """What there is, then what would replace it: run specs, folders of studies (their best.yaml),
-    or spaces of one configuration."""
+    """Present configuration, then what would replace it: run specs, folders of studies (their
+    best.yaml), or spaces of one configuration."""
     runs: int = 20
     """Pairs at most."""
     time_budget: Duration = None

@@ -99,7 +99,7 @@ def pollux(rows: Rows, cells: Sequence[Cell]) -> Floats:
 # its tables are no proof of these; twice or half of any changes no table by much.
 OTHERS = (ernest, pollux)
 TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
-"""What our law counts before any evidence, each of the others one: where cells on several nodes
+"""Weight of our law before any evidence, each of the others one: where cells on several nodes
 were measured, or are not asked for, and where the network between nodes has never been seen."""
 CLOSE = 0.05
 """Relative error below which laws are equally good."""

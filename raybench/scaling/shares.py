@@ -62,7 +62,7 @@ class Probes:
     other_batch: Probe
     """`alone`, with another batch: what does not depend on the number of samples."""
     other_exchange: Probe
-    """The same with exchange: how much of that hides behind the samples; for predictions."""
+    """`other_batch` with exchange: how much of that hides behind the samples; for predictions."""
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Probes":

@@ -46,7 +46,7 @@ SPAN = 4.0
 STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the rate of neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
-"""The same of a range that is not logarithmic, in shares of it."""
+"""Steps to neighbors in a range that is not logarithmic, in shares of it."""
 ALIKE = 1.2
 """Factor between rates of what counts as one configuration."""
 BEYOND = 4.0
@@ -81,7 +81,7 @@ class CurvePolicy:
     stop: float = 1.5
     """Deviations by which a trial must be slower than the best to be stopped."""
     stop_early: float = 1.0
-    """The same as long as no trial has come to the target."""
+    """Deviations by which a trial must be slower as long as no trial has come to the target."""
     best_rate: float = 1.7
     """Log of the rate at which a target should be reached soonest, over the usual rate: about the
     largest stable one, some times the usual, which suits the accuracy at the end."""

@@ -40,7 +40,8 @@ FOR_SEARCH = 0.5
 EARLY = 0.25
 """Share of a reference run's length after which what it had reached may be the target."""
 LATEST = 0.5
-"""The same of one that was still improving when its time ended: nothing it reached at its end."""
+"""Share of a reference run's length up to which what it had reached may be the target, where it was
+still improving when its time ended."""
 MOST_OF_WAY = 0.5
 """Share of the way from the baseline to what a reference reached at its end, below which what it
 had reached earlier is no target: soon there says little of who gets far."""

@@ -15,9 +15,9 @@ from raybench.spec.errors import UserError, did_you_mean
 
 Direction = Literal["max", "min"]
 PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
-"""What is averaged: 1 where the answer is right (of five answers, where one of them is), the loss
-without label smoothing, the error's square or size in the labels' own unit (the mean over a
-vector's numbers), or what the workload's own hook returns."""
+"""Value of a sample that is averaged: 1 where the answer is right (of five answers, where one of
+them is), the loss without label smoothing, the error's square or size in the labels' own unit (the
+mean over a vector's numbers), or what the workload's own hook returns."""
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
 """Form of a metric's name, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line
 of 80 characters at most that begins with a letter, a digit or `_`. It names columns."""

@@ -213,7 +213,7 @@ BEST_OF_MANY = 3.0
 """Standard errors above the baseline that a target of ours lies, where a test split judges the
 winner once more: the best of a search's evaluations of noise is 2.5 to 4 above."""
 BEST_OF_ALL = 4.0
-"""The same where there is no test split."""
+"""Standard errors above the baseline that a target of ours lies where there is no test split."""
 ONE_SIDED = 1.645
 """Standard errors above the baseline that luck gets to in 5 of 100."""
 _FREQUENCIES, _MEAN = "always answering how frequent classes are", "always answering the mean"

@@ -66,7 +66,7 @@ class Placement:
 
     @property
     def in_one_process(self) -> "Placement":
-        """The same replicas in one process of one node, in place of a worker for each."""
+        """Replicas in one process of one node, in place of a worker for each."""
         whole = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
         return replace(whole, num_workers=1, replicas_per_process=self.num_workers)
 
@@ -196,7 +196,7 @@ class RunSpec(Document):
     warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
     warmup_samples: NonNegativeInt = 0
-    """The same in training samples; one of the two."""
+    """Training samples of linear warm-up, in place of `warmup_epochs`."""
     final_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the rate that cosine, linear, polynomial and one_cycle end at."""
     decay_power: PositiveFloat = 2.0

@@ -139,8 +139,8 @@ _KEYS = [one.name for one in fields(Evaluation)]
 CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
 """Fields of an Evaluation that an `eval` line holds."""
 OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
-"""What it also holds where it is known; all but the first three and the last of a run with
-`record_steps`."""
+"""Fields that an `eval` line also holds where they are known; all but the first three and the last
+of a run with `record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ OWN_FREEDOM = 8.0
 """Degrees of freedom that the noise of all counts for at most beside a configuration's own runs:
 sigma is not the same for all (0.12 to 0.54 there, which is what so many degrees leave open)."""
 WIDER_FREEDOM = 1.0
-"""The same beside runs that scatter more than the noise of all explains."""
+"""Degrees of freedom that the noise of all counts for beside runs that scatter more than it
+explains."""
 SURE = 0.95
 """One-sided: 90 % between two ends."""
 APART = 0.975

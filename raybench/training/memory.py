@@ -106,8 +106,9 @@ def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
 SHARE = 0.5
 """Share of the memory free beforehand that all samples of a run may take."""
 SHARE_OF_GPU = 0.2
-"""The same of a GPU's: gradients, the optimizer's state and activations are to come, and a batch
-that is out of memory for its data's sake would be taken for one that does not fit."""
+"""Share of a GPU's free memory that all samples may take: gradients, the optimizer's state and
+activations are to come, and a batch that is out of memory for its data's sake would be taken for
+one that does not fit."""
 MOST_VALUES = 2**25
 """Numbers that go into a model, or come out of it, in one forward pass of an evaluation."""
 

@@ -36,7 +36,7 @@ MEANINGS = {
     "NodeDiedError": OUT_OF_REACH,
     "node was terminated unexpectedly": OUT_OF_REACH,
 }
-"""What a part of Ray's words for an error means, of which Ray Train hands on the words alone, often
+"""Meaning of a part of Ray's words for an error, of which Ray Train hands on the words alone, often
 in a paragraph of guesses. Words that change are shown as they are."""
 
 

@@ -523,7 +523,7 @@ class _Known:
     marks: set[DecimalMark]
     """Decimal marks of columns that show theirs."""
     orders: set[DateOrder]
-    """The same of orders of dates."""
+    """Orders of dates of columns that show theirs."""
     is_english: bool
     """Whether no file parts its columns by another delimiter than a comma."""
 

@@ -204,7 +204,7 @@ NEEDS = {
     "cmaes": ("cmaes", "cmaes needs its package; run: pip install cmaes."),
 }
 PARETO_SAMPLERS = ("nsga2",)
-"""They look for the whole front of seconds and worker-seconds."""
+"""Samplers that look for the whole front of seconds and worker-seconds."""
 STARTUP_TRIALS = 10
 """Trials before a sampler of Optuna's models what it has seen."""
 POPULATION = 16

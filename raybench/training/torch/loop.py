@@ -109,7 +109,7 @@ class StepRecorder:
 
 
 Pass = Callable[..., Tensor]
-"""What `Trainer._losses_of` is."""
+"""Signature of `Trainer._losses_of`."""
 
 
 def compiled(one_pass: Pass, mode: str) -> Pass:
