@@ -372,7 +372,8 @@ class CurveModel:
         curve = self.curves[run]
         if not curve.amounts or amount > curve.amounts[-1]:  # else it was told before
             curve.amounts.append(amount)
-            curve.best.append(best)
+            # A run that began anew in other workers may say less than it said before.
+            curve.best.append(max([best, *curve.best[-1:]]))
             self._is_stale = True
         if reached is None or curve.reached is not None:
             return

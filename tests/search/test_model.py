@@ -108,6 +108,17 @@ def test_what_is_told_twice_or_out_of_order_counts_once(target: float | None) ->
     assert model.is_known
 
 
+def test_a_run_that_began_anew_keeps_the_best_that_it_had() -> None:
+    model = CurveModel(1, 1, baseline=0.0, target=1.0)
+    run_to(model, "whole", ONE, 100.0)
+    model.begin("anew", ONE)
+    for amount, best in ((10.0, 0.4), (20.0, 0.6), (30.0, 0.1)):
+        model.observe("anew", amount, best)
+        model.refresh()
+    assert model.curves["anew"].best == [0.4, 0.6, 0.6]
+    assert math.isfinite(model.extrapolate(model.curves["anew"])[0])
+
+
 def test_values_that_not_all_configurations_have() -> None:
     surface = Surface(1, 1, ModelSettings(), np.zeros(1))
     points = np.array([[0.0, math.nan], [0.0, 1.0], [1.0, 1.0]])
