@@ -225,7 +225,7 @@ def tried_words(results: Study) -> str:
     """Return `95 configurations tried (80 were stopped early and not compared)`."""
     searched = results.trials[results.trials["phase"] == "search"]
     again = searched["trial"].isin(list(repeated(results)))
-    # A second look may have come to its end, or raced, where the first was stopped.
+    # A configuration that was stopped may have run again with another seed.
     is_stopped = (searched["state"] == "stopped") & ~again
     configs = is_stopped.groupby(searched["config"]).all()
     stopped = int(configs.sum())

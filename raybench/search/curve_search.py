@@ -47,8 +47,8 @@ STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the rate of neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
 """Steps to neighbors in a range that is not logarithmic, in shares of it."""
-ALIKE = 1.2
-"""Factor between rates of what counts as one configuration."""
+SAME_RATE = 1.2
+"""Rates within this factor of each other count as one configuration when its runs are counted."""
 BEYOND = 4.0
 """Factor by which a learning rate may lie beyond its range (`search.widen`)."""
 LEAST_LEFT = 0.05
@@ -76,7 +76,7 @@ class CurvePolicy:
     explore: float = 1.5
     """Factor on the model's deviations where a proposal is chosen."""
     most_runs: int = 4
-    """Runs of a configuration, rates within `ALIKE` counted as one: more of them are for the
+    """Runs of a configuration, rates within `SAME_RATE` counted as one: more of them are for the
     confirmation, and the model is too sure of what is beside it."""
     stop: float = 1.5
     """Deviations by which a trial must be slower than the best to be stopped."""
@@ -122,7 +122,7 @@ class Axes:
     @property
     def tolerances(self) -> Array:
         """Distances along each axis within which configurations count as one, [axes]."""
-        rates = [math.log(ALIKE) if key == "learning_rate" else 0.0 for key in self._numbers]
+        rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
         return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
 
     def point(self, values: Values) -> Array:
@@ -196,12 +196,13 @@ def draw(
 
 
 class CurveSearch:
-    """Proposes what may be the fastest and stops what is not, by all curves seen so far.
+    """Search by the curve model: proposes configurations that may be the fastest, and stops trials
+    that the curves seen so far rule out.
 
-    `placer` tells how fast configurations run, where the space is taken apart. Every sampler's
-    trials are stopped by it, but those of a grid, which is exact, only once they cannot become the
-    fastest nor the cheapest any more; with `nsga2`, which looks for the front of seconds and
-    worker-seconds, only what is neither fast nor cheap.
+    `placer` predicts how fast configurations run, where the space is taken apart. The trials of
+    every sampler are stopped here: of a grid, which is exact, only those that can become neither
+    the fastest nor the cheapest; with `nsga2`, which looks for the front of seconds and
+    worker-seconds, only those that are neither fast nor cheap.
     """
 
     def __init__(

@@ -75,8 +75,8 @@ GROUP_START_S = 15.0
 
 
 WIDENS = (
-    f"learning rates up to {BEYOND:g} times beyond their range are tried where the model expects "
-    "more there (search.widen)"
+    f"learning rates up to a factor of {BEYOND:g} beyond their range are tried where the model "
+    "expects an improvement (search.widen)"
 )
 
 

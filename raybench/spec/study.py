@@ -77,24 +77,24 @@ class SearchSpec(Document):
     concurrency: PositiveInt | None = None
     """Trials at the same time; by default as many as the cluster has room for."""
     sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
-    """Way to propose configurations: `model` by a model of all learning curves, others by
-    Optuna's samplers; `cmaes` samples what is not a number by TPE, `nsga2` looks for the front of
-    seconds and worker-seconds, `grid` runs every combination of lists."""
+    """Sampler of configurations: `model` uses a model of all learning curves, the others are
+    Optuna's; `cmaes` samples categories by TPE, `nsga2` looks for the front of seconds and
+    worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
-    """Stop trials that by all learning curves seen so far should not become the best; false also
-    leaves out the time cutoff."""
+    """Stop trials that the learning curves seen so far rule out as the best; false also leaves out
+    the time cutoff."""
     priors: bool = True
     """Try each optimizer's typical learning rate among the first trials."""
     widen: bool = True
-    """Let sampler `model` try learning rates beyond their range, up to four times its end, where
-    it expects more there."""
+    """Let sampler `model` try learning rates up to a factor of four beyond their range, where it
+    expects an improvement."""
     factorise: bool = True
     """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
     speed alone (workers, model of GPU, compilation, and the framework of equal networks); false
     samples all alike."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Stop trials whose next evaluation comes after this many times what the best configuration
-    should need, of a grid after as many times the best time so far; none never does."""
+    """Stop trials whose next evaluation comes after this multiple of the best configuration's
+    expected time (with `grid`, of the best time measured); none never does."""
 
 
 class StudySpec(Document):

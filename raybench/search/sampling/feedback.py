@@ -4,7 +4,7 @@ Ray's own `OptunaSearch` tells Optuna that a trial stopped early is complete, wi
 accuracy. Here a trial that came to the target is COMPLETE with its log seconds; one that was
 stopped is PRUNED at the samples it has seen, with the log seconds that the model of the curves
 expects of it; what missed the target or failed is PRUNED at sample 0, so that TPE, which takes
-COMPLETE trials before PRUNED ones and of these the longest first, never takes it for good. Samplers
+COMPLETE trials before PRUNED ones and of these the longest first, never counts it as good. Samplers
 that model COMPLETE trials alone (`MODEL_ALL`) are told those expectations as values.
 
 Configurations that would fail as others did are not tried again (`Infeasible`).
