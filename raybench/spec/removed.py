@@ -10,7 +10,8 @@ REMOVED = {
     "optimizer schedule_free_adamw": "name a library's class: torch:schedulefree.AdamWScheduleFree",
     "transfer --check": "it was of muP, which made the rate of a large model no better known",
     "report --as": "best.yaml holds every number of the winner",
-    "key mup_base": "it made the rate of a large model no better known; name several sizes",
+    "key mup_base": "it made the rate of a large model no better known; leave it out, and give "
+    "transfer studies of several sizes",
     "key spot": "name its price as that of a machine; losses of machines are not predicted",
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
