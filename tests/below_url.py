@@ -5,15 +5,15 @@ import time
 from raybench.report.study import load
 from raybench.results.bucket import Bucket
 from raybench.results.storage import open_storage
-from raybench.results.store import STUDY_FILE, Store
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from tests.made_results import run_line
 
 WRITER = """
 import time
-from raybench.results import lock, storage
+from raybench.results import lease, storage
 for name, value in {fast!r}.items():
-    setattr(lock, name, value)
-storage.LEASE_BEAT_S, storage.SYNC_S = 0.5, 0.5
+    setattr(lease, name, value)
+storage.BEAT_S = storage.COPY_S = 0.5
 from raybench.results.storage import open_storage
 from raybench.results.store import Store
 from tests.made_results import run_line
@@ -49,8 +49,7 @@ def wanted(count):
 
 def uploaded(url):
     """How many lines of records are below the URL."""
-    bucket = Bucket(url)
-    return sum(bucket.get(key).count(b"\n") for key in bucket.entries() if "records-" in key)
+    return (Bucket(url).get(RECORDS_FILE) or b"").count(b"\n")
 
 
 def wait_for(condition, seconds=120.0):
@@ -60,3 +59,43 @@ def wait_for(condition, seconds=120.0):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return found
+
+
+class CrashError(Exception):
+    """The driver is dead."""
+
+
+class FakeBucket:
+    """Objects in memory; after `writes` of them the driver is dead."""
+
+    def __init__(self, writes=10**9):
+        self.url, self.objects, self.left = "s3://fake/study", {}, writes
+        self.before = lambda: None
+
+    def _begin(self):
+        self.before()
+        if not self.left:
+            raise CrashError
+        self.left -= 1
+
+    def put(self, key, content):
+        self._begin()
+        self.objects[key] = bytes(content)
+
+    def put_file(self, key, path):
+        self._begin()
+        self.objects[key] = path.read_bytes()
+
+    def get(self, key):
+        return self.objects.get(key)
+
+    def get_file(self, key, path):
+        if key in self.objects:
+            path.write_bytes(self.objects[key])
+
+    def delete(self, key):
+        self._begin()
+        self.objects.pop(key, None)
+
+    def list_keys(self):
+        return list(self.objects)

@@ -12,7 +12,7 @@ import raybench.training.tensorflow  # noqa: F401
 from raybench.cluster.admission import num_local_cores
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.page import document
-from raybench.results import lock, storage
+from raybench.results import lease, storage
 from raybench.results.store import STUDY_FILE
 from tests.made_results import results_folder
 from tests.s3_server import FAST, S3Server
@@ -78,9 +78,9 @@ def url(server, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
     for name, value in FAST.items():
-        monkeypatch.setattr(lock, name, value)
-    monkeypatch.setattr(storage, "LEASE_BEAT_S", 0.5)
-    monkeypatch.setattr(storage, "SYNC_S", 0.3)
+        monkeypatch.setattr(lease, name, value)
+    monkeypatch.setattr(storage, "BEAT_S", 0.3)
+    monkeypatch.setattr(storage, "COPY_S", 0.3)
     monkeypatch.setattr(storage, "RETRY_S", 0.5)
     monkeypatch.setattr(storage, "CLOSE_S", 3.0)
     return server.url()

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 
-FAST = {"LEASE_BEAT_S": 0.5, "LEASE_STALE_S": 4.0, "SETTLE_S": 0.1, "LEASE_LOOK_S": 0.2}
+FAST = {"BEAT_S": 0.5, "STALE_S": 4.0, "SETTLE_S": 0.1, "LOOK_S": 0.2}
 """Waits of a lease, shortened."""
 
 

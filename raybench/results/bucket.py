@@ -7,9 +7,8 @@ pyarrow is imported late: most commands need none.
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -32,34 +31,20 @@ class BucketError(Exception):
     """The store did not do what it was asked for; one sentence, to be tried again."""
 
 
-@dataclass(frozen=True)
-class BucketEntry:
-    """An object of the store."""
-
-    size: int
-    modified: float
-    """Seconds, by the store's own clock."""
-
-
 class Bucket:
     """The objects below one URL; keys are relative to it. All methods may raise BucketError."""
 
-    def __init__(self, url: str, may_write: Callable[[], None] = lambda: None) -> None:
-        """`may_write` is called before each object is written or deleted: it raises where nothing
-        may be any more."""
-        self.url = url.rstrip("/")
-        self._where, self._may_write = check_url(url), may_write
+    def __init__(self, url: str) -> None:
+        self.url, self._where = url.rstrip("/"), check_url(url)
         self._system: Any = None
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object: readers see the whole one, or the earlier one."""
-        self._may_write()
         with self._asked() as system, system.open_output_stream(self._path(key)) as stream:
             stream.write(content)
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file's content as an object, piece by piece. Raises OSError for the file."""
-        self._may_write()
         with (
             path.open("rb") as file,
             self._asked() as system,
@@ -87,27 +72,17 @@ class Bucket:
                 shutil.copyfileobj(stream, file, CHUNK)
             partial.replace(path)
 
-    def entries(self) -> dict[str, BucketEntry]:
-        """Return all objects by their keys."""
+    def list_keys(self) -> list[str]:
+        """Return the keys of all objects."""
         fs = _filesystems()
         with self._asked() as system:
             wanted = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
             found = system.get_file_info(wanted)
-        return {
-            info.path.removeprefix(self._path("")): BucketEntry(info.size, info.mtime_ns / 1e9)
-            for info in found
-            if info.type == fs.FileType.File
-        }
-
-    def modified(self, key: str) -> float | None:
-        """Return when an object was written, in seconds by the store's clock."""
-        with self._asked() as system:
-            info = system.get_file_info(self._path(key))
-        return None if info.mtime_ns is None else info.mtime_ns / 1e9
+        files = (info.path for info in found if info.type == fs.FileType.File)
+        return [path.removeprefix(self._path("")) for path in files]
 
     def delete(self, key: str) -> None:
         """Delete an object; that there is none is no trouble."""
-        self._may_write()
         with self._asked() as system, suppress(FileNotFoundError):
             system.delete_file(self._path(key))
 

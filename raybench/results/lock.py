@@ -1,30 +1,17 @@
-"""One command at a time in a results folder (a lock), and below a URL (a lease).
-
-A lease is an object that says who writes, written again every few seconds. A store has no lock, and
-the hosts' clocks differ, so a lease is judged by no host's clock: how old it is, is the difference
-of two times that the *store* gave (of the lease, and of an object written beside it just now); from
-then on whoever waits counts by himself, and a beat in between shows that the owner lives. What
-cannot be shut out without a store's conditional writes: an owner that is stopped (SIGSTOP, a
-machine asleep) between a look at the lease and the end of one upload.
-"""
+"""One command at a time in a results folder (`lease.py`: below a URL)."""
 
 import errno
 import json
 import os
 import platform
-import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
-from pydantic import TypeAdapter
 
-from raybench.results.bucket import Bucket
 from raybench.results.store import command
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean
@@ -145,160 +132,3 @@ def _in_words(owner: Mapping[str, Any] | None) -> str:
     if owner:
         who += f" on {owner.get('host')} since {owner.get('since')} ({owner.get('command')})"
     return who
-
-
-LEASE_KEY = "study.lease"
-LEASE_BEAT_S = 10.0
-"""A living owner writes its lease again after this."""
-LEASE_STALE_S = 60.0
-"""An owner that wrote nothing for so long has died, or has lost the store: it stops, too."""
-SETTLE_S = 1.0
-"""Seconds after which two drivers that take a lease at once both see which is the later."""
-LEASE_LOOK_S = 1.0
-
-
-class LeaseLostError(Exception):
-    """Another driver has taken the study over; one sentence."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Content of a lease."""
-
-    lease: str
-    """Name of the lease of one driver, from its start to its end."""
-    spool: str
-    """The local folder of the driver: whoever holds that folder's lock is its only driver."""
-    who: str
-    beat: int
-    released: bool
-    last: str | None
-    """The spool that has what is below the URL: of whoever wrote there last, None of nobody.
-
-    Another one than `spool` until the driver has brought what is there into its own (`settle`).
-    """
-
-
-OWNER = TypeAdapter(Owner)
-
-
-class Lease:
-    """The right to write below a URL."""
-
-    def __init__(
-        self, bucket: Bucket, spool: str, say: Callable[[str], None] = lambda sentence: None
-    ) -> None:
-        """`say` gets a sentence if there is something to wait for."""
-        self.bucket, self._say = bucket, say
-        self._own = Owner(uuid.uuid4().hex, spool, _who(), 0, released=False, last=None)
-        self._confirmed = float("-inf")
-
-    def take(self) -> str | None:
-        """Take the lease; return the spool of whoever wrote last, None if nobody did.
-
-        That stays in the lease until `settle`: a driver that ends before has brought nothing.
-        Waits for at most LEASE_STALE_S where the last owner may have died. UserError names an owner
-        that lives.
-        """
-        before = self._read()
-        # Of the same spool: its lock is ours, so that driver is gone.
-        if before is not None and not before.released and before.spool != self._own.spool:
-            before = self._wait_until_stale(before)
-        self._own = replace(self._own, last=before.last if before is not None else None)
-        self._write()
-        time.sleep(SETTLE_S)
-        now = self._read()
-        if now is None or now.lease != self._own.lease:
-            raise self._held(now)
-        self._confirmed = _seconds()
-        return self._own.last
-
-    def settle(self) -> None:
-        """Say that our spool has what is there; only then may be written. Raises LeaseLostError."""
-        self._own = replace(self._own, last=self._own.spool)
-        self.beat()
-
-    def beat(self) -> None:
-        """Say that we live. Raises LeaseLostError where the lease is another's, or gone."""
-        asked = _seconds()
-        now = self._read()
-        if now is None or now.lease != self._own.lease:
-            who = f"by {now.who}" if now is not None else "and given back by another driver"
-            raise LeaseLostError(
-                f"{self.bucket.url}: the study was taken over {who} while this driver could not "
-                "reach it"
-            )
-        self._own = replace(self._own, beat=self._own.beat + 1)
-        self._write()
-        self._confirmed = asked
-
-    @property
-    def is_held(self) -> bool:
-        """Whether nobody can have taken the lease over yet."""
-        return _seconds() - self._confirmed < LEASE_STALE_S - LEASE_BEAT_S
-
-    def release(self) -> None:
-        """Give the lease back if it is ours; it still says who wrote last."""
-        now = self._read()
-        if now is not None and now.lease == self._own.lease:
-            self._own = replace(self._own, beat=self._own.beat + 1, released=True)
-            self._write()
-
-    def _wait_until_stale(self, before: Owner) -> Owner | None:
-        """Return what the lease says then. Raises UserError where its owner lives."""
-        began, age = time.monotonic(), self._age()
-        if age < LEASE_STALE_S:
-            self._say(
-                f"{self.bucket.url}: {before.who} did not give it back; waiting for a sign of it, "
-                f"{LEASE_STALE_S - age:.0f} s at most."
-            )
-        while age + time.monotonic() - began < LEASE_STALE_S:
-            time.sleep(LEASE_LOOK_S)
-            now = self._read()
-            if now is None or now.released:
-                return now
-            if (now.lease, now.beat) != (before.lease, before.beat):
-                raise self._held(now)
-        return before
-
-    def _age(self) -> float:
-        """Return for how many seconds the lease was not written, by the store's clock."""
-        probe = f"{LEASE_KEY}.{self._own.lease}"
-        self.bucket.put(probe, b"{}\n")
-        now, then = self.bucket.modified(probe), self.bucket.modified(LEASE_KEY)
-        self.bucket.delete(probe)
-        return max(0.0, now - then) if now is not None and then is not None else 0.0
-
-    def _held(self, owner: Owner | None) -> UserError:
-        return UserError(
-            f"{self.bucket.url}: is in use by {owner.who if owner else 'another driver'}; wait for "
-            "it, end it, or name another place with --out."
-        )
-
-    def _read(self) -> Owner | None:
-        content = self.bucket.get(LEASE_KEY)
-        if content is None:
-            return None
-        try:
-            return OWNER.validate_json(content)
-        except ValueError:
-            # Nobody's words: it ages like a dead owner's.
-            who = "somebody whose lease cannot be read"
-            return Owner("", "", who, 0, released=False, last="")
-
-    def _write(self) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        content = asdict(self._own) | {"written": now}  # for people alone
-        self.bucket.put(LEASE_KEY, json.dumps(content).encode() + b"\n")
-
-
-def _seconds() -> float:
-    """Return a time that goes on while the machine is asleep, where it has such a clock."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
-
-
-def _who() -> str:
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return f"{platform.node()} since {since} ({command()})"

@@ -1,8 +1,9 @@
 """Storage of a study: a folder, or a URL with a folder of this machine in front of it.
 
 All writing and reading is done in `StudyStorage.folder`. Of a local path or `file://` (a shared
-folder, too: it can append) that is the place itself. Of an object store it is a spool in the
-user's cache, which `Sync` brings below the URL in the background.
+folder, too: it can append) that is the place itself. Of an object store it is a folder in the
+user's cache, which is copied below the URL every `COPY_S` and at the end (`mirror.py`), and copied
+back where another machine goes on.
 
 Readers of a URL have a copy of their own in the user's cache.
 """
@@ -19,18 +20,11 @@ from pathlib import Path
 from typing import Self
 
 from raybench.results.bucket import Bucket, BucketError, check_url
-from raybench.results.lock import LEASE_BEAT_S, Lease, LeaseLostError, StudyLock
+from raybench.results.lease import BEAT_S, Lease, LeaseLostError
+from raybench.results.lock import StudyLock
+from raybench.results.mirror import Mirror, whole_lines
+from raybench.results.mirror import fetch as fetch_all
 from raybench.results.place import is_url, local_path
-from raybench.results.staging import (
-    LOGS,
-    CheckpointUpload,
-    Upload,
-    cleared_mark,
-    fetch_checkpoints,
-    fetch_files,
-    fetch_logs,
-    log_of,
-)
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
 from raybench.spec.errors import StudyError, UserError
 
@@ -61,17 +55,15 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
     check_url(url)
     bucket, folder = Bucket(url), cache_folder("read", url)
     try:
-        keys = list(bucket.entries())
-        logs = fetch_logs(bucket, [key for key in keys if log_of(key) == RECORDS_FILE])
-        if STUDY_FILE not in keys or RECORDS_FILE not in logs:
-            raise UserError(f"{url}: holds no study; name the URL of one.")
-        for name in files:
+        wanted = (STUDY_FILE, RECORDS_FILE, *files)
+        for name in wanted:
             (folder / name).unlink(missing_ok=True)  # of an earlier time
-        wanted = [STUDY_FILE, *(name for name in files if name in keys)]
-        fetch_files(bucket, wanted, folder, keep=False)
+        for name in wanted:
+            bucket.get_file(name, folder / name)
+        if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
+            raise UserError(f"{url}: holds no study; name the URL of one.")
     except BucketError as error:
         raise UserError(str(error)) from None
-    StudyFiles(folder).write_bytes(RECORDS_FILE, logs[RECORDS_FILE])
     return folder
 
 
@@ -96,7 +88,7 @@ def unused_url(url: str) -> str:
     path, mark, query = url.partition("?")
     path, number, found = path.rstrip("/"), 2, url
     try:
-        while Bucket(found).entries():
+        while Bucket(found).list_keys():
             found = f"{path}-{number}{mark}{query}"
             number += 1
     except BucketError as error:
@@ -104,130 +96,89 @@ def unused_url(url: str) -> str:
     return found
 
 
-SYNC_S = 2.0
-"""Seconds after which a change is uploaded, or on its way."""
-RETRY_S = 5.0
+COPY_S = 30.0
+"""Seconds between two copies below the URL."""
 CLOSE_S = 30.0
 """Seconds for which a store that does not answer is asked at the end."""
+RETRY_S = 5.0
 
 
-class Sync:
-    """Three threads, because an upload may take minutes: records, checkpoints, the lease."""
+class Copying:
+    """A thread that copies a folder below a URL until it is closed."""
 
-    def __init__(self, folder: Path, url: str, lease: Lease, warn: Callable[[str], None]) -> None:
-        self.folder, self._lease, self._warn = folder, lease, warn
-        self._bucket = Bucket(url, self._may_write)
-        self._upload = Upload(folder, self._bucket)
-        self._checkpoints = CheckpointUpload(folder, self._bucket)
+    def __init__(self, url: str, mirror: Mirror, lease: Lease, warn: Callable[[str], None]) -> None:
+        self.mirror, self._url, self._lease, self._warn = mirror, url, lease, warn
         self._end = threading.Event()
-        self._troubles: dict[str, str] = {}
-        """Trouble that the last round of a thread met, already said."""
-        self._saying = threading.Lock()
+        self._trouble = ""
+        """What the last copy met with; said once."""
         self._fault: BaseException | None = None
-        """Error that ended the threads before their time."""
-        self._threads = [
-            threading.Thread(target=self._until_end, args=[name, work, pause], daemon=True)
-            for name, work, pause in (
-                ("records", self._upload.run, SYNC_S),
-                ("checkpoints", self._checkpoints.run, SYNC_S),
-                ("lease", lease.beat, LEASE_BEAT_S),
-            )
-        ]
-
-    def start(self, keys: Sequence[str]) -> None:
-        """Start; `keys` are the objects that are there."""
-        self._upload.resume(keys)
-        self._checkpoints.resume(keys)
-        for thread in self._threads:
-            thread.start()
+        """Error that ended the thread before its time."""
+        self._thread = threading.Thread(target=self._until_end, daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
-        """Raise StudyError if the study was taken over; what else ended a thread is raised, too."""
+        """Raise StudyError if the study was taken over; what else ended the copying is raised."""
         if isinstance(self._fault, LeaseLostError):
-            raise StudyError(
-                f"{self._fault}; what this driver measured and did not upload is in {self.folder}."
-            )
+            kept = f"what this driver measured and did not upload is in {self.mirror.folder}"
+            raise StudyError(f"{self._fault}; {kept}.")
         if self._fault is not None:
             raise self._fault
 
     def close(self) -> None:
-        """Upload what is left, trying for CLOSE_S, and give the lease back."""
+        """Copy what is left, trying for CLOSE_S, and give the lease back."""
         self._end.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         self.check()
-        deadline = time.monotonic() + CLOSE_S
-        waiting = f"uploading what is left is tried for {CLOSE_S:g} s."
-        has_said = bool(self._troubles)
-        if has_said:
-            self._warn(f"{self._bucket.url}: {waiting}")
-        while True:
+        ends, is_last = time.monotonic() + CLOSE_S, False
+        while not is_last:
+            is_last = time.monotonic() > ends
             try:
-                self._may_write()
-                self._upload.run()
-                self._checkpoints.run()
+                self._copy()
                 self._lease.release()
                 return
             except LeaseLostError as lost:
                 self._fault = lost
                 self.check()
             except BucketError as error:
-                if time.monotonic() > deadline:
+                if is_last:
                     raise StudyError(
-                        f"{error} Nothing is lost: what is not uploaded is in {self.folder}, and "
-                        "the same command on this machine uploads it."
+                        f"{error} Nothing is lost: what is not uploaded is in "
+                        f"{self.mirror.folder}, and the same command on this machine uploads it."
                     ) from None
-                if not has_said:
-                    self._warn(f"{_begin(error)}; {waiting}")
-                has_said = True
+                self._say(error, f"uploading what is left is tried for {CLOSE_S:g} s")
                 time.sleep(min(RETRY_S, CLOSE_S / 3))
 
-    def _until_end(self, name: str, work: Callable[[], None], pause: float) -> None:
+    def _copy(self) -> None:
+        self._lease.beat()
+        self.mirror.run()
+
+    def _until_end(self) -> None:
         try:
-            while not self._end.wait(pause):
+            due = time.monotonic() + COPY_S
+            while not self._end.wait(min(BEAT_S, COPY_S)):
                 try:
-                    if name in self._troubles:
-                        self._lease.beat()  # a round without news asks the store for nothing
-                    work()
+                    self._lease.beat()
+                    if self._trouble or time.monotonic() >= due:
+                        self.mirror.run()
+                        due = time.monotonic() + COPY_S
                 except BucketError as error:
-                    self._say(name, error)
-                    self._end.wait(RETRY_S - SYNC_S)
+                    self._say(error, f"it is tried again, results are kept in {self.mirror.folder}")
                 else:
-                    self._say_well(name)
+                    if self._trouble:
+                        self._warn(f"{self._url}: takes results again.")
+                    self._trouble = ""
         except BaseException as error:  # noqa: BLE001 (a thread's: `check` raises it)
-            self._fault = self._fault or error
-            self._end.set()
+            self._fault = error
             is_said = isinstance(error, LeaseLostError | StudyError)
             reason = str(error).rstrip(".") if is_said else f"{error!r} ended the upload"
-            with self._saying:
-                if self._fault is error:
-                    self._warn(f"{reason}; results are kept in {self.folder} alone.")
+            self._warn(f"{reason}; results are kept in {self.mirror.folder} alone.")
 
-    def _may_write(self) -> None:
-        """Ask the lease before each object, if it may have been taken over meanwhile."""
-        if not self._lease.is_held:
-            self._lease.beat()
-
-    def _say(self, name: str, error: BucketError) -> None:
-        """Say a trouble once, not of each attempt and thread: an id in it may differ."""
-        kind = _begin(error).partition("(")[0]
-        with self._saying:
-            is_new = kind not in self._troubles.values()
-            self._troubles[name] = kind
-        if is_new:
-            self._warn(f"{_begin(error)}; it is tried again, results are kept in {self.folder}.")
-
-    def _say_well(self, name: str) -> None:
-        with self._saying:
-            had_trouble = self._troubles.pop(name, None) is not None
-            is_well = had_trouble and not self._troubles
-        if is_well:
-            self._warn(f"{self._bucket.url}: takes results again; everything is uploaded.")
-
-
-def _begin(error: BucketError) -> str:
-    """Return the sentence of an error, to be gone on with."""
-    return str(error).rstrip(".")
+    def _say(self, error: BucketError, what: str) -> None:
+        """Say a trouble once, not of each attempt: an id in it may differ."""
+        begin = str(error).rstrip(".")
+        if (kind := begin.partition("(")[0] + what) != self._trouble:
+            self._trouble = kind
+            self._warn(f"{begin}; {what}.")
 
 
 Warn = Callable[[str], None]
@@ -236,28 +187,30 @@ Warn = Callable[[str], None]
 class StudyStorage:
     """A study's place, held by this process; `with` it, so that all is uploaded in the end."""
 
-    def __init__(self, place: str, folder: Path, lock: StudyLock, sync: Sync | None = None) -> None:
+    def __init__(
+        self, place: str, folder: Path, lock: StudyLock, copying: Copying | None = None
+    ) -> None:
         self.place = place
         """Folder or URL that the user named."""
         self.folder = folder
         """Folder in which everything is written and read."""
-        self._lock, self._sync = lock, sync
+        self._lock, self._copying = lock, copying
 
     def check(self) -> None:
         """Raise StudyError if another driver has taken the place over."""
-        if self._sync is not None:
-            self._sync.check()
+        if self._copying is not None:
+            self._copying.check()
 
     def forget(self) -> None:
-        """Let the records below a URL be deleted: the folder's are about to be (`Store.clear`)."""
-        if self._sync is not None:
-            cleared_mark(self.folder).touch()
+        """Let the records below a URL become fewer: the folder's are about to be cleared."""
+        if self._copying is not None:
+            self._copying.mirror.forget()
 
     def close(self) -> None:
         """Upload what is left; StudyError names the folder that keeps what could not be."""
         try:
-            if self._sync is not None:
-                self._sync.close()
+            if self._copying is not None:
+                self._copying.close()
         finally:
             self._lock.__exit__()
 
@@ -301,59 +254,42 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
     lock = StudyLock(home).__enter__()
     try:
         bucket = Bucket(url)
-        lease = Lease(bucket, _identity(home), say=warn)
-        last = lease.take()
+        lease = Lease(bucket, _machine(home), say=warn)
+        lease.take()
         try:
             folder = home / "study"
             folder.mkdir(exist_ok=True)
-            sync = Sync(folder, url, lease, warn)
-            keys = list(bucket.entries())
-            bring(bucket, keys, folder, last=last, own=_identity(home), warn=warn)
-            lease.settle()
-            sync.start(keys)
-        except LeaseLostError as lost:
-            raise UserError(f"{lost}; wait for it, or name another place with --out.") from None
+            mirror, keys = Mirror(folder, bucket, lease.check), bucket.list_keys()
+            mirror.resume(keys, is_fetched=bring(bucket, keys, folder, warn=warn))
         except BaseException:
-            # The lease still says who wrote last. If it cannot be given back, it ages.
-            with suppress(BucketError):
+            with suppress(BucketError):  # if it cannot be given back, it ages
                 lease.release()
             raise
+        return StudyStorage(url, folder, lock, Copying(url, mirror, lease, warn))
     except BaseException:
         lock.__exit__()
         raise
-    return StudyStorage(url, folder, lock, sync)
 
 
-def bring(
-    bucket: Bucket, keys: list[str], folder: Path, *, last: str | None, own: str, warn: Warn
-) -> None:
-    """Bring what is below a URL into a folder, where the folder does not know better.
+def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
+    """Bring what is below a URL into a folder, unless the folder has more records of the same
+    study; return whether it was brought.
 
-    Where `last`, who wrote there last, is the folder's `own` driver, the folder is ahead, unless
-    its records say otherwise. Else what an earlier driver here did not upload stays if it follows
-    on what is there; if not, because another driver went on meanwhile or the URL was emptied, it is
-    put aside and its place is said.
+    Records here that do not follow on those there are put aside, and their place is said: another
+    driver went on meanwhile, or the URL was emptied.
     """
-    there, cleared = fetch_logs(bucket, keys), cleared_mark(folder)
-    follows = _whole_lines(folder / RECORDS_FILE).startswith(there.get(RECORDS_FILE, b""))
-    is_ahead = last == own and (follows or cleared.exists())
-    why = ""
-    if last is None and not there and any(_whole_lines(folder / name) for name in LOGS):
-        why = "holds no study any more; records of one are on this machine"
-    elif not is_ahead and not all(_fits(folder / name, there.get(name, b"")) for name in LOGS):
+    there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
+    here = whole_lines(folder / RECORDS_FILE)
+    if len(here) > len(there) > 0 and here.startswith(there):
+        return False
+    if not there.startswith(here):
         why = "another driver went on where this machine's last one had records that were not "
         why += "uploaded"
-    if why:
+        if not there:
+            why = "holds no study any more; records of one are on this machine"
         _put_aside(folder, f"{bucket.url}: {why}", warn)
-    if not is_ahead or not (folder / STUDY_FILE).is_file():
-        fetch_checkpoints(bucket, keys, folder)
-    for name, content in there.items():
-        here = _whole_lines(folder / name)
-        if len(content) > len(here) and content.startswith(here):
-            StudyFiles(folder).write_bytes(name, content)
-    fetch_files(bucket, keys, folder, keep=is_ahead)
-    if _fits(folder / RECORDS_FILE, there.get(RECORDS_FILE, b"")):
-        cleared.unlink(missing_ok=True)  # nothing there is to be deleted any more
+    fetch_all(bucket, keys, folder)
+    return True
 
 
 def _put_aside(folder: Path, why: str, warn: Warn) -> None:
@@ -361,23 +297,11 @@ def _put_aside(folder: Path, why: str, warn: Warn) -> None:
     while (aside := folder.with_name(f"{folder.name}-not-uploaded-{number}")).exists():
         number += 1
     folder.replace(aside)
-    folder.mkdir()
     warn(f"{why}; they are kept in {aside}.")
 
 
-def _fits(path: Path, there: bytes) -> bool:
-    """Return whether one of the two logs, here and there, is a beginning of the other."""
-    here = _whole_lines(path)
-    return here.startswith(there) or there.startswith(here)
-
-
-def _whole_lines(path: Path) -> bytes:
-    content = path.read_bytes() if path.is_file() else b""
-    return content[: content.rfind(b"\n") + 1]
-
-
-def _identity(home: Path) -> str:
-    """Return a name of this machine's spool that no other has."""
+def _machine(home: Path) -> str:
+    """Return a name of this machine's folder that no other has."""
     path = home / "id"
     if not path.is_file():
         StudyFiles(home).write_text(path.name, uuid.uuid4().hex)

@@ -15,7 +15,6 @@ import pytest
 
 import raybench
 from raybench.results.bucket import Bucket
-from raybench.results.staging import fetch_logs
 from tests.s3_server import S3Server
 
 from .commands import ENVIRONMENT, until
@@ -33,12 +32,12 @@ space:
 fixed: {{num_workers: 1, batch_size_per_worker: 32, eval_every_samples: 512}}
 """
 SOON = """
-from raybench.results import lock
-lock.LEASE_BEAT_S, lock.LEASE_STALE_S = 1.0, 15.0
+from raybench.results import lease, storage
+lease.BEAT_S, lease.STALE_S, storage.BEAT_S, storage.COPY_S = 1.0, 15.0, 1.0, 1.0
 from raybench.commands.cli import leave, tune
 leave(tune.main())
 """
-"""The command, which takes an owner of the study for dead after 15 s and not 60."""
+"""The command, which takes an owner of the study for dead after 15 s, and copies each second."""
 
 
 @pytest.fixture
@@ -54,8 +53,7 @@ def server(tmp_path, monkeypatch):
 
 def uploaded(url):
     """The records below a URL, one line each."""
-    bucket = Bucket(url)
-    return fetch_logs(bucket, list(bucket.entries())).get("records.jsonl", b"").splitlines()
+    return (Bucket(url).get("records.jsonl") or b"").splitlines()
 
 
 def of_machine(folder: Path, server) -> dict[str, str]:
@@ -88,7 +86,7 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
     assert f"results: {url} (on this machine: {other}/cache/" in printed
     after = uploaded(url)
     assert after[: len(before)] == before, "what was there stands as it was"
-    assert [key for key in Bucket(url).entries() if "=" in key] == []
+    assert [key for key in Bucket(url).list_keys() if "=" in key] == []
 
     for name, value in of_machine(third, server).items():
         monkeypatch.setenv(name, value)

@@ -40,23 +40,22 @@ def store(tmp_path, monkeypatch):
 def test_objects_are_where_arrow_says(store, url, where):
     check_url(url)
     (store / where / "errors").mkdir(parents=True)
-    assert Bucket(url).entries() == {}
+    assert Bucket(url).list_keys() == []
     Bucket(url).put("study.yaml", b"a: 1")
     (store / "file").write_bytes(b"text")
     Bucket(url).put_file("errors/0.txt", store / "file")
     assert (store / where / "study.yaml").read_bytes() == b"a: 1"
-    assert set(Bucket(url).entries()) == {"study.yaml", "errors/0.txt"}
+    assert set(Bucket(url).list_keys()) == {"study.yaml", "errors/0.txt"}
     assert Bucket(url).get("study.yaml") == b"a: 1"
     Bucket(url).get_file("errors/0.txt", store / "back")
     assert (store / "back").read_bytes() == b"text"
-    assert Bucket(url).modified("study.yaml") is not None
     Bucket(url).delete("study.yaml")
-    assert set(Bucket(url).entries()) == {"errors/0.txt"}
+    assert set(Bucket(url).list_keys()) == {"errors/0.txt"}
 
 
 def test_a_container_alone_is_no_folder(store):
     with pytest.raises(UserError, match="names no folder"):
-        Bucket("abfs://account.dfs.core.windows.net/container").entries()
+        Bucket("abfs://account.dfs.core.windows.net/container").list_keys()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from raybench.results import lock
+from raybench.results import lease
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -50,7 +50,7 @@ def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, mon
         assert kept == wanted(len(kept)), "nothing is doubled"
         for number in range(len(kept), len(kept) + 5):
             store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-    assert waited < FAST["LEASE_STALE_S"] + 3
+    assert waited < FAST["STALE_S"] + 3
     assert names(url) == wanted(len(kept) + 5)
 
 
@@ -67,7 +67,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
             process.kill()
             process.wait()
             server.door.open()
-    monkeypatch.setattr(lock, "LEASE_STALE_S", 1e6)
+    monkeypatch.setattr(lease, "STALE_S", 1e6)
     with open_storage(url, warn=said.append) as place:
         kept = list(read_records(place.folder).runs)
     assert len(kept) >= 60
@@ -76,7 +76,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
 
 @pytest.mark.all
 def test_a_server_that_is_gone_for_ten_seconds_costs_nothing(url, study, said, server, monkeypatch):
-    monkeypatch.setattr(lock, "LEASE_STALE_S", 60.0)
+    monkeypatch.setattr(lease, "STALE_S", 60.0)
     with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, study)
         for number in range(300):
@@ -86,7 +86,7 @@ def test_a_server_that_is_gone_for_ten_seconds_costs_nothing(url, study, said, s
                 server.door.open()
             store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
             time.sleep(0.05)
-        wait_for(lambda: "everything is uploaded" in said[-1])
+        wait_for(lambda: "takes results again" in said[-1])
         wait_for(lambda: uploaded(url) == 300)
         assert names(url) == wanted(300)
     assert len(said) == 2

@@ -16,9 +16,10 @@ from raybench.commands.cli import train, tune
 from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
-from raybench.results import lock
+from raybench.results import lease
 from raybench.results.bucket import Bucket
-from raybench.results.lock import Lease, StudyLock
+from raybench.results.lease import Lease
+from raybench.results.lock import StudyLock
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
@@ -73,7 +74,7 @@ def test_a_search_ends_below_its_url_and_another_home_goes_on(
     assert tuned(url) == cli.DONE
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(f"results: {url} (on this machine: {tmp_path}/this machine/")
-    assert {STUDY_FILE, "trials.csv", "best.yaml", "report.html"} <= set(Bucket(url).entries())
+    assert {STUDY_FILE, "trials.csv", "best.yaml", "report.html"} <= set(Bucket(url).list_keys())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
     assert tuned(url) == cli.DONE
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a reader"))
@@ -92,7 +93,7 @@ def test_another_study_is_refused_and_fresh_starts_beside_it(url, search, capsys
     assert f"{url}: holds another study (objective.target was 0.9, is 0.8)" in sentence
     assert f"--seed-from {url}" not in sentence, "another objective"
     assert tuned(url, "--target", "0.8", "--fresh") == cli.DONE
-    assert STUDY_FILE in Bucket(f"{url}-2").entries()
+    assert STUDY_FILE in Bucket(f"{url}-2").list_keys()
     assert len(raybench.load(url).trials) == 3
 
 
@@ -108,23 +109,23 @@ def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
     owner = Lease(Bucket(url), "somebody")
     if held:
         owner.take()
-    before = Bucket(url).entries()
+    before = Bucket(url).list_keys()
     assert tuned(url, "--dry-run") == cli.DONE
     assert f"results: {url}" in capsys.readouterr().out
     assert train.main(["--out", url, "--dry-run"]) == cli.DONE
-    assert Bucket(url).entries() == before
+    assert Bucket(url).list_keys() == before
 
 
 def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys, monkeypatch):
     def take_over(store):
-        wait_for(lambda: RECORDS_FILE.partition(".")[0] in str(list(Bucket(url).entries())))
-        monkeypatch.setattr(lock, "LEASE_STALE_S", 0.0)
+        wait_for(lambda: RECORDS_FILE in Bucket(url).list_keys())
+        monkeypatch.setattr(lease, "STALE_S", 0.0)
         taken = False
         while not taken:
             with contextlib.suppress(UserError):  # the owner's sign of life was written over ours
                 Lease(Bucket(url), "another spool").take()
                 taken = True
-        monkeypatch.setattr(lock, "LEASE_STALE_S", FAST["LEASE_STALE_S"])
+        monkeypatch.setattr(lease, "STALE_S", FAST["STALE_S"])
         number = 10
         while number < 500:
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
@@ -230,9 +231,9 @@ def test_a_report_is_made_of_a_copy(url, study, said, capsys):
     folder = load(url, files=("model.pt",)).folder
     assert (folder / "model.pt").read_bytes() == b"old"
     (folder / "best.yaml").write_text("of an earlier time")
-    before = set(Bucket(url).entries())
+    before = set(Bucket(url).list_keys())
     assert report.main([url, "--png"]) == 0
-    assert set(Bucket(url).entries()) == before
+    assert set(Bucket(url).list_keys()) == before
     assert (folder / "best.yaml").read_text() != "of an earlier time"
     assert (folder / "trials.csv").read_bytes().count(b"\n") == 4
     assert "00000" in capsys.readouterr().out

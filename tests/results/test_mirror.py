@@ -1,0 +1,239 @@
+"""Copies of a study's folder: what a reader finds below the URL, however the copying ends."""
+
+import contextlib
+import shutil
+
+import pytest
+
+from raybench.results.mirror import JOURNAL, Mirror, fetch, is_copied
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.spec.errors import StudyError
+from raybench.stats.checkpoint import STATE_FILE
+from tests.below_url import CrashError, FakeBucket
+
+WEIGHTS = "weights.pt"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return begun(tmp_path / "study")
+
+
+def begun(folder):
+    folder.mkdir()
+    (folder / STUDY_FILE).write_text("study: {}\n")
+    return folder
+
+
+def append(folder, name, lines):
+    with (folder / name).open("a") as file:
+        file.writelines(f'{{"line": {line}}}\n' for line in lines)
+
+
+def checkpoint(folder, name, content):
+    """Write one as a run does: under a hidden name, renamed."""
+    target = folder / "checkpoints" / name
+    partial = target.with_name(f".{target.name}.partial")
+    partial.mkdir(parents=True)
+    (partial / WEIGHTS).write_text(f"weights {content}")
+    (partial / STATE_FILE).write_text(f"state {content}")
+    shutil.rmtree(target, ignore_errors=True)
+    partial.replace(target)
+
+
+def whole(bucket):
+    """The checkpoints that a reader finds, by name; each with its own weights."""
+    found = {}
+    for key, content in bucket.objects.items():
+        name, _, file = key.rpartition("/")
+        if file == STATE_FILE:
+            state = content.decode().split()[1]
+            assert bucket.objects[f"{name}/{WEIGHTS}"].decode() == f"weights {state}"
+            found[name.removeprefix("checkpoints/")] = state
+    return found
+
+
+def test_every_crash_leaves_whole_files_and_goes_on(folder):
+    append(folder, RECORDS_FILE, range(3))
+    bucket = FakeBucket()
+    Mirror(folder, bucket).run()
+    before = dict(bucket.objects)
+    append(folder, RECORDS_FILE, range(3, 6))
+    after = (folder / RECORDS_FILE).read_bytes()
+    for writes in range(3):
+        bucket = FakeBucket(writes)
+        bucket.objects = dict(before)
+        one = Mirror(folder, bucket)
+        one.resume(bucket.list_keys(), is_fetched=False)
+        with contextlib.suppress(CrashError):
+            one.run()
+        assert bucket.objects[RECORDS_FILE] in (before[RECORDS_FILE], after)
+        bucket.left = 99
+        one.run()
+        assert bucket.objects[RECORDS_FILE] == after
+
+
+def test_what_did_not_change_is_not_copied_again(folder):
+    bucket, written = FakeBucket(), []
+    append(folder, RECORDS_FILE, range(3))
+    one = Mirror(folder, bucket, lambda: written.append(1))
+    one.run()
+    assert len(written) == 2
+    one.run()
+    assert len(written) == 2
+    append(folder, RECORDS_FILE, [3])
+    one.run()
+    assert len(written) == 3
+
+
+def test_records_that_nobody_forgot_stay(folder):
+    bucket = FakeBucket()
+    append(folder, RECORDS_FILE, range(9))
+    one = Mirror(folder, bucket)
+    one.run()
+    before = dict(bucket.objects)
+    (folder / RECORDS_FILE).unlink()
+    append(folder, RECORDS_FILE, range(2))
+    with pytest.raises(StudyError):
+        one.run()
+    assert bucket.objects == before
+    one.forget()
+    one.run()
+    assert bucket.objects[RECORDS_FILE].count(b"\n") == 2
+
+
+def test_a_study_that_is_not_begun_or_is_deleted_by_mistake_changes_nothing(tmp_path):
+    bucket = FakeBucket()
+    (tmp_path / "best.yaml").write_text("a: 1")
+    one = Mirror(tmp_path, bucket)
+    one.run()
+    assert bucket.objects == {}
+    folder = begun(tmp_path / "study")
+    checkpoint(folder, "0000/000001", "a")
+    one = Mirror(folder, bucket)
+    one.run()
+    shutil.rmtree(folder)
+    one.run()
+    assert whole(bucket) == {"0000/000001": "a"}
+
+
+def test_a_torn_last_line_waits_until_it_is_whole(folder):
+    bucket = FakeBucket()
+    (folder / RECORDS_FILE).write_bytes(b'{"a": 1}\n{"b"')
+    Mirror(folder, bucket).run()
+    assert bucket.objects[RECORDS_FILE] == b'{"a": 1}\n'
+
+
+def test_the_journal_never_knows_of_a_run_that_the_records_lack(folder):
+    bucket, number = FakeBucket(), 0
+
+    def go_on():
+        nonlocal number
+        append(folder, RECORDS_FILE, [number])  # first, as the search does
+        append(folder, JOURNAL, [number])
+        number += 1
+
+    bucket.before = go_on
+    go_on()
+    one = Mirror(folder, bucket)
+    for _ in range(20):
+        one.run()
+        assert bucket.objects[RECORDS_FILE].startswith(bucket.objects[JOURNAL])
+    assert bucket.objects[JOURNAL].count(b"\n") > 15
+
+
+def test_what_stays_on_this_machine_and_what_goes(folder):
+    bucket = FakeBucket()
+    (folder / "errors").mkdir()
+    for name in ("best.yaml", "errors/0001.txt", "study.lock", ".x.partial", "optuna.log.lock"):
+        (folder / name).write_text(name)
+    one = Mirror(folder, bucket)
+    one.run()
+    assert sorted(bucket.objects) == ["best.yaml", "errors/0001.txt", STUDY_FILE]
+    (folder / "best.yaml").unlink()
+    one.run()
+    assert sorted(bucket.objects) == ["errors/0001.txt", STUDY_FILE]
+
+
+def test_checkpoints_come_and_go_as_they_do_here(folder):
+    bucket = FakeBucket()
+    one = Mirror(folder, bucket)
+    checkpoint(folder, "0000/000001", "a")
+    (folder / "checkpoints/0000/.000002.7.partial").mkdir()
+    (folder / "checkpoints/0000/.000002.7.partial/weights.pt").write_text("half")
+    one.run()
+    assert whole(bucket) == {"0000/000001": "a"}
+    checkpoint(folder, "0000/000002", "b")
+    checkpoint(folder, "0001/000001", "c")
+    shutil.rmtree(folder / "checkpoints/0000/000001")
+    one.run()
+    assert whole(bucket) == {"0000/000002": "b", "0001/000001": "c"}
+    shutil.rmtree(folder / "checkpoints")
+    one.run()
+    assert bucket.list_keys() == [STUDY_FILE]
+
+
+def test_every_crash_leaves_states_with_their_weights(tmp_path):
+    """New, replaced and deleted at once; each of them may be the last thing that is done."""
+    last = {"0000/000001": "new", "0000/000003": "next"}
+    for number in range(12):
+        folder, bucket = begun(tmp_path / str(number)), FakeBucket()
+        checkpoint(folder, "0000/000001", "old")
+        checkpoint(folder, "0000/000002", "gone")
+        one = Mirror(folder, bucket)
+        one.run()
+        bucket.left = number
+        checkpoint(folder, "0000/000001", "new")
+        checkpoint(folder, "0000/000003", "next")
+        shutil.rmtree(folder / "checkpoints/0000/000002")
+        with contextlib.suppress(CrashError):
+            one.run()
+        found = whole(bucket)
+        bucket.left = 99
+        other = Mirror(folder, bucket)  # and whoever goes on ends with all of it
+        other.resume(bucket.list_keys(), is_fetched=False)
+        other.run()
+        assert whole(bucket) == last
+        assert len(bucket.objects) == 5
+    assert found == last
+
+
+def test_one_that_is_deleted_while_it_is_copied(folder):
+    path = folder / "checkpoints/0000/000001" / WEIGHTS
+    bucket = FakeBucket()
+    one = Mirror(folder, bucket)
+    one.run()
+    checkpoint(folder, "0000/000001", "a")
+    bucket.before = lambda: path.unlink(missing_ok=True)
+    one.run()
+    assert whole(bucket) == {}
+    one.run()
+    assert bucket.list_keys() == [STUDY_FILE], "a state whose weights are gone is not copied"
+
+
+def test_another_machine_gets_all_and_copies_none_again(folder, tmp_path):
+    bucket, other = FakeBucket(), tmp_path / "other"
+    append(folder, RECORDS_FILE, range(3))
+    checkpoint(folder, "0000/000001", "a")
+    Mirror(folder, bucket).run()
+    bucket.objects["checkpoints/0000/000002/weights.pt"] = b"without a state"
+    begun(other)
+    checkpoint(other, "0007/000001", "of an earlier time")
+    fetch(bucket, bucket.list_keys(), other)
+    found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
+    names = ("checkpoints/0000/000001/weights.pt", "checkpoints/0000/000001/state.json")
+    assert found == {STUDY_FILE, RECORDS_FILE, *names}
+    one, written = Mirror(other, bucket, lambda: written.append(1)), []
+    one.resume(bucket.list_keys(), is_fetched=True)
+    one.run()
+    assert len(written) == 1
+    assert "checkpoints/0000/000002/weights.pt" not in bucket.objects
+
+
+def test_odd_keys_are_not_fetched(tmp_path):
+    for key in ("../x", "a/../x", "/etc", "", ".hidden", "study.lock", "study.lease", "a//b"):
+        assert not is_copied(key)
+    bucket = FakeBucket()
+    bucket.objects = {"../x": b"", "a/y": b"1"}
+    fetch(bucket, bucket.list_keys(), tmp_path / "here")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["y"]
