@@ -14,8 +14,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 import raybench
-from raybench.search.ask_tell import Search
 from raybench.search.factorisation import GLOBAL_BATCH, Factors, factorise
+from raybench.search.search import Search
 from raybench.spec.study import build_study
 
 STEPS = (5, 20, 60)

@@ -6,11 +6,12 @@ from typing import Any
 from noisy import Leader
 from recorded import SLOTS, Config, Point, Space
 
-from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import are_alike
 from raybench.search.curve_search import CurvePolicy
 from raybench.search.factorisation import Factors, factorise, placed
 from raybench.search.model import ModelSettings
+from raybench.search.scheduler import Decision
+from raybench.search.search import Search
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
@@ -61,7 +62,7 @@ class Raybench:
 
     def suggest(self, trial: str) -> Config | None:
         """Propose the next trial."""
-        asked = self._search.ask()
+        asked = self._search.suggest()
         if asked is None:
             return None
         self._asked[trial] = asked
@@ -70,14 +71,14 @@ class Raybench:
     def on_evaluation(self, trial: str, point: Point) -> bool:
         """Report an evaluation after which the trial would go on."""
         name, spec = self._asked[trial]
-        return self._search.report(name, self._outcome(point, spec)) is None
+        return self._search.on_result(name, self._outcome(point, spec)) is Decision.CONTINUE
 
     def on_end(self, trial: str, point: Point, stop: str) -> None:
         """Tell how the trial ended."""
         name, spec = self._asked[trial]
         outcome = self._outcome(point, spec, None if stop == "stopped" else stop)
         record = outcome.record(name, spec, role="trial", source=None, stopped_by="scheduler")
-        self._search.tell(record)
+        self._search.on_complete(record)
         self.records[trial] = record
 
     def incumbent(self) -> Config | None:

@@ -21,6 +21,7 @@ from raybench.search.sampling.default_rates import (
     priors,
     rate_factor,
 )
+from raybench.search.scheduler import Decision
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
     Cases,
@@ -38,7 +39,7 @@ from raybench.spec.space import (
 )
 from raybench.spec.study import TIME, StudySpec
 from raybench.spec.values import identity
-from raybench.stats.record import Evaluation, RunRecord, StopReason
+from raybench.stats.record import Evaluation, RunRecord
 
 Values = Mapping[str, Any]
 SPAN = 4.0
@@ -428,37 +429,36 @@ class CurveSearch:
 
     # What is believed.
 
-    def judge(self, trial: str, evaluation: Evaluation) -> StopReason | None:
-        """Return why a trial must not go on after an evaluation that was observed; None where it
-        may still become the best."""
+    def judge(self, trial: str, evaluation: Evaluation) -> Decision:
+        """Decide whether a trial goes on after an evaluation that was observed."""
         if self._objective.target is not None and self._metric.reaches(
             evaluation.value, self._objective.target
         ):
-            return None  # it has come to the target, or has to hold it
-        reasons = [self._reason(trial, evaluation, kind) for kind in self._kinds]
-        return None if None in reasons else reasons[0]
+            return Decision.CONTINUE  # it has come to the target, or has to hold it
+        decisions = [self._judge(trial, evaluation, kind) for kind in self._kinds]
+        return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
-    def _reason(self, trial: str, evaluation: Evaluation, kind: Kind) -> StopReason | None:
-        """Return why a trial cannot become the best of a kind; None where it may."""
+    def _judge(self, trial: str, evaluation: Evaluation, kind: Kind) -> Decision:
+        """Decide whether a trial may become the best of a kind."""
         cap = self._study.search.cap_factor
         if self._is_exact:
             best = self._least(kind) if self._reached else None
         else:
             best = self.best_log_seconds(kind)
         if best is None:
-            return None
+            return Decision.CONTINUE
         offset = float(self._offsets([self._values[trial]], kind)[0])
         if self._reached and cap is not None:
             soonest = math.log(self._next_amount(evaluation)) + offset
             if soonest > best + math.log(cap):
-                return "cap"
+                return Decision.STOP_CAP
         if self._is_exact or not self.model.curves[trial].amounts:
-            return None
+            return Decision.CONTINUE
         is_early = self._study.objective.kind == TIME and not self._reached
         most = self._policy.stop_early if is_early else self._policy.stop
         mean, variance = self.model.belief(trial)
         is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
-        return "scheduler" if is_slow else None
+        return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
     def _next_amount(self, evaluation: Evaluation) -> float:
         """Return the amount at a trial's next evaluation, the soonest it can be at the target.

@@ -15,8 +15,8 @@ from raybench.report.tables import BATCH_STATISTICS
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
 from raybench.runs.saved_runs import Disturbed, SavedRuns
-from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.search import Search
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED
 from raybench.spec.run import RunSpec
@@ -81,7 +81,7 @@ class LiveTrials:
         """Return the next trial; None once the search is over. One that was cut off goes on from
         its checkpoint, its curve written anew up to there."""
         self.ended_by = self.ended_by or self._deadline.reason()
-        asked = None if self.ended_by else self._search.ask()
+        asked = None if self.ended_by else self._search.suggest()
         if asked is not None:
             self._on_begun()
             name, spec = asked
@@ -128,7 +128,7 @@ class LiveTrials:
         number = outcome.evaluation.index + 1
         if run.reason is None and run.num_judged < number:
             run.num_judged = number
-            run.reason = self._search.report(name, outcome)
+            run.reason = self._search.on_result(name, outcome).stop
         return run.reason is not None
 
     def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
@@ -162,7 +162,10 @@ class LiveTrials:
         if not self._append(record.line()):
             record = replace(record, stop="interrupted")  # without a record it has to run again
         self._saved.over(record)
-        self._search.tell(record)
+        if record.failure is None:
+            self._search.on_complete(record)
+        else:
+            self._search.on_error(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
         self._progress.state.after_s = self._confirm_budget.confirming_s()

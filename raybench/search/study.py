@@ -34,7 +34,6 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import RAY_LOG, watching
-from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import Factors, study_factors
 from raybench.search.live_trials import LiveTrials
@@ -44,6 +43,7 @@ from raybench.search.reference import FEW_S, set_by_reference, uncount
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.first import num_outside
 from raybench.search.sampling.transfer import Earlier
+from raybench.search.search import Search
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of

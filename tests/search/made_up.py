@@ -6,8 +6,8 @@ from typing import Any
 
 import optuna
 
-from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
+from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec, build_study
@@ -65,17 +65,22 @@ def make_search(
 
 def ask(search: Search) -> tuple[str, RunSpec]:
     """Return the next trial, where there is one."""
-    asked = search.ask()
+    asked = search.suggest()
     assert asked is not None
     return asked
+
+
+def tell(search: Search, ended: RunRecord) -> None:
+    """Tell a search how a trial ended."""
+    (search.on_complete if ended.failure is None else search.on_error)(ended)
 
 
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:
     """Run trials one after the other until there are none, or `most`; return their records."""
     ended: list[RunRecord] = []
-    while len(ended) < most and (asked := search.ask()) is not None:
+    while len(ended) < most and (asked := search.suggest()) is not None:
         ended.append(judge(*asked))
-        search.tell(ended[-1])
+        tell(search, ended[-1])
     return ended
 
 

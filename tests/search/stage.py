@@ -13,9 +13,10 @@ from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
 from raybench.runs.deadline import Deadline
-from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.live_trials import LiveTrials
+from raybench.search.scheduler import Decision
+from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from tests.search.made_up import STUDY, outcome, parts_of
@@ -36,13 +37,17 @@ class HeardSearch(Search):
         self.reported: list[tuple[str, RunOutcome]] = []
         super().__init__(*given, **options)
 
-    def report(self, name: str, outcome: RunOutcome) -> Any:
+    def on_result(self, name: str, outcome: RunOutcome) -> Decision:
         self.reported.append((name, outcome))
-        return super().report(name, outcome)
+        return super().on_result(name, outcome)
 
-    def tell(self, record: RunRecord) -> None:
+    def on_complete(self, record: RunRecord) -> None:
         self.told.append(record)
-        super().tell(record)
+        super().on_complete(record)
+
+    def on_error(self, record: RunRecord) -> None:
+        self.told.append(record)
+        super().on_error(record)
 
 
 class FullDisk(Store):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.search.ask_tell import Search
 from raybench.search.curve_search import Axes, CurvePolicy, draw
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.sampling.transfer import load_earlier
+from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.spec.space import parse_space
 from raybench.stats.record import Evaluation, RunRecord
@@ -24,6 +24,7 @@ from tests.search.made_up import (
     parts_of,
     record,
     run_all,
+    tell,
 )
 
 MODEL = STUDY | {"search": {"trials": 40, "sampler": "model", "seed": 0}}
@@ -55,7 +56,7 @@ def train(search: Search, name: str, spec: RunSpec) -> tuple[RunRecord, list[Eva
         if reached:
             return record(name, spec, second, value=value, **samples), curve
         here = outcome(second, index=index, value=value, **samples)
-        if (reason := search.report(name, here)) is not None:
+        if (reason := search.on_result(name, here).stop) is not None:
             end = {"stop": None, "stopped_by": reason, "value": value} | samples
             return record(name, spec, second, **end), curve
     return record(name, spec, 2.5, stop="max_train_seconds", value=value, **samples), curve
@@ -66,9 +67,9 @@ def search_on(
 ) -> tuple[list[RunRecord], dict[str, list[Evaluation]]]:
     """Run the trials of a search, one after the other."""
     runs, curves = [], {}
-    while len(runs) < most and (asked := search.ask()) is not None:
+    while len(runs) < most and (asked := search.suggest()) is not None:
         one, curves[asked[0]] = train(search, *asked)
-        search.tell(one)
+        tell(search, one)
         runs.append(one)
     return runs, curves
 
@@ -118,7 +119,7 @@ def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> N
     assert wait_s(3 - spec.num_workers) == 0.0
     before = wait_s(3)
     assert before == search.curves.left_s(name, spec) > 0
-    search.report(name, outcome(0.25, index=0, value=0.5, samples=2500))
+    search.on_result(name, outcome(0.25, index=0, value=0.5, samples=2500))
     assert search.curves.left_s(name, spec) != before
 
 
@@ -126,7 +127,7 @@ def test_a_trial_is_waited_for_before_any_has_shown_a_value(tmp_path: Path) -> N
     """Its speed is known by then, where the first evaluation was NaN."""
     search = make_search(tmp_path, MODEL, apart=True, slots=1)
     name, spec = ask(search)
-    search.report(name, outcome(0.25, index=0, value=math.nan, samples=2500))
+    search.on_result(name, outcome(0.25, index=0, value=math.nan, samples=2500))
     assert search.curves is not None
     assert not search.curves.model.is_known
     assert search.curves.left_s(name, spec) == spec.objective.max_train_seconds - 0.25
@@ -209,16 +210,16 @@ def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) 
     content = changed(trials=30) | {"objective": objective}
     search = make_search(tmp_path, content)
     runs = []
-    while (asked := search.ask()) is not None:
+    while (asked := search.suggest()) is not None:
         name, spec = asked
         value = 0.0
         for index in range(6):
             second = index + 1.0
             value = 1.0 - sign * 0.5 + sign * 0.4 * (1 - math.exp(-second / seconds_of(spec)))
-            if search.report(name, outcome(second, index=index, value=value)) is not None:
+            if search.on_result(name, outcome(second, index=index, value=value)).stop:
                 break
         runs.append(record(name, spec, second, stop=None, value=value))
-        search.tell(runs[-1])
+        tell(search, runs[-1])
     assert np.median([distance(one) for one in runs[15:]]) < 1.5
 
 
@@ -290,8 +291,8 @@ def test_rates_beyond_their_range_are_tried_where_more_is_expected_there(
     space = STUDY["space"] | {"optimizer": ["adam"], "learning_rate": narrow}
     search = make_search(tmp_path, changed(widen=widen) | {"space": space}, apart=True)
     rates = []
-    while (asked := search.ask()) is not None:
-        search.tell(train(search, *asked)[0])
+    while (asked := search.suggest()) is not None:
+        tell(search, train(search, *asked)[0])
         rates.append(asked[1].learning_rate)
     assert max(rates) <= 4 * BEST / 3
     assert any(rate > BEST / 2 for rate in rates) == widen
@@ -303,15 +304,15 @@ def test_with_nsga2_a_trial_that_is_slow_and_cheap_goes_on(tmp_path: Path) -> No
     for sampler in ("nsga2", "random"):
         content = changed(sampler=sampler, factorise=False, trials=30)
         search = make_search(tmp_path / sampler, content)
-        wide = next(one for one in iter(search.ask, None) if one[1].num_workers == 2)
+        wide = next(one for one in iter(search.suggest, None) if one[1].num_workers == 2)
         for index, second in enumerate((0.5, 1.0)):
-            search.report(wide[0], outcome(second, index=index, value=0.5 * second))
-        search.tell(record(*wide, 1.5, value=0.95))
-        name, _ = next(one for one in iter(search.ask, None) if one[1].num_workers == 1)
+            search.on_result(wide[0], outcome(second, index=index, value=0.5 * second))
+        tell(search, record(*wide, 1.5, value=0.95))
+        name, _ = next(one for one in iter(search.suggest, None) if one[1].num_workers == 1)
         stops = []
         for index in range(5):
             here = outcome(0.5 * (index + 1), index=index, value=0.19 * (index + 1))
-            stops.append(search.report(name, here))
+            stops.append(search.on_result(name, here).stop)
         found[sampler] = any(stops)
     assert found == {"nsga2": False, "random": True}
 
@@ -320,9 +321,9 @@ def test_no_configuration_runs_more_than_a_few_times(tmp_path: Path) -> None:
     """Rates within 20 % count as one."""
     search = make_search(tmp_path, changed(trials=60), apart=True)
     specs: list[RunSpec] = []
-    while (asked := search.ask()) is not None:
+    while (asked := search.suggest()) is not None:
         record_, _ = train(search, *asked)
-        search.tell(record_)
+        tell(search, record_)
         specs.append(asked[1])
     for one in specs:
         alike = [

@@ -320,4 +320,4 @@ def test_a_full_disk_ends_the_study_and_what_is_not_recorded_runs_again(
         stage.deadline.raise_fault()
     again = make_search(tmp_path, CONTENT, runs=read_records(tmp_path).runs)
     assert again.num_finished == 0
-    assert again.ask() == (name, spec)
+    assert again.suggest() == (name, spec)

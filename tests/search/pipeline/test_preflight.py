@@ -31,8 +31,8 @@ from raybench.runs.preflight import (
     with_gpus,
     without_too_wide,
 )
-from raybench.search.ask_tell import Search
 from raybench.search.reference import reference_spec
+from raybench.search.search import Search
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import Placement, RunSpec

@@ -16,7 +16,6 @@ from raybench.results.place import refuse_other_study
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
-from raybench.search.ask_tell import Search
 from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
 from raybench.search.reference_settings import (
     ReferenceRun,
@@ -29,6 +28,7 @@ from raybench.search.reference_settings import (
     target_from,
 )
 from raybench.search.sampling.default_rates import default_rate
+from raybench.search.search import Search
 from raybench.spec.errors import UserError
 from raybench.spec.metric import METRICS
 from raybench.spec.objective import Baseline

@@ -19,6 +19,7 @@ from tests.search.made_up import (
     make_search,
     record,
     run_all,
+    tell,
 )
 from tests.search.step_times import trained
 
@@ -57,7 +58,7 @@ def test_ranges_of_whole_numbers_and_lists_are_tried_to_the_last(
     ended = run_all(make_search(tmp_path, content))
     tried = {tuple(short(getattr(one.spec, key)) for key in space) for one in ended}
     assert len(tried) == len(ended) == number
-    assert make_search(tmp_path, content, runs=by_name(ended)).ask() is None
+    assert make_search(tmp_path, content, runs=by_name(ended)).suggest() is None
     lost = make_search(tmp_path / "new", content, runs=by_name(ended))  # without its journal
     assert lost.num_finished == number
 
@@ -119,5 +120,5 @@ def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> No
     asked = ask(one)
     failed = record(*asked, failure="nan")
     # As if the lowest rate had been drawn.
-    one.tell(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
-    assert one.ask() is None
+    tell(one, replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
+    assert one.suggest() is None

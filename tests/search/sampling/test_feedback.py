@@ -11,7 +11,7 @@ from raybench.search.sampling.optuna_study import real_trials
 from raybench.spec.objective import worst_score
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Failure, StopReason
-from tests.search.made_up import STUDY, ask, journal_of, make_search, outcome, record, run_all
+from tests.search.made_up import STUDY, ask, journal_of, make_search, outcome, record, run_all, tell
 from tests.search.step_times import seconds_on, trained
 
 
@@ -40,12 +40,12 @@ def test_what_was_stopped_or_missed_has_the_expected_seconds(
     one = make_search(tmp_path, STUDY | {"search": {"trials": 9, "sampler": sampler}})
     good, (name, spec) = ask(one), ask(one)
     first = outcome(1.0, index=0, value=0.5, samples=500)
-    one.report(good[0], first)
-    one.tell(record(*good, 2.0, index=1, samples=1000))
+    one.on_result(good[0], first)
+    tell(one, record(*good, 2.0, index=1, samples=1000))
     for index in range(2):
         value, samples = 0.25 * (index + 1), 500 * (index + 1)
-        one.report(name, outcome(1.0 + index, index=index, value=value, samples=samples))
-    one.tell(record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
+        one.on_result(name, outcome(1.0 + index, index=index, value=value, samples=samples))
+    tell(one, record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
     _, trial = journal_of(one).get_trials()
     assert trial.state.name == state
     assert math.log(2.0) < trial.value < math.log(20.0), "half of the way in as many seconds"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from raybench.search.ask_tell import Search
 from raybench.search.reference import reference_spec
 from raybench.search.sampling.optuna_study import JOURNAL_FILE
+from raybench.search.search import Search
 from raybench.spec.errors import UserError
 from raybench.spec.study import build_study
 from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
@@ -67,7 +67,7 @@ def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path, is_lost
     first = [OUTSIDE, OTHERWISE, INSIDE]
     one = search_in(tmp_path, first)
     ended = run_all(one, most=1)
-    name, spec = one.ask() or ("", ended[0].spec)
+    name, spec = one.suggest() or ("", ended[0].spec)
     ended.append(record(name, spec, stop="interrupted"))
     if is_lost:
         (tmp_path / JOURNAL_FILE).unlink()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise
 from raybench.search.sampling.default_rates import (
     HASTE,
@@ -17,6 +16,7 @@ from raybench.search.sampling.default_rates import (
     num_trials,
     priors,
 )
+from raybench.search.search import Search
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.study import DEFAULT_TRIALS, build_study

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.runs.preflight import first_values
-from raybench.search.ask_tell import Search
 from raybench.search.factorisation import Factors, factorise, study_factors
 from raybench.search.reference import reference_spec
 from raybench.search.sampling.optuna_space import distributions, encode, params_of
+from raybench.search.search import Search
 from raybench.search.tune import print_plan
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.search.ask_tell import Search
 from raybench.search.factorisation import speed_values
 from raybench.search.sampling.optuna_study import (
     JOURNAL_FILE,
@@ -16,6 +15,7 @@ from raybench.search.sampling.optuna_study import (
     PRIOR,
     real_trials,
 )
+from raybench.search.search import Search
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import RunRecord
 from tests.search.made_up import STUDY, ask, by_name, journal_of, make_search, record, run_all
@@ -57,12 +57,12 @@ def test_an_interrupted_trial_runs_again_on_its_placement(
     if is_recorded:
         runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in before])
         for ended in runs.values():
-            killed.tell(ended)
+            killed.on_complete(ended)
     flags = [PRIOR in trial.user_attrs for trial in journal_of(killed).get_trials()]
     assert any(flags)
     again = make_search(tmp_path, study(3), apart=True, runs=runs)
     assert again.num_finished == 0
-    assert [again.ask() for _ in range(3)] == before
+    assert [again.suggest() for _ in range(3)] == before
     trials = real_trials(journal_of(again))
     assert [PRIOR in trial.user_attrs for trial in trials] == flags[-3:]
     placements = [trial.user_attrs[PLACEMENT] for trial in trials]
@@ -86,7 +86,7 @@ def test_what_was_interrupted_is_proposed_once_however_many_sessions_follow(
     last = make_search(tmp_path, study(6), runs=runs)
     waiting = [t for t in journal_of(last).get_trials() if t.state.name == "WAITING"]
     assert len(waiting) == 3
-    comes = [last.ask() for _ in range(6)]
+    comes = [last.suggest() for _ in range(6)]
     assert sorted(comes[:3], key=str) == sorted(before, key=str)
     assert [one[0] for one in comes[3:] if one is not None] == ["0003", "0004", "0005"]
 
@@ -122,7 +122,7 @@ def test_a_damaged_journal_is_mended_from_the_records(damage: str, tmp_path: Pat
         name: state for name, (state, _) in known.items()
     }
     assert again.num_finished == 8
-    names = [asked[0] for _ in range(4) if (asked := again.ask()) is not None]
+    names = [asked[0] for _ in range(4) if (asked := again.suggest()) is not None]
     assert names == [f"{number:04d}" for number in range(8, 12)]
 
 
@@ -143,7 +143,7 @@ def test_a_lost_journal_is_made_anew_from_the_records(apart: bool, tmp_path: Pat
     again = make_search(tmp_path, study(), apart=apart, runs=by_name(ended))
     assert list(states(again)) == ["0000", "0001", "0002", "0003"]
     assert again.num_finished == 4
-    assert again.ask() == asked
+    assert again.suggest() == asked
     assert ask(again)[0] == "0005"
 
 
@@ -153,7 +153,7 @@ def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path)
     runs = by_name([one for one in run_all(told, mixed, most=4) if int(one.trial) == number])
     killed = make_search(tmp_path / "killed", study())
     for _ in range(number + 1):
-        killed.ask()
+        killed.suggest()
     name = f"{number:04d}"
     again = make_search(tmp_path / "killed", study(), runs=runs)
     assert list(states(again)) == [name]
@@ -180,7 +180,7 @@ def test_a_second_restore_changes_nothing_more(tmp_path: Path) -> None:
     twice = make_search(tmp_path, study(), runs=runs)
     assert states(twice) == known
     assert lines_of(tmp_path) == listed
-    comes = [twice.ask(), twice.ask()]
+    comes = [twice.suggest(), twice.suggest()]
     assert sorted(comes, key=str) == sorted([killed, interrupted], key=str)
 
 

@@ -12,9 +12,9 @@ from optuna.trial import TrialState
 
 from raybench.results.store import STUDY_FILE, Store, machine
 from raybench.runs.train import write_study
-from raybench.search.ask_tell import Search
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
 from raybench.search.sampling.transfer import load_earlier, settings_of
+from raybench.search.search import Search
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study

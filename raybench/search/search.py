@@ -1,8 +1,4 @@
-"""The search without a cluster: ask for a run, report its evaluations, tell how it ended.
-
-In a study Ray Tune drives it (`ray_tune.py`, by way of `live_trials.py`), in `benchmarks/` a
-simulated clock; the other methods are for a session's beginning and end.
-"""
+"""Search of a study: proposals, early stopping, and what Optuna's journal is told."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,10 +20,11 @@ from raybench.search.sampling.optuna_study import (
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
 from raybench.search.sampling.transfer import Earlier, best_earlier, tell_earlier
+from raybench.search.scheduler import Decision, Scheduler, Suggestion
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
-from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""
@@ -38,12 +35,11 @@ MOST_STARTS = 4
 """Configurations known from elsewhere that sampler `model` starts with."""
 
 
-class Search:
-    """Scheduler of a study's trials: proposes runs, judges their evaluations, learns their ends.
+class Search(Scheduler):
+    """Scheduler of a study's trials, for every `search.sampler`.
 
-    A trial is asked for (`ask`), reports each evaluation after which it would go on (`report`,
-    which returns why it must stop, or None), and is told of once (`tell`), whatever ended it.
-    Trials overlap in any order. One thread calls; nothing here waits.
+    Configurations of the user's own and interrupted trials come first, then those that ran out of
+    memory on a placement where they may not, then proposals of the curve model or of Optuna.
 
     Args:
         study: The study; its target must be set.
@@ -140,8 +136,8 @@ class Search:
         number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
         return self._infeasible.sentence(label_keys(self._study.space), number)
 
-    def ask(self) -> tuple[str, RunSpec] | None:
-        """Return the next trial's name and what it runs; None where there is none."""
+    def suggest(self) -> Suggestion | None:
+        """Return the next trial; see `Scheduler.suggest`."""
         if self._proposer.tried.num_ran >= self._most_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
@@ -150,7 +146,7 @@ class Search:
             return None
         self._open[proposal.name] = proposal
         self.curves.begin(proposal.name, proposal.spec)
-        return proposal.name, proposal.spec
+        return Suggestion(proposal.name, proposal.spec)
 
     def _wait_s(self, num_workers: int) -> float:
         """Return the seconds until so many workers are free, by the expected ends of the trials."""
@@ -190,8 +186,8 @@ class Search:
                 return proposal
         return None
 
-    def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
-        """Take an evaluation after which a trial would go on; return why it must not."""
+    def on_result(self, name: str, outcome: RunOutcome) -> Decision:
+        """Take an evaluation of a running trial; see `Scheduler.on_result`."""
         trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
@@ -199,19 +195,27 @@ class Search:
         self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
         self.curves.observe(name, evaluation)
         if FIRST in trial.user_attrs or not self._study.search.early_stopping:
-            return None  # what others are compared with runs to its end
+            return Decision.CONTINUE  # what others are compared with runs to its end
         return self.curves.judge(name, evaluation)
 
-    def tell(self, record: RunRecord) -> None:
-        """Learn how a trial ended; one that was interrupted stays open, to be run again."""
+    def on_complete(self, record: RunRecord) -> None:
+        """Take the record of a trial that ended; see `Scheduler.on_complete`."""
+        self._learn(record)
+
+    def on_error(self, record: RunRecord) -> None:
+        """Take the record of a trial that failed; see `Scheduler.on_error`."""
+        spec = self._open[record.trial].spec
+        self._learn(record)
+        if record.failure == "oom" and record.stop != "interrupted":
+            self._too_large.append(spec)
+
+    def _learn(self, record: RunRecord) -> None:
         trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
         self._observe(record.trial, spec, record.samples, _own_s(record))
         self._end(record.trial, record)
         self.curves.end(record)
-        if record.failure == "oom":
-            self._too_large.append(spec)
         self._feedback.add(trial, record, is_early=self._is_early)
 
     def tell_all(self) -> None:

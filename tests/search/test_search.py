@@ -18,6 +18,7 @@ from tests.search.made_up import (
     outcome,
     record,
     run_all,
+    tell,
 )
 from tests.search.step_times import trained
 
@@ -75,8 +76,8 @@ def test_the_users_own_configuration_runs_to_its_end(
     search = {"trials": 9, "cap_factor": None, "first": first}
     one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
     (own, _), other = ask(one), ask(one)
-    one.tell(record(*other, 0.5))
-    assert one.report(own, outcome(5.0, value=0.5)) == (None if first else "scheduler")
+    tell(one, record(*other, 0.5))
+    assert one.on_result(own, outcome(5.0, value=0.5)).stop == (None if first else "scheduler")
 
 
 def test_the_speed_model_takes_the_seconds_without_those_that_others_took(tmp_path: Path) -> None:
@@ -88,8 +89,8 @@ def test_the_speed_model_takes_the_seconds_without_those_that_others_took(tmp_pa
         lambda trial, spec, *, samples, train_s: seen.append((trial, train_s))
     )
     (good, _), (bad, _) = ask(one), ask(one)
-    one.report(good, outcome(5.0, value=0.9))
-    one.report(bad, outcome(5.0, value=0.5, ledger={"disturbed": 2.0}))
+    one.on_result(good, outcome(5.0, value=0.9))
+    one.on_result(bad, outcome(5.0, value=0.5, ledger={"disturbed": 2.0}))
     assert seen == [(good, 5.0), (bad, 3.0)]
 
 
@@ -98,7 +99,7 @@ def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
     stop: StopReason, tmp_path: Path
 ) -> None:
     one = make_search(tmp_path, PLAIN)
-    one.tell(record(*ask(one), stop=None, stopped_by=stop))
+    tell(one, record(*ask(one), stop=None, stopped_by=stop))
     assert one.num_finished == (stop != "interrupted")
 
 
@@ -126,11 +127,11 @@ def test_who_stops_trials_is_said_by_the_study(
     """And of a grid only the time cutoff does."""
     content = GRID if "sampler" in search else STUDY
     one = make_search(tmp_path, content | {"search": {"trials": 10} | search})
-    one.tell(record(*ask(one), 0.3))
+    tell(one, record(*ask(one), 0.3))
     found = set()
     for number in range(8):  # ever worse ones
         name, _ = ask(one)
-        found.add(one.report(name, outcome(5.0, value=0.9 - 0.1 * number)))
+        found.add(one.on_result(name, outcome(5.0, value=0.9 - 0.1 * number)).stop)
     assert found == reasons
 
 
@@ -140,14 +141,14 @@ def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) ->
     content = STUDY | {"search": {"trials": 4}}
     one = make_search(tmp_path, content)
     best = record(*ask(one), 0.3)
-    one.tell(best)
+    tell(one, best)
     if is_new_session:
         placement_check = record(
             "0000.tf2", best.spec, 9.0, role="placement_check", source=best.trial
         )
         one = make_search(tmp_path, content, runs=by_name([best, placement_check]))
     name, _ = ask(one)
-    assert one.report(name, outcome(1.0)) == "cap"
+    assert one.on_result(name, outcome(1.0)).stop == "cap"
 
 
 def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
