@@ -82,7 +82,7 @@ def test_what_was_interrupted_is_proposed_once_however_many_sessions_follow(
         if is_asked:
             asked = ask(short)
             assert asked in before
-            short.tell(record(*asked, stop=None, stopped_by="interrupted"))
+            short.on_complete(record(*asked, stop=None, stopped_by="interrupted"))
     last = make_search(tmp_path, study(6), runs=runs)
     waiting = [t for t in journal_of(last).get_trials() if t.state.name == "WAITING"]
     assert len(waiting) == 3
