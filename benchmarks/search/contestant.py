@@ -9,11 +9,11 @@ from recorded import SLOTS, Config, Point, Space
 from raybench.search.confirm_budget import are_alike
 from raybench.search.curve_search import CurvePolicy
 from raybench.search.factorisation import Factors, factorise, placed
-from raybench.search.model import ModelSettings
 from raybench.search.scheduler import Decision
 from raybench.search.search import Search
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
+from raybench.stats.curve_model import ModelSettings
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 REACHED = -1e9

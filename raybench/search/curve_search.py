@@ -1,4 +1,4 @@
-"""A study's proposals and stops by the curve model (`model.py`).
+"""Proposals and stops of a study by the curve model (`stats/curve_model.py`).
 
 A time to the target is samples to the target, which the model believes, times seconds a sample,
 which the placer predicts. Where placements are not told apart (`factorisation.py`), the model's
@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from raybench.search.factorisation import GLOBAL_BATCH
-from raybench.search.model import Array, CurveModel, ModelSettings
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import (
     BASE_RATES,
@@ -39,6 +38,7 @@ from raybench.spec.space import (
 )
 from raybench.spec.study import TIME, StudySpec
 from raybench.spec.values import identity
+from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, RunRecord
 
 Values = Mapping[str, Any]

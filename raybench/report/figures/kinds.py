@@ -3,7 +3,7 @@ words, with their units."""
 
 import pandas as pd
 
-from raybench.report.figures import curves, outcomes, timeline
+from raybench.report.figures import curves, outcomes, surface, timeline
 from raybench.report.figures.parts import MOST_ROWS, drawn, in_words
 from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
@@ -119,6 +119,14 @@ FIGURES: dict[str, FigureKind] = {
         outcomes.slices_figure,
         slices_table,
         lambda results: len(outcomes.outcome(results).rows) > 2 and not slices_table(results).empty,
+    ),
+    "surface": FigureKind(
+        "What the search expected",
+        "The seconds to the target that the model of all learning curves expects of the best "
+        "optimizer; a mark is a trial. Where no trial ran, it is a guess.",
+        surface.surface_figure,
+        surface.surface_table,
+        lambda results: surface.surface_of(results) is not None,
     ),
     "timeline": FigureKind(
         "The search over its wall-clock",

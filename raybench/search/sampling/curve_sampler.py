@@ -1,4 +1,4 @@
-"""The curve model (`model.py`) for any Optuna study: a sampler, and a pruner that stops by it.
+"""Sampler and pruner by the curve model (`stats/curve_model.py`), for any Optuna study.
 
     sampler = CurveSampler(target=0.95, seed=0)
     study = optuna.create_study(
@@ -28,7 +28,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.search.curve_search import PARTS, SPAN, CurvePolicy
-from raybench.search.model import Array, CurveModel
+from raybench.stats.curve_model import Array, CurveModel
 
 Params = dict[str, Any]
 SpaceOf = dict[str, BaseDistribution]

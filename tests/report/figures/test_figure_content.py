@@ -12,9 +12,11 @@ from matplotlib.figure import Figure
 from raybench.report.export import to_csv
 from raybench.report.figures import outcomes
 from raybench.report.figures.curves import MOST_ROWS, curves_figure, race_figure, race_rows
+from raybench.report.figures.surface import surface_of
 from raybench.report.figures.timeline import best_so_far, phases, spans
 from raybench.report.study import StudyResults, load
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.study import load as load_study
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
 from tests.factories import read_lines
@@ -139,3 +141,17 @@ def test_choices_of_any_kinds_have_a_plateau_and_a_column(tmp_path, values, name
     assert len(set(results.trials["config"])) == len(values)
     cells = to_csv(results.trials[["model.act"]]).split("\n")[1:-1]
     assert len(set(cells)) == len(values)
+
+
+def test_the_surface_is_the_fastest_where_the_fast_trials_ran() -> None:
+    results = load_study(RECORDED)
+    found = surface_of(results)
+    assert found is not None
+    trials = [one for _, one in found.trials if one.time_to_target_s is not None]
+    fastest = min(trials, key=lambda one: one.time_to_target_s or 0.0)
+    least = found.seconds[max(found.seconds)]
+    batch, rate = np.unravel_index(least.argmin(), least.shape)
+    assert 0.5 <= found.batches[batch] / fastest.spec.global_batch_size <= 2.0
+    assert 0.5 <= found.rates[rate] / fastest.spec.learning_rate <= 2.0
+    assert 0.7 <= least.min() / (fastest.time_to_target_s or 0.0) <= 1.6
+    assert sorted(found.seconds) == [5, 20, len(results.trials[results.trials["role"] == "trial"])]

@@ -5,8 +5,8 @@ measured for runs that reached it, extrapolated for those that were stopped. A G
 the search space puts them together. Runs of one configuration differ by their seeds; that is noise
 of each observation, so that equal and neighboring configurations share what they know.
 
-Plain numpy: neither Optuna nor Ray. `curve_search.py` proposes and stops by it in a study of ours,
-`sampling/curve_sampler.py` in any study of Optuna.
+Plain numpy: neither Optuna nor Ray. `search/curve_search.py` proposes and stops by it in a study,
+`search/sampling/curve_sampler.py` in any study of Optuna; `report/figures/surface.py` draws it.
 """
 
 import math

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.search.model import Curve, CurveModel, ModelSettings, Shapes, Surface
+from raybench.stats.curve_model import Curve, CurveModel, ModelSettings, Shapes, Surface
 
 ONE = np.array([0.0, 0.0])
 """A point with a category and a number."""

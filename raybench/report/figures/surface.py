@@ -1,0 +1,188 @@
+"""Expected seconds to the target over learning rate and global batch, as the search's curves came
+in: what the curve model (`stats.curve_model`) expects after a few trials, after more, after all."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from raybench.report.figures import parts
+from raybench.results.ranking import ranked
+from raybench.results.study import Study, once
+from raybench.spec.text import counted
+from raybench.stats.curve_model import Array, CurveModel
+from raybench.stats.record import RunRecord
+
+STEPS = (5, 20)
+"""Trials after which the surface is drawn, and after all."""
+NUM_RATES = 24
+LEAST_RATES, LEAST_BATCHES, LEAST_TRIALS = 3, 2, 8
+"""Rates, batches and trials of the best optimizer from which on there is a surface."""
+WIDEST = 8.0
+"""Factor between the least and the greatest seconds that have a color of their own."""
+
+
+@dataclass(frozen=True)
+class SurfaceMap:
+    """Expected seconds to the target of one optimizer.
+
+    Args:
+        optimizer: The optimizer of the search's best run.
+        rates: Learning rates, shape [rates].
+        batches: Global batch sizes, shape [batches].
+        seconds: By the number of trials, seconds of training to the target, [batches, rates].
+        trials: Trials of the optimizer in the order in which they ran, with their numbers.
+    """
+
+    optimizer: str
+    rates: Array
+    batches: Array
+    seconds: dict[int, Array]
+    trials: list[tuple[int, RunRecord]]
+
+
+@once
+def surface_of(results: Study) -> SurfaceMap | None:
+    """Return the expected seconds of the best optimizer; None where too little was varied, or no
+    run reached the target."""
+    trials = [one for one in results.runs.values() if one.role == "trial" and one.samples]
+    best = ranked(results.trials)
+    if not results.is_timed or best.empty or len(trials) < LEAST_TRIALS:
+        return None
+    if all(one.time_to_target_s is None for one in trials):
+        return None
+    optimizer = results.specs[str(best["trial"].iloc[0])].optimizer
+    own = [(at, one) for at, one in enumerate(trials, 1) if one.spec.optimizer == optimizer]
+    tried = sorted({one.spec.learning_rate for _, one in own})
+    batches = sorted({one.spec.global_batch_size for _, one in own})
+    if len(tried) < LEAST_RATES or len(batches) < LEAST_BATCHES or len(own) < LEAST_TRIALS:
+        return None
+    rates = np.geomspace(tried[0], tried[-1], NUM_RATES)
+    sizes = np.array(batches, dtype=float)
+    per_sample = _seconds_per_sample([one for _, one in own], sizes)
+    steps = [*(one for one in STEPS if one < len(trials)), len(trials)]
+    seconds = {
+        number: per_sample[:, None] * _samples(results, trials[:number], optimizer, rates, sizes)
+        for number in steps
+    }
+    return SurfaceMap(optimizer, rates, sizes, seconds, own)
+
+
+def _samples(
+    results: Study, trials: list[RunRecord], optimizer: str, rates: Array, batches: Array
+) -> Array:
+    """Return the samples to the target that the model expects by these trials, [batches, rates]."""
+    sign, start = results.metric.sign, results.value_at_start
+    assert results.target is not None
+    model = CurveModel(
+        1,
+        2,
+        baseline=None if start is None else sign * start,
+        target=sign * results.target,
+    )
+    known: dict[str, int] = {}
+
+    def point(name: str, rate: float, batch: float) -> list[float]:
+        return [known.setdefault(name, len(known)), np.log(rate), np.log(batch)]
+
+    for one in trials:
+        spec = one.spec
+        model.begin(
+            one.trial,
+            np.array(point(spec.optimizer, spec.learning_rate, spec.global_batch_size), float),
+        )
+        best = -np.inf
+        for seen in results.evaluations.get(one.trial, []):
+            best = max(best, sign * seen.value)
+            reached = one.time_to_target_s
+            if reached is None or seen.train_s < reached or not seen.train_s:
+                model.observe(one.trial, float(seen.samples), best)
+                continue
+            model.observe(
+                one.trial, float(seen.samples), best, seen.samples * reached / seen.train_s
+            )
+            break
+        is_over = one.state == "complete" and one.time_to_target_s is None
+        model.curves[one.trial].has_missed = is_over
+        model.curves[one.trial].has_failed = one.failure == "nan"
+    model.refresh()
+    grid = [point(optimizer, rate, batch) for batch in batches for rate in rates]
+    found: Array = np.exp(model.means(np.array(grid, float))).reshape(len(batches), len(rates))
+    return found
+
+
+def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
+    """Return the least seconds of training a sample at each global batch, over the placements that
+    were run."""
+    found = []
+    for batch in batches:
+        own = [one for one in trials if one.spec.global_batch_size == batch]
+        found.append(min(one.ledger["train"] / one.samples for one in own))
+    return np.array(found)
+
+
+def surface_figure(results: Study) -> Figure:
+    """Draw the expected seconds after each of the steps, and the trials that had run by then."""
+    surface = surface_of(results)
+    assert surface is not None
+    figure, panels = parts.panels(len(surface.seconds), 1.9, 0.3, sharex=True)
+    least = float(surface.seconds[max(surface.seconds)].min())
+    scale = LogNorm(least, WIDEST * least)
+    rows = range(len(surface.batches))
+    edges = np.geomspace(surface.rates[0], surface.rates[-1], NUM_RATES + 1)
+    for axes, (number, seconds) in zip(panels, surface.seconds.items(), strict=True):
+        mesh = axes.pcolormesh(
+            edges, np.arange(len(rows) + 1) - 0.5, seconds, cmap="viridis_r", norm=scale
+        )
+        mesh.set_gid("envelope")
+        row = {batch: at for at, batch in enumerate(surface.batches)}
+        for at, one in surface.trials:
+            if at <= number:
+                has_reached = one.time_to_target_s is not None
+                axes.plot(
+                    one.spec.learning_rate,
+                    row[one.spec.global_batch_size],
+                    "o",
+                    markersize=5,
+                    color=parts.INK,
+                    markerfacecolor=parts.INK if has_reached else "none",
+                )
+        axes.set_yticks(rows, [f"{batch:g}" for batch in surface.batches])
+        axes.set_xscale("log")
+        axes.grid(visible=False)
+        parts.head(axes, f"after {counted(number, 'trial')}")
+    panels[-1].set_xlabel("learning rate")
+    parts.y_title(figure, "global batch")
+    bar = figure.colorbar(mesh, ax=panels, label="expected seconds to the target", extend="max")
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(labelsize=parts.SMALL, color=parts.INK, labelcolor=parts.INK)
+    bar.ax.yaxis.label.set(fontsize=parts.TEXT, color=parts.INK)
+    is_full, is_hollow = parts.dot("reached the target"), parts.dot("did not", is_filled=False)
+    parts.legend_below(figure, [is_full, is_hollow])
+    return figure
+
+
+def surface_table(results: Study) -> pd.DataFrame:
+    """Return the best rate at each global batch after all trials, and its expected seconds."""
+    surface = surface_of(results)
+    if surface is None:
+        return pd.DataFrame()
+    seconds = surface.seconds[max(surface.seconds)]
+    table = pd.DataFrame(
+        {
+            "global_batch": surface.batches.astype(int),
+            "learning_rate": surface.rates[seconds.argmin(axis=1)],
+            "seconds": seconds.min(axis=1),
+        }
+    )
+    words = {
+        "global_batch": "global batch [samples]",
+        "learning_rate": f"best learning rate of {surface.optimizer}",
+        "seconds": "expected seconds to the target",
+    }
+    return parts.in_words(table, words)
