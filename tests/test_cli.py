@@ -62,7 +62,7 @@ def test_the_plan_names_what_is_aimed_at_and_where_the_data_lie(capsys, tmp_path
 
 def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
     assert tune.main(["--time-budget", "0.001"]) == cli.WRONG_INPUT
-    assert "went to reading and checking the data" in capsys.readouterr().err
+    assert "increase --time-budget" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Candidates for the confirmation, its seconds, and how much of it a time budget has room for."""
+"""Candidates of the confirmation, its expected seconds, and its size within a time budget."""
 
 import bisect
 import math
@@ -13,53 +13,53 @@ from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import is_informative, replicate_of, stages
 
 SLACK = 1.5
-"""A winner's run alone may take so much longer than the search's, which was a lucky one."""
+"""Factor from the time of a winner's run in the search, a lucky one, to its runs alone."""
 RACE_SLACK = 1.2
-"""Factor by which the runs of a race may take longer together: not all were lucky, and the slow are
+"""Factor from the times of the runs in the search to those of the race, where slow runs are
 capped."""
 MOST = 0.4
-"""Share of the time left that is set aside at most, unless one run alone needs more."""
+"""Largest share of the remaining time that is reserved, unless one run alone needs more."""
 MOST_FRESH = 0.5
-"""Share of what is left that runs of the winners alone take at most, where there is little."""
+"""Largest share of the remaining time for the runs alone, if time is short."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
-"""Phases of a run that take time beside training, in warm workers: once, with each evaluation."""
+"""Phases of a run besides training, in warm workers: once per run, and once per evaluation."""
 ALIKE = 1.3
-"""Rates within this factor of each other train alike, where all else is the same."""
+"""Learning rates within this factor count as one configuration in the race."""
 NUM_PLACEMENT_CHECKS = 3
-"""Runs of splits that were only predicted come before the race."""
+"""Expected number of placement checks before the race."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a run that can be confirmed."""
+    """A candidate run and its cost."""
 
     trial: str
     spec: RunSpec
     rank: float
-    """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
+    """Seconds to the target, or the metric (negated if it is maximized); lower is better."""
     worker_seconds: float
-    """To the target; with a price all that are held for it, once workers have started."""
+    """Worker-seconds to the target; with a price all billed worker-seconds after the start."""
     train_s: float
-    """Training seconds of a run in all."""
+    """Total training seconds of the run."""
     layout: TrialsLayout
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The best runs of a search on one model of GPU, best first."""
+    """Best runs of a search on one GPU model, best first."""
 
     fastest: list[Cost] = field(default_factory=list)
     cheapest: list[Cost] = field(default_factory=list)
-    """The cheapest by worker-seconds; empty where seconds are the same for all."""
+    """Sorted by worker-seconds; empty if all runs train for the same seconds."""
 
     def first(self, count: int) -> list[Cost]:
-        """Return the first so many of both, each once."""
+        """Return the first `count` of both lists, each once."""
         both = [*self.fastest[:count], *self.cheapest[:count]]
         return list({cost.trial: cost for cost in both}.values())
 
     def apart(self, most: int) -> "Candidates":
-        """Return at most so many, each the best of those alike (`are_alike`): a race of twins would
-        leave no room for others."""
+        """Return at most `most` of each list, only the best of similar configurations
+        (`are_alike`)."""
         return Candidates(_apart(self.fastest, most), _apart(self.cheapest, most))
 
 
@@ -72,7 +72,7 @@ def _apart(costs: list[Cost], most: int) -> list[Cost]:
 
 
 def are_alike(one: RunSpec, other: RunSpec) -> bool:
-    """Whether two runs are of one configuration, or of rates within `ALIKE` of each other."""
+    """Return whether two runs differ at most by the seed and a learning rate within `ALIKE`."""
     if abs(math.log(one.learning_rate / other.learning_rate)) >= math.log(ALIKE):
         return False
     own = {"learning_rate": other.learning_rate, "seed": other.seed}
@@ -80,7 +80,7 @@ def are_alike(one: RunSpec, other: RunSpec) -> bool:
 
 
 class Plan(NamedTuple):
-    """Runs that there is time for: of the race (`ConfirmSpec`), and of each winner alone."""
+    """Number of runs in the race, and of each winner alone."""
 
     race: int
     fresh: int
@@ -88,25 +88,25 @@ class Plan(NamedTuple):
 
 @dataclass
 class ConfirmBudget:
-    """Follows the runs of a search, and says how long it takes to confirm the best of them."""
+    """Estimates the seconds that a confirmation takes from the runs of the search."""
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
-    """Number of runs of a spec that there is room for at the same time."""
+    """Returns the number of concurrent runs of a spec that fit."""
     least_race: int = 0
-    """Race whose candidates are kept even where the study asks for a smaller one."""
+    """Size of the race whose candidates are kept, if the study asks for a smaller race."""
     left_s: float | None = None
-    """Seconds of the time budget that were left when the search began; None: all of it."""
+    """Seconds of the time budget left when the search began; None: all."""
     baseline_value: float | None = None
-    """Value of the metric before a run has begun, where the objective does not say it."""
+    """Value of the metric before training, if the objective does not state it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
     _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)
-    """All on each model of GPU."""
+    """Candidates by GPU model."""
     _found: Candidates | None = None
-    """Candidates of the race, until another run is added."""
+    """Cache of `candidates` until another run is added."""
     _beside: dict[str, float] = field(default_factory=dict)
-    """Seconds beside training of a run in warm workers, by framework."""
+    """Seconds of a run besides training in warm workers, by framework."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -116,39 +116,39 @@ class ConfirmBudget:
     def learn(
         self, runs: Iterable[RunRecord], curves: Mapping[str, list[Evaluation]] | None = None
     ) -> None:
-        """Take the runs that an earlier session, or an earlier phase, has recorded.
+        """Add recorded runs.
 
-        With `curves`, the evaluations by run, the best are told by when they crossed the target.
+        Args:
+            runs: Records of earlier sessions or phases.
+            curves: Evaluations by run, for interpolated times to the target.
         """
         for record in runs:
             if record.phase == "search":
                 self.add(record, (curves or {}).get(record.trial, ()))
 
     def add(self, record: RunRecord, curve: Iterable[Evaluation] = ()) -> None:
-        """Take a run of the search; those that cannot be confirmed are left out.
-
-        Left out too are those laid out unlike others of their size (`results.trials`).
-        """
+        """Add a run of the search; runs that missed, failed, or ran on an unusual node layout
+        (`results.trials`) are ignored."""
         ledger, spec = record.ledger, record.spec
         if record.failure is not None or record.best_value is None:
             return
         repeat = replicate_of(record, tuple(curve), baseline_value=self.baseline_value)
         if not repeat.is_hit:
             return
-        # Not only to where the target was crossed: to the evaluation that saw it, and was held.
+        # Training ends at the evaluation that saw the target, not where it was crossed.
         train_s, share = ledger["train"], 1.0
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
-            train_s = record.time_to_target_s  # it went on, where a trial ends
+            train_s = record.time_to_target_s  # a trial ends there, a reference run goes on
             share = min(1.0, train_s / max(ledger["train"], 1e-9))
         if not self._is_timed and not is_informative(
             record
-        ):  # stopped early; again it trains to its end
+        ):  # stopped early; a repeat trains to its end
             train_s = max(train_s, spec.objective.max_train_seconds)
-        # The first runs of a worker import much of the framework: the least is that of warm ones.
+        # The first runs of a worker also import the framework: take the minimum.
         beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         layout = layout_of(record)
-        # An earlier run of the trial, or those on more hosts, may be among the best.
+        # The layout of earlier runs may have become unusual, or this run replaces one.
         is_changed = self._typical.add(layout) or record.trial in self._costs
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
         if self.study.price is not None:
@@ -165,7 +165,7 @@ class ConfirmBudget:
         return self.study.objective.kind == TIME
 
     def _compare(self, cost: Cost) -> None:
-        """Sort it in; of equal ones, those that came first stay first."""
+        """Insert a candidate in order; ties keep their order."""
         if self._typical.objection(cost.layout):
             return
         best = self._of_kind.setdefault(cost.layout.accelerators, Candidates())
@@ -174,7 +174,7 @@ class ConfirmBudget:
             bisect.insort(best.cheapest, cost, key=lambda one: one.worker_seconds)
 
     def candidates(self) -> Candidates:
-        """Return who races, as far as is known: runs on the model of GPU that the best was on."""
+        """Return the candidates of the race so far, on the GPU model of the best run."""
         if self._found is None:
             kinds = [one for one in self._of_kind.values() if one.fastest]
             best = min(kinds, key=lambda one: one.fastest[0].rank, default=Candidates())
@@ -182,16 +182,16 @@ class ConfirmBudget:
         return self._found
 
     def winners(self) -> list[Cost]:
-        """Return who is run alone, as far as is known: the fastest, the cheapest (or it would only
-        be asked of the fast), and of several models of GPU the best on each besides."""
+        """Return the expected winners: the fastest, the cheapest, and the fastest on each other GPU
+        model."""
         found = self.candidates()
-        if not found.fastest:  # of a race of none
+        if not found.fastest:  # no race
             return []
         others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
         return [*found.first(1), *(one for one in others if one not in found.fastest)]
 
     def is_comparable(self, record: RunRecord) -> bool:
-        """Whether a run was laid out as that of the search, on the same model of GPU, or failed."""
+        """Return whether a run failed, or had the GPU model and node layout of its trial."""
         if record.failure is not None:
             return True
         layout, cost = layout_of(record), self._costs.get(record.source or "")
@@ -200,18 +200,18 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the seconds to expect of a run alone, with room for bad luck."""
+        """Return the expected seconds of a run alone, times SLACK."""
         longer = SLACK if self._is_timed else 1.0
         return longer * (cost.train_s + self._beside[cost.spec.framework])
 
     def _beside_s(self, cost: Cost) -> float:
-        """Return the seconds to expect of a run of the race, of which several run at once."""
+        """Return the expected seconds of a run of the race, divided by the concurrent runs."""
         longer = RACE_SLACK if self._is_timed else 1.0
         run_s = longer * (cost.train_s + self._beside[cost.spec.framework])
         return run_s / self.at_once(cost.spec)
 
     def race_s(self, number: int) -> float:
-        """Return the seconds that a race of `number` runs takes, about: nobody is dropped early."""
+        """Return the expected seconds of a race of `number` runs if no candidate drops out."""
         found, total = self.candidates(), 0.0
         for count, runs in stages(number):
             racing = found.first(count)
@@ -221,24 +221,26 @@ class ConfirmBudget:
         return total
 
     def race_runs(self, number: int) -> int:
-        """Return how many runs such a race has at most, to find both the fastest and cheapest."""
+        """Return the largest number of runs of such a race over both axes."""
         found = self.candidates()
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 
     def fresh_s(self, times: int) -> float:
-        """Return the seconds that so many runs of each winner alone take."""
+        """Return the expected seconds of `times` runs alone of each winner."""
         return times * sum(map(self.alone_s, self.winners()))
 
     def confirming_s(self) -> float:
-        """Return the seconds that confirming as the study asks for takes."""
+        """Return the expected seconds of the confirmation that the study asks for."""
         return self.race_s(self.study.confirm.race) + self.fresh_s(self.study.confirm.fresh)
 
     def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
-        """Return what can be run within `left_s`: at most what the study asks for.
+        """Return the largest confirmation within `left_s` seconds, at most what the study asks for.
 
-        Where there is little time, runs alone take up to half of it, and the race what they leave.
-        `answered` are confirming runs of an earlier session: they cost nothing any more, though
-        runs besides those that are planned (of `--more`, of who has won before) spare no time.
+        If time is short, runs alone take up to half of it and the race the rest.
+
+        Args:
+            answered: Confirmation runs of an earlier session, which cost nothing again.
+            left_s: Remaining seconds.
         """
         wanted = self.study.confirm
         if not self.winners():
@@ -259,15 +261,15 @@ class ConfirmBudget:
         race = wanted.race
         while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
             race -= 1
-        # The expectation has room for bad luck; one run is worth trying without it.
+        # One run is worth trying even without the slack.
         is_worth_it = self.alone_s(self.winners()[0]) < SLACK * left_s
         return Plan(race, fresh if is_worth_it else 0)
 
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return how many of the winners can be run alone, and how often, within `left_s`;
-        `answered` are runs alone of an earlier session."""
+        """Return the number of winners that can run alone, and how often, within `left_s` seconds;
+        `answered`: runs alone of an earlier session."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
@@ -275,7 +277,7 @@ class ConfirmBudget:
         return (1, 1) if found == (0, 0) and is_worth_it else found
 
     def reserve_s(self) -> float:
-        """Return the seconds to set aside of the study's time budget while it searches."""
+        """Return the seconds of the time budget to reserve for the confirmation."""
         winners, budget = self.winners(), self.study.search.time_budget_s
         if not winners or budget is None:
             return 0.0
@@ -284,10 +286,15 @@ class ConfirmBudget:
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:
-    """Return how many configurations, the first ones, can be run how often within `left_s`.
+    """Return (number of configurations, repeats) that fit into `left_s` seconds.
 
-    `run_s` are the seconds of a run of each. As many runs as fit, at most `repeats` of each;
-    of equally many, fewer configurations more often. (0, 0) if not even one fits.
+    The total number of runs is maximized; among equal totals, more repeats of fewer configurations
+    are preferred. (0, 0) if no run fits.
+
+    Args:
+        run_s: Seconds of one run, by configuration.
+        repeats: Largest number of repeats.
+        left_s: Remaining seconds.
     """
     found = [
         (count, times)

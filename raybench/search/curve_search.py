@@ -1,8 +1,8 @@
 """Proposals and stops of a study by the curve model (`stats/curve_model.py`).
 
-A time to the target is samples to the target, which the model believes, times seconds a sample,
-which the placer predicts. Where placements are not told apart (`factorisation.py`), the model's
-amounts are seconds.
+The predicted time to target of a configuration is the samples to target, from the curve model,
+times the seconds per sample, from the placer. If the space is not factorized (`factorisation.py`),
+the curve model predicts seconds directly.
 """
 
 import math
@@ -43,91 +43,91 @@ from raybench.stats.record import Evaluation, RunRecord
 
 Values = Mapping[str, Any]
 SPAN = 4.0
-"""Length of the range of a number that has no scale of its own, in units of the model's axes."""
+"""Length of the range of a number without a scale of its own, in units of the model's axes."""
 STEPS = (0.5, 0.71, 1.41, 2.0)
-"""Factors on the rate of neighbors of good configurations."""
+"""Factors on the learning rate for neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
-"""Steps to neighbors in a range that is not logarithmic, in shares of it."""
+"""Steps to neighbors in a linear range, as shares of the range."""
 SAME_RATE = 1.2
-"""Rates within this factor of each other count as one configuration when its runs are counted."""
+"""Learning rates within this factor count as one configuration when runs are counted."""
 BEYOND = 4.0
 """Factor by which a learning rate may lie beyond its range (`search.widen`)."""
 LEAST_LEFT = 0.05
-"""Share of its amount to the target that a running trial has left at least, as far as known."""
+"""Least remaining share of a running trial's predicted samples to target."""
 Kind = Literal["seconds", "worker_seconds"]
 SECONDS: Kind = "seconds"
 WORKER_SECONDS: Kind = "worker_seconds"
 SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
-"""Searched keys that a placement's seconds a sample depend on."""
+"""Searched keys that the seconds per sample of a placement depend on."""
 
 
 @dataclass(frozen=True)
 class CurvePolicy:
-    """The constants of proposing and stopping."""
+    """Constants of proposals and early stopping."""
 
     num_first: int = 8
-    """Trials before the model proposes: usual rates, and as many at random."""
+    """Trials before the model proposes: usual rates and random ones in turn."""
     num_narrow: int = 8
-    """Draws of which a random one of these takes what the fewest workers can run: the first trials
-    should not wait for others to end."""
+    """Draws for each random first trial, of which the one with the fewest workers runs, so that the
+    first trials need not wait."""
     num_candidates: int = 250
-    """Configurations drawn at random for each proposal."""
+    """Random candidates per proposal."""
     num_best: int = 8
-    """Good configurations whose neighbors are candidates, too."""
+    """Good configurations whose neighbors are candidates."""
     explore: float = 1.5
-    """Factor on the model's deviations where a proposal is chosen."""
+    """Factor on the standard deviations of the model when a proposal is chosen."""
     most_runs: int = 4
-    """Runs of a configuration, rates within `SAME_RATE` counted as one: more of them are for the
-    confirmation, and the model is too sure of what is beside it."""
+    """Largest number of runs of a configuration in the search. More repeats belong to the
+    confirmation, and would make the model overconfident about its neighbors."""
     stop: float = 1.5
-    """Deviations by which a trial must be slower than the best to be stopped."""
+    """Standard deviations by which a trial must be slower than the best to be stopped."""
     stop_early: float = 1.0
-    """Deviations by which a trial must be slower as long as no trial has come to the target."""
+    """The same while no trial has reached the target."""
     best_rate: float = 1.7
-    """Log of the rate at which a target should be reached soonest, over the usual rate: about the
-    largest stable one, some times the usual, which suits the accuracy at the end."""
+    """Prior mean of the log of the best learning rate over the usual one. A target is reached
+    fastest near the largest stable rate; the usual rate suits the final accuracy."""
     rate_width: float = 2.2
-    """Log of the rate by which that is off for half a log unit more."""
+    """Distance in log rate from the best that costs half a log unit of time, a priori."""
     most_off: float = 2.0
-    """Log units that a rate is thought to be off by, at most."""
+    """Largest prior cost of a learning rate, log units of time."""
     batch_slope: float = 0.3
-    """Deviation of the straight line of log samples over the log batch."""
+    """Prior standard deviation of the slope of log samples over log batch."""
     model: ModelSettings = field(default_factory=ModelSettings)
 
 
 class Axes:
-    """Configurations as points of the model: categories first, then numbers.
+    """Maps configurations to points of the curve model: categories first, then numbers.
 
-    The learning rate is measured in units of its optimizer's usual one at that batch
-    (`default_rates.default_rate`), so that what holds at one batch holds at another.
+    The learning rate is divided by the usual one of the optimizer at that batch
+    (`default_rates.default_rate`), so that optima at different batches coincide.
     """
 
     def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
         self._known = known_values(fixed, {})
         self._categories: dict[str, dict[str, int]] = {}
         self._numbers: dict[str, tuple[float, float, bool]] = {}
-        """Least and greatest, and whether evenly by the logarithm."""
+        """Smallest and largest value, and whether the scale is logarithmic."""
         for key, dimension in space.items():
             self._add(key, dimension)
 
     @property
     def num_categories(self) -> int:
-        """Number of a point's axes that are categories."""
+        """Number of categories."""
         return len(self._categories)
 
     @property
     def numbers(self) -> list[str]:
-        """Keys of the numbers, in order."""
+        """Keys of the numeric axes, in order."""
         return list(self._numbers)
 
     @property
     def tolerances(self) -> Array:
-        """Distances along each axis within which configurations count as one, [axes]."""
+        """Distances per axis within which configurations count as one, shape [axes]."""
         rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
         return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
 
     def point(self, values: Values) -> Array:
-        """Return a configuration's point, shape [axes]."""
+        """Return the point of a configuration, shape [axes]."""
         found = [float(self._category(key, values.get(key))) for key in self._categories]
         return np.array([*found, *(self._number(key, values) for key in self._numbers)])
 
@@ -165,8 +165,12 @@ class Axes:
 
 
 def usual_rate(values: Values, known: Values) -> float:
-    """Return the usual rate of a configuration's optimizer at its batch; 1 where none is known.
-    `known` has the values of keys that are not searched."""
+    """Return the usual learning rate of a configuration's optimizer at its batch; 1 if unknown.
+
+    Args:
+        values: The sampled values.
+        known: Values of the keys that are not searched.
+    """
 
     def value(key: str) -> Any:
         return values[key] if key in values else known[key]
@@ -182,9 +186,14 @@ def usual_rate(values: Values, known: Values) -> float:
 def draw(
     space: Space, known: Values, rng: np.random.Generator, given: Values | None = None
 ) -> dict[str, Any]:
-    """Return a configuration drawn at random, evenly on the scale of each range; what is `given` as
-    it is, so that ranges that depend on it are those beside it. `known` has the values of keys that
-    are not searched."""
+    """Return a random configuration, uniform on the scale of each range.
+
+    Args:
+        space: The sampled space.
+        known: Values of the keys that are not searched.
+        rng: Random numbers.
+        given: Values to keep; ranges that depend on them follow.
+    """
     values: dict[str, Any] = {}
     for key, dimension in space.items():
         if given is not None and key in given:
@@ -197,13 +206,18 @@ def draw(
 
 
 class CurveSearch:
-    """Search by the curve model: proposes configurations that may be the fastest, and stops trials
-    that the curves seen so far rule out.
+    """Proposals and early stopping by the curve model.
 
-    `placer` predicts how fast configurations run, where the space is taken apart. The trials of
-    every sampler are stopped here: of a grid, which is exact, only those that can become neither
-    the fastest nor the cheapest; with `nsga2`, which looks for the front of seconds and
-    worker-seconds, only those that are neither fast nor cheap.
+    Trials of every sampler are stopped here. Of a grid, which is exact, only trials are stopped
+    that can become neither the fastest nor the cheapest; with `nsga2`, which searches the Pareto
+    front of seconds and worker-seconds, only trials that are neither fast nor cheap.
+
+    Args:
+        study: The study; its target must be set.
+        space: The sampled space.
+        placer: Predicts the speed of configurations; None if the space is not factorized.
+        policy: Constants.
+        num_earlier: Number of runs of earlier sessions; a resumed search draws new numbers.
     """
 
     def __init__(
@@ -215,7 +229,6 @@ class CurveSearch:
         *,
         num_earlier: int = 0,
     ) -> None:
-        """`num_earlier`: runs of earlier sessions; a search that goes on draws other numbers."""
         self._study, self._space, self._placer, self._policy = study, space, placer, policy
         objective, self._known = study.objective, known_values(study.fixed, {})
         self._objective = objective
@@ -246,11 +259,11 @@ class CurveSearch:
     # Proposals.
 
     def propose(self, number: int, is_open: Callable[[Values], bool]) -> list[dict[str, Any]]:
-        """Return the values of configurations to run next, the best first.
+        """Return configurations to run next, best first.
 
         Args:
-            number: Trials that were proposed before.
-            is_open: Says what may be proposed.
+            number: Number of trials so far.
+            is_open: Returns whether a configuration may be proposed.
         """
         self.model.refresh()
         if number < self._policy.num_first or not self.model.is_known:
@@ -279,20 +292,20 @@ class CurveSearch:
         return [candidates[at] for at in np.argsort(-expected, kind="stable")]
 
     def _num_runs(self, points: Array) -> Array:
-        """Return how many runs of the model were of each configuration, [n]."""
+        """Return the number of runs of each configuration so far, shape [n]."""
         ran = np.array([self.model.curves[name].point for name in self.model.modelled])
         apart = np.abs(np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(ran, nan=-99))
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
-        """Take configurations that were good elsewhere: they run before the usual ones."""
+        """Add configurations that run first, before the usual ones."""
         self._starts = [*every, *self._starts]
 
     def _draw(self) -> dict[str, Any]:
         return draw(self._space, self._known, self._rng)
 
     def _draw_narrow(self) -> dict[str, Any]:
-        """Return a configuration at random that few workers can run."""
+        """Return a random configuration that runs on few workers."""
         if self._placer is None:
             return self._draw()
         placements = self._placer.factors.of_values
@@ -306,7 +319,7 @@ class CurveSearch:
         return found
 
     def _best(self, number: int) -> list[dict[str, Any]]:
-        """Return the configurations that have run and should be the fastest."""
+        """Return the tried configurations predicted to be the fastest."""
         names = self.model.modelled
         found: dict[str, dict[str, Any]] = {}
         for at in np.argsort(self.means_of(names)):
@@ -317,14 +330,14 @@ class CurveSearch:
         return [one for one in found.values() if self._lies_inside(one)]
 
     def _lies_inside(self, values: Values) -> bool:
-        """Whether each value lies in the dimension that holds beside the others."""
+        """Return whether each value lies in its dimension, given the others."""
         known = {**self._known, **values}
         return all(
             lies_in(key, self._simple(key, known), values[key], known) for key in self._space
         )
 
     def _simple(self, key: str, known: dict[str, Any]) -> Simple:
-        """Return the dimension of a key beside known values; rates may lie beyond their range."""
+        """Return the dimension of a key given other values; learning rates may widen."""
         simple = resolve(self._space[key], known)
         if key == "learning_rate" and self._study.search.widen and isinstance(simple, Range):
             low = simple.low / BEYOND if simple.log else simple.low
@@ -332,8 +345,8 @@ class CurveSearch:
         return simple
 
     def _neighbors(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return configurations that differ in one key; of another batch also with the rate that
-        its rule makes equal."""
+        """Return configurations that differ in one key; another batch also with the learning rate
+        by the scaling rule."""
         found = []
         for key in self._space:
             simple = self._simple(key, {**self._known, **values})
@@ -363,10 +376,10 @@ class CurveSearch:
         nearest = min(possible_values(simple), key=lambda one: abs(math.log(one / rate)))
         return [beside | {"learning_rate": nearest}]
 
-    # What runs show.
+    # Observations.
 
     def begin(self, trial: str, spec: RunSpec) -> None:
-        """Take a trial that begins."""
+        """Add a trial that starts."""
         values = {key: value_of(spec, key) for key in self._space if key != GLOBAL_BATCH}
         if GLOBAL_BATCH in self._space:
             values[GLOBAL_BATCH] = spec.global_batch_size
@@ -375,7 +388,7 @@ class CurveSearch:
         self.model.begin(trial, self._axes.point(values))
 
     def observe(self, trial: str, evaluation: Evaluation) -> None:
-        """Take a trial's evaluation."""
+        """Add an evaluation of a trial."""
         self._observe(
             trial,
             evaluation.samples,
@@ -387,7 +400,7 @@ class CurveSearch:
             self._refresh()
 
     def end(self, record: RunRecord) -> None:
-        """Take the end of a trial."""
+        """Add the end of a trial."""
         self._running.discard(record.trial)
         trained = record.samples, record.ledger["train"]
         self._observe(record.trial, *trained, record.best_value, record.time_to_target_s)
@@ -398,12 +411,12 @@ class CurveSearch:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Bring the model up to date, which a grid does not ask."""
+        """Refit the model; a grid does not use it."""
         if not self._is_exact:
             self.model.refresh()
 
     def learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
-        """Take a trial of an earlier session, with its evaluations."""
+        """Add a trial of an earlier session with its evaluations."""
         self.begin(record.trial, record.spec)
         best: float | None = None
         for point in curve:
@@ -427,19 +440,19 @@ class CurveSearch:
     def _amount(self, samples: int, train_s: float) -> float:
         return train_s if self._placer is None else float(samples)
 
-    # What is believed.
+    # Predictions.
 
     def judge(self, trial: str, evaluation: Evaluation) -> Decision:
-        """Decide whether a trial goes on after an evaluation that was observed."""
+        """Return whether a trial goes on after its last evaluation."""
         if self._objective.target is not None and self._metric.reaches(
             evaluation.value, self._objective.target
         ):
-            return Decision.CONTINUE  # it has come to the target, or has to hold it
+            return Decision.CONTINUE  # at the target; it may have to hold it
         decisions = [self._judge(trial, evaluation, kind) for kind in self._kinds]
         return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
     def _judge(self, trial: str, evaluation: Evaluation, kind: Kind) -> Decision:
-        """Decide whether a trial may become the best of a kind."""
+        """Return whether a trial may become the best by seconds or worker-seconds."""
         cap = self._study.search.cap_factor
         if self._is_exact:
             best = self._least(kind) if self._reached else None
@@ -461,10 +474,10 @@ class CurveSearch:
         return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
     def _next_amount(self, evaluation: Evaluation) -> float:
-        """Return the amount at a trial's next evaluation, the soonest it can be at the target.
+        """Return the amount at the next evaluation of a trial, when it can reach the target first.
 
-        Evaluations are equally many samples apart; the last may come sooner. Where amounts are
-        seconds, the first ones may have been slow.
+        Evaluations are equally spaced in samples. If amounts are seconds, the first interval may
+        include warm-up and is not extrapolated.
         """
         amount = self._amount(evaluation.samples, evaluation.train_s)
         if self._placer is None and evaluation.index == 0:
@@ -472,8 +485,8 @@ class CurveSearch:
         return amount * (evaluation.index + 2) / (evaluation.index + 1)
 
     def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
-        """Return the log seconds that the best configuration known should need: of those that
-        reached the target, or as long as none has, of all that ran."""
+        """Return the least predicted log seconds to target of the trials that reached it; of all
+        trials while none has."""
         if not self.model.is_known:
             return None
         names = self.model.modelled
@@ -481,35 +494,36 @@ class CurveSearch:
         return float(self.means_of(reached or names, kind).min())
 
     def _least(self, kind: Kind) -> float:
-        """Return the least measured log seconds to the target."""
+        """Return the least measured log seconds to target."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
         offsets = self._offsets([self._values[name] for name in self._reached], kind)
         return float((measured + offsets).min())
 
     def ranked(self) -> list[str]:
-        """Return the trials that reached the target, those first that should be the fastest."""
+        """Return the trials that reached the target, sorted by predicted time."""
         if not self._reached:
             return []
         times = self.means_of(self._reached)
         return [self._reached[at] for at in np.argsort(times, kind="stable")]
 
     def expected_log_s(self, trial: str) -> float | None:
-        """Return the log seconds to the target that a trial should need; None where nothing is
-        known."""
+        """Return the predicted log seconds to target of a trial; None if unknown."""
         if trial not in self._values or not self.model.is_known:
             return None
         return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
 
     def means_of(self, names: Sequence[str], kind: Kind = SECONDS) -> Array:
-        """Return the log seconds to the target that trials' configurations should need."""
+        """Return the predicted log seconds to target of the configurations of trials, shape [n]."""
         points = np.array([self.model.curves[name].point for name in names])
         offsets = self._offsets([self._values[name] for name in names], kind)
         return self.model.means(points) + offsets
 
     def _offsets(self, every: Sequence[Values], kind: Kind = SECONDS) -> Array:
-        """Return the log seconds of a sample on the best placement of configurations; without a
-        placer, whose amounts are seconds, 0, or the log of the workers. What was never measured is
-        taken for as fast as the fastest."""
+        """Return the log cost per sample of configurations on their best placement, shape [n].
+
+        Placements never measured count as fast as the fastest. Without a placer, amounts are
+        seconds: the result is 0, or the log of the workers for worker-seconds.
+        """
         is_cost = kind == WORKER_SECONDS
         if self._placer is None:
             workers = [one.get("num_workers", self._known["num_workers"]) for one in every]
@@ -522,7 +536,7 @@ class CurveSearch:
         return np.log([min(found, default=least) for found in ways])
 
     def _ways(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
-        """Return workers and seconds a sample of each placement of configurations that is known."""
+        """Return (workers, seconds per sample) of each predictable placement, by configuration."""
         assert self._placer is not None
         known: dict[tuple[str, ...], list[tuple[int, float]]] = {}
         keys = [tuple(str(values.get(key)) for key in SPEED) for values in every]
@@ -533,8 +547,8 @@ class CurveSearch:
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return the share of training in each configuration's seconds from now to the target,
-        [n]: until enough workers are free for a wide trial, others stay idle."""
+        """Return training time over waiting plus training time, by configuration, shape [n]: a wide
+        trial waits for workers, which stay idle meanwhile."""
         found = np.ones(len(candidates))
         if self._placer is None:
             return found
@@ -549,8 +563,8 @@ class CurveSearch:
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return the seconds that a running trial should train on: all that it may as long as no
-        trial has shown a value, 0 where its speed is not known."""
+        """Return the predicted remaining training seconds of a running trial; 0 if its speed is
+        unknown, the remaining limit while the model knows nothing."""
         if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)
@@ -561,14 +575,14 @@ class CurveSearch:
         return min(max(amount - samples, LEAST_LEFT * amount) * seconds, most)
 
     def _mean_of(self, trial: str) -> float:
-        """Return the log amount to the target that a running trial should need."""
+        """Return the predicted log amount to target of a running trial."""
         curve = self.model.curves[trial]
         if curve.amounts:
             return self.model.belief(trial)[0]
         return float(self.model.means(curve.point[None, :])[0])
 
     def _expected(self, points: Array) -> Array:
-        """Return the log amounts that are expected beforehand, but for a constant, by the rate."""
+        """Return the prior mean of the log amount as a function of the learning rate, shape [n]."""
         if "learning_rate" not in self._axes.numbers:
             return np.zeros(len(points))
         axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")
@@ -577,14 +591,14 @@ class CurveSearch:
 
 
 def widens(study: StudySpec, space: Space) -> bool:
-    """Return whether rates may be tried beyond their range (`search.widen`)."""
+    """Return whether learning rates outside of their range may be tried (`search.widen`)."""
     parts = _parts(space["learning_rate"]) if "learning_rate" in space else []
     is_range = any(isinstance(one, Range) for one in parts)
     return is_range and study.search.widen and study.search.sampler == "model"
 
 
 def _parts(dimension: Dimension) -> list[Simple]:
-    """Return what a dimension may be, each case apart."""
+    """Return the cases of a dimension."""
     if isinstance(dimension, Cases):
         return [one.dimension for one in dimension.cases]
     return [dimension]
@@ -605,14 +619,14 @@ def _draw_one(simple: Simple, rng: np.random.Generator) -> Any:
 
 
 def _inside(simple: Range, value: float) -> int | float:
-    """Return the value of a range that is the nearest."""
+    """Return the nearest value of a range."""
     if simple.is_integer:
         return int(min(max(round(value), simple.low), simple.high))
     return float(min(max(float(f"{value:.12g}"), simple.low), simple.high))
 
 
 def _beside(simple: Range, value: Any) -> list[Any]:
-    """Return values near one of a range."""
+    """Return neighbors of a value in a range."""
     if not _is_number(value):
         return []
     if simple.log:

@@ -1,10 +1,12 @@
-"""The space taken apart: what decides the learning curve is sampled, what decides speed is not.
+"""Factorized search space: keys that change the learning curve are sampled, keys that change only
+speed are not.
 
-Accuracy depends on optimizer, rate and *global* batch; the same curve is trained by any number
-of workers, in any number of passes, on any GPU, compiled or not, and by either framework where the
-workload is the same network in both. So the sampler proposes a global batch, and a trial runs on
-one of the placements that make it up. Precision decides both: it is sampled, and each has step
-times of its own. What does not fit in a worker's memory takes more passes than the space names.
+The learning curve over samples depends on the optimizer, the learning rate and the *global* batch.
+It is the same for any number of workers, gradient accumulation steps, GPU model, compilation mode,
+and for either framework if the workload is the same network in both. So the sampler proposes a
+global batch, and the trial runs on one of the placements with that product. Precision changes
+both: it is sampled, and each precision has its own step times. Where a worker runs out of memory,
+more accumulation steps are used than the space lists.
 """
 
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
-"""Key that is sampled in place of workers, batch per worker and passes: their product."""
+"""Key sampled in place of workers, batch per worker and accumulation steps: their product."""
 SPEED_KEYS = (
     "framework",
     "num_workers",
@@ -43,45 +45,49 @@ NOT_WITH = (
     *(key for key in RESOURCES if key not in SPEED_KEYS),
     "strategy",
 )
-"""Searched keys that change a step's time in ways the step-time model does not know."""
+"""Searched keys whose effect on the step time is not modeled."""
 TIMES_PASSES = (2, 4, 8, 16)
-"""Factors on the passes that a space names, where memory is short."""
+"""Factors on the accumulation steps of the space, tried where memory runs out."""
 
 
 class Factors:
-    """The space to sample, and the placements of what was sampled."""
+    """Keys to sample, and the placements of each sampled configuration."""
 
     def __init__(
         self, sampled: Space, placements: list[Placement], *, may_add_passes: bool = True
     ) -> None:
-        """`may_add_passes`: whether a step may take more of them than `placements` have."""
+        """`may_add_passes`: whether more accumulation steps than in `placements` may be used."""
         self.sampled = sampled
         """The space without speed keys, with GLOBAL_BATCH."""
         self.all_placements = placements
-        """Every placement that makes up some global batch."""
+        """Placements of all global batches."""
         self.most_passes = max((one.accumulate for one in placements), default=1)
-        """Passes of a step at most; more only where memory is short."""
+        """Largest number of accumulation steps in the space."""
         self._in_less_memory = self._in_more_passes() if may_add_passes else []
         self._given = [key for key in ("framework", "precision") if key in sampled]
-        """Keys of a placement that the sampler chooses."""
+        """Keys of a placement that are sampled."""
         self._found: dict[tuple[object, ...], list[Placement]] = {}
 
     def of_values(self, values: dict[str, Any], *, in_more_passes: bool = False) -> list[Placement]:
-        """Return every placement of a proposal, widest first; `in_more_passes`: those too that
-        need less memory."""
+        """Return all placements of a sampled configuration, most workers first.
+
+        Args:
+            values: The sampled values, with GLOBAL_BATCH.
+            in_more_passes: Include placements with more accumulation steps, for less memory.
+        """
         given = [values[key] for key in self._given]
         return self._find(values[GLOBAL_BATCH], given, in_more_passes)
 
     def of_spec(self, spec: RunSpec, *, in_more_passes: bool = False) -> list[Placement]:
-        """Return every placement of a run spec's global batch, as of a proposal."""
+        """Return all placements with the global batch of a run spec; see `of_values`."""
         given = [getattr(spec, key) for key in self._given]
         return self._find(spec.global_batch_size, given, in_more_passes)
 
     def _in_more_passes(self) -> list[Placement]:
-        """Return what needs less memory for the same step."""
+        """Return the placements that need less memory for the same global batch."""
         found = []
         for one in self.all_placements:
-            # CUDA graphs write the gradients of a pass over those of the one before.
+            # CUDA graphs overwrite the gradients of the previous accumulation step.
             is_of_one_pass = one.compile in CUDA_GRAPHS and one.gpus_per_worker
             if is_of_one_pass or one.accumulate < self.most_passes:
                 continue
@@ -107,20 +113,26 @@ class Factors:
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:
-    """Return a placement as the keys of a run spec that a space searches."""
+    """Return the speed keys of a placement, as a run spec names them."""
     return {key: getattr(placement, key) for key in SPEED_KEYS}
 
 
 def placed(spec: RunSpec, placement: Placement) -> RunSpec:
-    """Return a run spec on another placement."""
+    """Return a run spec with another placement."""
     return spec.model_copy(update=speed_values(placement))
 
 
 def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Factors | str:
-    """Take a study's space apart, or say in words why that cannot be done.
+    """Split a search space into sampled keys and placements.
 
-    `equal_frameworks`: the workload is the same network in every framework, so that framework
-    too decides speed alone; otherwise it stays with what is sampled.
+    Args:
+        study: The study.
+        space: Its search space.
+        equal_frameworks: Whether the workload is the same network in every framework, so that the
+            framework changes only speed. Otherwise the framework is sampled.
+
+    Returns:
+        The split, or the reason why the space cannot be split.
     """
     keys = SPEED_KEYS if equal_frameworks else SPEED_KEYS[1:]
     reason = next(_obstacles(study, space, keys), None)
@@ -140,17 +152,17 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[key] = dimension
         elif GLOBAL_BATCH not in sampled and len(products) > 1:
             powers = Powers(products[0], products[-1])
-            # As powers of two the sampler knows their order.
+            # Powers of two are ordered for the sampler.
             is_row = list(powers.values()) == products
             sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
-    if len(products) == 1:  # nothing to sample: every proposal has it
+    if len(products) == 1:  # the same for every configuration
         sampled[GLOBAL_BATCH] = Choices((products[0],))
     normalises_a_step = values_of("sync_batch_norm", space, study.fixed) != [False]
     return Factors(sampled, placements, may_add_passes=not normalises_a_step)
 
 
 def study_factors(study: StudySpec, space: Space) -> Factors | str:
-    """Return the study's space taken apart, or why it is not."""
+    """Return the factorized space of a study, or the reason why it is sampled as a whole."""
     if not study.search.factorise:
         return "search.factorise is false"
     if is_own_loop(study.workload):
@@ -175,7 +187,7 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
         if not isinstance(dimension, Choices | Powers):
             yield f"space.{key} is neither a list nor a range with log2: true"
     for key in space:
-        # Numbers of an optimizer cost as much as others; a switch may choose other kernels.
+        # A number does not change the cost of a step; a switch may choose another kernel.
         is_switch = is_open(key, "optimizer_options") and any(
             isinstance(one, bool | str) for one in possible_values(space[key])
         )

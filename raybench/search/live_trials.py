@@ -1,7 +1,7 @@
-"""Life of a search's trials, whoever drives them: judged, recorded, shown.
+"""Running trials of a search: recorded, shown, and passed on to the scheduler.
 
-Every method may be called twice for the same event and by any hook of Ray Tune that comes first:
-an evaluation counts once, and so does an end.
+Several hooks of Ray Tune report the same event, in any order; each evaluation and each end is
+processed once.
 """
 
 import re
@@ -24,22 +24,36 @@ from raybench.stats.record import Evaluation, RunOutcome, StopReason
 
 LOST = "the trial's own process was lost"
 HOPELESS = 5
-"""Trials that fail alike before any has trained, after which the search ends."""
+"""Number of trials with the same failure, before any has trained, that ends the search."""
 
 
 @dataclass
 class _Running:
-    """A trial that runs, or waits for its workers."""
+    """A trial that runs or waits for its workers."""
 
     spec: RunSpec
     last: RunOutcome = field(default_factory=RunOutcome)
     reason: StopReason | None = None
-    """Why it must end: the first reason there was."""
+    """First reason to stop the trial."""
     num_judged: int = 0
 
 
 class LiveTrials:
-    """The trials of a search between its proposals and its records."""
+    """Running trials of a search.
+
+    Args:
+        search: Scheduler of the trials.
+        store: Records of the study.
+        progress: Screen.
+        deadline: Time budget and interruption.
+        confirm_budget: Learns the cost of the confirmation from the records.
+        saved: Checkpoints of the trials.
+        release: Gives back the workers of a trial that is ended from outside; returns the largest
+            number of trials that ran beside it.
+        disturbed: Marks trials slowed down by other processes.
+        on_begun: Called before each trial starts.
+        has_trained: Whether a trial of an earlier session has trained.
+    """
 
     def __init__(
         self,
@@ -55,9 +69,6 @@ class LiveTrials:
         on_begun: Callable[[], None] = lambda: None,
         has_trained: bool = False,
     ) -> None:
-        """`release` gives the workers of a run back that is ended from outside; it returns the
-        most others that ran beside it. `on_begun` hears of every trial before it starts.
-        `has_trained`: whether one of an earlier session has."""
         self._search, self._store, self._progress = search, store, progress
         self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
         self._saved, self._disturbed = saved, disturbed or Disturbed()
@@ -65,21 +76,21 @@ class LiveTrials:
         self._running: dict[str, _Running] = {}
         self._may_warn = search.placer is not None
         self._noted: set[str] = set()
-        """Sentences printed so far on how trials ended."""
+        """Notes on trials printed so far."""
         self._has_trained = has_trained
-        """Whether a trial of this study has."""
+        """Whether a trial of this study has trained."""
         self._causes: list[str] = []
-        """Messages of trials that failed before any had trained, without the numbers in them."""
+        """Messages of trials that failed before any had trained, without numbers."""
         self.ended_by: StopReason | None = None
-        """Why no more trials were asked for; None while they are, or where there are no more."""
+        """Why the search asks for no more trials; None while it does, or if there are none."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Give Ray Tune, which saves all that it is given, nothing: the records hold the study."""
+        """Return nothing for Ray Tune to save: the records hold the study."""
         return {}
 
     def next(self) -> tuple[str, RunSpec] | None:
-        """Return the next trial; None once the search is over. One that was cut off goes on from
-        its checkpoint, its curve written anew up to there."""
+        """Return the next trial; None once the search is over. An interrupted trial resumes from
+        its checkpoint, and its curve up to there is recorded again."""
         self.ended_by = self.ended_by or self._deadline.reason()
         asked = None if self.ended_by else self._search.suggest()
         if asked is not None:
@@ -96,13 +107,13 @@ class LiveTrials:
         self._progress.started(name, self._running[name].spec)
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
-        """Write a trial's newest evaluation, one that was repeated too; keep its checkpoint."""
+        """Record the newest evaluation of a trial, and save its checkpoint."""
         run = self._running.get(name)
         if run is None or _moment(outcome) < _moment(run.last):
-            return  # it has ended, or more is known of it already
+            return  # the trial has ended, or a newer outcome is known
         before, run.last = run.last, outcome
         if self._may_warn and outcome.batch_statistics:
-            self._may_warn = False  # once is enough
+            self._may_warn = False
             self._progress.say(BATCH_STATISTICS)
         if outcome.refused is not None and before.refused is None:
             self._saved.refused(name, outcome.refused)
@@ -118,7 +129,7 @@ class LiveTrials:
             self._saved.save(name)
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
-        """Judge a trial that would go on after its newest evaluation."""
+        """Return whether a trial must stop after its newest evaluation."""
         self.seen(name, outcome)
         run = self._running.get(name)
         if run is None:
@@ -132,8 +143,13 @@ class LiveTrials:
         return run.reason is not None
 
     def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
-        """Write the record of a trial that ends, by itself or from outside, and learn from it;
-        `is_lost`: its own process has died, `error`: the traceback of what went wrong in it."""
+        """Record the end of a trial and tell the scheduler.
+
+        Args:
+            name: Name of the trial.
+            is_lost: Whether its Tune actor died.
+            error: Traceback of an exception in its Tune actor.
+        """
         run = self._running.pop(name, None)
         if run is None:
             return
@@ -160,7 +176,7 @@ class LiveTrials:
         record = outcome.record(name, run.spec, role="trial", source=None, stopped_by=stopped_by)
         record = self._disturbed.judged(record)
         if not self._append(record.line()):
-            record = replace(record, stop="interrupted")  # without a record it has to run again
+            record = replace(record, stop="interrupted")  # without a record it runs again
         self._saved.over(record)
         if record.failure is None:
             self._search.on_complete(record)
@@ -172,8 +188,8 @@ class LiveTrials:
         self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return what ends the search where all trials so far have failed alike before they had
-        trained, or one that no other configuration would mend."""
+        """Return the error that ends the search: the first HOPELESS trials all failed with the same
+        message before training, or a failure that no other configuration can avoid."""
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout"):
@@ -193,7 +209,7 @@ class LiveTrials:
         self._append(point.line(name, role="trial", spec=run.spec))
 
     def _append(self, line: dict[str, object]) -> bool:
-        """Write a record; return whether that worked."""
+        """Write a record; return whether it was written."""
         with self._writing():
             self._store.append(line)
             return True
@@ -201,7 +217,7 @@ class LiveTrials:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """End the study where writing fails; the study says why when it has ended."""
+        """End the study if writing fails."""
         try:
             yield
         except (OSError, StudyError) as error:
@@ -209,13 +225,13 @@ class LiveTrials:
 
 
 def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
-    """Return what is greater of the later one of a run's outcomes."""
+    """Return a sort key that grows with the outcomes of a run."""
     index = -1 if outcome.evaluation is None else outcome.evaluation.index
     return outcome.is_over, outcome.restarts, index
 
 
 def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
-    """Whether the evaluation of the later outcome was not known: after a restart all are new."""
+    """Return whether an outcome has a new evaluation; after a restart all are new."""
     point, last = outcome.evaluation, before.evaluation
     if point is None or last is None or point == last:
         return point is not None and last is None

@@ -1,9 +1,9 @@
-"""Step times of configurations, learnt from the trials themselves; the placement of the next one.
+"""Step-time model, fitted to the trials of a search, and the placement of the next trial.
 
-Speed depends on framework, GPU, compilation, workers, batch and optimizer, not on the learning
-rate; so a few measured steps tell what a training would take elsewhere. The form is that of Pollux
-without overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass costs a constant and a
-part per sample; more workers add communication.
+The step time depends on framework, GPU, compilation, workers, batch and optimizer, but not on the
+learning rate, so a few measured steps predict the training time on other placements. The form is
+that of Pollux without overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass has a
+constant cost and a cost per sample, and more workers add communication.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from raybench.search.factorisation import Factors, placed
 from raybench.spec.run import Placement, RunSpec
 
 PULL = 0.05
-"""Weight of the pull of optimizer costs to zero, beside relative errors of weight one."""
+"""Weight of the ridge penalty on optimizer costs, relative to errors of weight one."""
 
 
 Setup = tuple[Placement, str]
-"""Key of a step's time: the place where it runs, and the optimizer."""
+"""Placement and optimizer, which have one step time."""
 Lane = tuple[str, str | None, str, str, int, int]
-"""Framework, model of GPU, precision, compilation, passes and readers: step times of two of them
-have nothing in common."""
+"""Framework, GPU model, precision, compilation, accumulation steps and prefetch; each combination
+has a step-time model of its own."""
 Row = Callable[[Setup], np.ndarray]
 MULTIPLY = 1.25
-"""Two speed keys give together at most so many times the product of what each gives."""
+"""Largest joint speedup of two speed keys, as a multiple of the product of their speedups."""
 COMPILE_SHARE = 0.1
-"""Share of the seconds trained so far that is spent on compiling to learn whether that pays: as far
-as is known, the search lasts as long again, and compiling saves a tenth of that or so."""
+"""Share of the training seconds so far that may be spent on compiling to measure its benefit. The
+search is expected to last as long again, and compiling to save about a tenth of that."""
 TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 60.0, "xla": 4.0}
-"""Seconds to compile a small network on two cores, until a search has measured its own."""
+"""Seconds to compile a small network on two cores; used until a trial has compiled."""
 
 
 def _lane(placement: Placement) -> Lane:
@@ -46,20 +46,20 @@ def _workers(placement: Placement) -> tuple[Lane, int]:
 
 
 class StepTime:
-    """Seconds of one optimizer step, by a linear model with coefficients of at least zero.
+    """Seconds per optimizer step, by a linear model with non-negative coefficients.
 
     For `n` samples per worker, `k` workers, lane f and optimizer o:
 
-        T = a(f) + b(f) n + [a'(f, k) + b'(f, k) n  where k is not the fewest measured] + c(f, o)
+        T = a(f) + b(f) n + [a'(f, k) + b'(f, k) n  unless k is the fewest measured] + c(f, o)
 
-    fitted to relative errors. b' is left at zero until a group was measured at two batch
-    sizes: what more workers cost is first of all communication, which is the same for every
-    batch. An optimizer that was not measured in a lane costs what the others do there.
+    fitted to relative errors. b' is zero until a worker count was measured at two batch sizes,
+    since the cost of more workers is mostly communication, which does not depend on the batch. An
+    optimizer not measured in a lane has the mean cost of those that were.
     """
 
     def __init__(self) -> None:
         self._totals: dict[Lane, dict[Setup, list[float]]] = {}
-        """Steps and seconds measured."""
+        """Measured steps and seconds, by lane and setup."""
         self._batches: dict[tuple[Lane, int], set[int]] = {}
         self._fits: dict[Lane, Callable[[Setup], float]] = {}
         self._designs: dict[Lane, tuple[Row, np.ndarray, int]] = {}
@@ -79,11 +79,12 @@ class StepTime:
         self._fits.pop(lane, None)
 
     def batches(self, placement: Placement) -> set[int]:
-        """Return the batch sizes at which so many workers of its lane were measured."""
+        """Return the batch sizes per worker measured in this lane with this number of workers."""
         return self._batches.get(_workers(placement), set())
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
-        """Return the predicted seconds of a step; None where such a group was never measured."""
+        """Return the predicted seconds per step; None if this lane was never measured with this
+        number of workers."""
         if not self.batches(placement):
             return None
         lane = _lane(placement)
@@ -92,10 +93,9 @@ class StepTime:
         return self._fits[lane]((placement, optimizer))
 
     def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
-        """Return what makes a row of a setup, the rows of those measured, and the optimizers.
-
-        It takes longer than the fit itself, and stays as it is until another setup is measured.
-        """
+        """Return the function from setup to design row, the design matrix, and the number of
+        optimizers; kept until another setup is measured, since building it takes longer than the
+        fit."""
         counts = sorted({placement.num_workers for placement, _ in measured})
         optimizers = sorted({optimizer for _, optimizer in measured})
         batches = {
@@ -106,7 +106,7 @@ class StepTime:
         def row(setup: Setup) -> np.ndarray:
             placement, optimizer = setup
             n, k = float(placement.batch_size_per_worker), placement.num_workers
-            # A share of each where it was not measured: the mean of those that were.
+            # An optimizer that was not measured has the mean of the others.
             spread = 1.0 / len(optimizers) if optimizer not in optimizers else 0.0
             return np.array(
                 [1.0, n]
@@ -124,12 +124,12 @@ class StepTime:
         row, design, num_optimizers = self._designs[lane]
         done, spent = np.array(list(totals.values())).T
         seconds = spent / done
-        # Long measurements weigh more, but a single one never decides alone.
+        # Long measurements have more weight, up to a limit.
         weights = np.minimum(1.0, np.sqrt(done / 50))
         scale = weights / seconds
         widths = np.maximum(design.max(axis=0), 1.0)
-        # Optimizers seen at one batch size each could explain every difference between batches:
-        # a weak pull to zero leaves to them what the batch does not explain.
+        # If each optimizer was measured at one batch size, optimizer and batch effects cannot be
+        # separated; the penalty assigns the difference to the batch.
         pull = np.zeros((num_optimizers, design.shape[1]))
         pull[:, -num_optimizers:] = np.eye(num_optimizers) * PULL / np.median(seconds)
         rows = np.vstack([design * scale[:, None], pull]) / widths
@@ -138,14 +138,13 @@ class StepTime:
 
 
 class Placer:
-    """Step times by the model, for a space that is taken apart.
+    """Chooses the placement of each trial of a factorized space.
 
-    The first trials are its probes: each runs where nothing was measured yet, and their
-    learning curves count as any other's. Few workers come first, and more of them only where
-    they may be faster by what is known of the fewer. From then on a trial runs on the fastest
-    placement that is efficient: whose workers do at least the share `efficient` of the work per
-    worker that those of the most economical one do. What has to be compiled is measured once the
-    study has trained for long enough to repay it (`COMPILE_SHARE`).
+    The first trials are probes: each runs on a placement not measured yet, and its learning curve
+    counts like any other. Probes with few workers come first; more workers are probed only if they
+    can be faster according to the smaller counts. Later trials run on the fastest efficient
+    placement: one whose throughput per worker is at least the fraction `efficient` of the best.
+    Compilation is probed once the study has trained long enough to repay it (`COMPILE_SHARE`).
     """
 
     def __init__(
@@ -157,17 +156,21 @@ class Placer:
         num_failed: Callable[[], int] = lambda: 0,
         wait_s: Callable[[int], float] = lambda num_workers: 0.0,
     ) -> None:
-        """`is_feasible` says whether a run would not fail, by what is known; without it, all fit
-        in the passes that the space names.
-
-        Its answers stay the same while `num_failed` does. `wait_s`: seconds until so many workers
-        are free.
+        """
+        Args:
+            factors: The factorized space.
+            efficient: Least throughput per worker of a placement, relative to the best.
+            is_feasible: Returns False for a run expected to fail. Default: every placement with
+                the accumulation steps of the space is feasible.
+            num_failed: Number of failures so far; `is_feasible` may change its answers only if
+                this number changes.
+            wait_s: Seconds until a number of workers is free.
         """
         self.factors, self._num_failed = factors, num_failed
         self.wait_s = wait_s
         self._is_feasible = is_feasible or (lambda spec: spec.accumulate <= factors.most_passes)
         self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
-        """Ratios asked for since the last measurement, by the identity of the run spec."""
+        """Cache of `ratios` since the last measurement, by the id of the run spec."""
         self._failed_then = 0
         self._efficient = efficient
         self._model = StepTime()
@@ -175,19 +178,26 @@ class Placer:
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
-        """The least of each: the first may have loaded libraries."""
+        """Least compile seconds by lane; the first compilation also loads libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
-        """Seconds of the first compilation, by batch size per worker too: another one is compiled
-        anew."""
+        """Seconds of the first compilation, by lane and batch size per worker: each batch size is
+        compiled anew."""
         self._typical_s = dict(TYPICAL_COMPILE_S)
         self._trained_s = 0.0
-        """Training seconds of all trials."""
+        """Training seconds of all trials so far."""
         self._every = factors.all_placements
         self._counts = {one.num_workers for one in self._every}
         self._uncompiled = {one.framework for one in self._every if one.compile == "none"}
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
-        """Take a trial's totals so far; taking the same twice changes nothing."""
+        """Update the totals of a trial; repeating a call has no effect.
+
+        Args:
+            trial: Name of the trial.
+            spec: Its run spec.
+            samples: Training samples so far, of all workers.
+            train_s: Training seconds so far.
+        """
         before = self._seen.get(trial, (0, 0.0))
         if samples <= before[0]:
             return
@@ -203,11 +213,14 @@ class Placer:
         )
 
     def choose(self, trial: str, optimizer: str, options: Sequence[Placement]) -> Placement:
-        """Return where a proposal shall run, of the placements where it would not fail.
+        """Return the placement of a new trial.
 
-        `options` are those of one global batch, widest first.
+        Args:
+            trial: Name of the trial.
+            optimizer: Its optimizer.
+            options: Feasible placements of its global batch, most workers first.
         """
-        # Few passes come before many, and what has to be compiled last: others may rule it out.
+        # Compiled placements are probed last, since others may rule them out.
         order = [one for one in reversed(options) if not self.wait_s(one.num_workers)]
         order.sort(key=lambda one: (one.compile != "none", one.accumulate))
         for option in order:
@@ -216,7 +229,7 @@ class Placer:
                 return option
         step_s = self._timed(optimizer, options)
         timed = {option: self._trial_s(option, seconds) for option, seconds in step_s.items()}
-        if not timed:  # it is being measured, or has to wait: the most economical, as yet
+        if not timed:  # all are being probed or have to wait: take the fewest workers
             return options[-1]
         cost = min(option.num_workers * seconds for option, seconds in timed.items())
         paying = {
@@ -227,14 +240,13 @@ class Placer:
         return min(paying, key=lambda option: paying[option] + self.wait_s(option.num_workers))
 
     def _trial_s(self, option: Placement, step_s: float) -> float:
-        """Return the seconds of a typical trial: compilation is not on the training clock, and
-        repays in long ones alone."""
+        """Return the seconds of a median trial, compilation included."""
         samples = np.median(self._num_samples) if self._num_samples else 0.0
         steps = max(float(samples) / option.samples, 1.0)
         return steps * step_s + self._compile_s.get(_lane(option), 0.0)
 
     def ended(self, trial: str, spec: RunSpec, *, samples: int, compile_s: float) -> None:
-        """Note that a trial ended; what it was to measure may be unmeasured still."""
+        """Record the end of a trial; its placement may be probed again if nothing was measured."""
         self._probing.pop(trial, None)
         self._num_samples.append(samples)
         if spec.compile != "none":
@@ -244,15 +256,15 @@ class Placer:
                 self._first_compile_s[new] = self._typical_s[spec.compile] = compile_s
 
     def is_known(self, spec: RunSpec) -> bool:
-        """Whether the fastest placement of a run spec's global batch can be told."""
+        """Return whether the fastest placement for the global batch of a run spec is known."""
         options = self._options(spec)
         return bool(self._timed(spec.optimizer, options)) and not any(
             self._is_open(option, spec.optimizer, options) for option in options
         )
 
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
-        """Return by which factor a run's seconds are longer on every placement that can be
-        predicted; that of its own is 1. Empty where its own is not known."""
+        """Return the training time on each predictable placement, relative to that of the spec's
+        own placement; empty if the own placement cannot be predicted."""
         if self._failed_then != self._num_failed():
             self._failed_then = self._num_failed()
             self._ratios.clear()
@@ -264,10 +276,10 @@ class Placer:
         return self._ratios[id(spec)][1]
 
     def ways(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
-        """Return workers and seconds of training a sample of each placement of a proposal; without
-        those of which nothing like them was measured.
+        """Return (workers, training seconds per sample) of each placement of a configuration.
 
-        More workers than were measured are taken to exchange no longer than the fewer ones.
+        Placements of lanes that were never measured are left out. More workers than were measured
+        are assumed to communicate as fast as the most workers measured.
         """
         found = []
         for one in self.factors.of_values(values):
@@ -277,13 +289,13 @@ class Placer:
         return found
 
     def own_way(self, spec: RunSpec) -> float | None:
-        """Return the seconds of training a sample where a run is; None where nothing like it was
-        measured."""
+        """Return the training seconds per sample on the placement of a run spec; None if it cannot
+        be predicted."""
         step_s = self._model.step_s(spec.placement, spec.optimizer)
         return None if step_s is None else step_s / spec.global_batch_size
 
     def totals(self, trial: str) -> tuple[int, float]:
-        """Return a trial's samples and training seconds so far."""
+        """Return the samples and training seconds of a trial so far."""
         return self._seen.get(trial, (0, 0.0))
 
     def _step_at_best(self, option: Placement, optimizer: str) -> float | None:
@@ -293,17 +305,17 @@ class Placer:
         return None if nearest is None else self._model.step_s(nearest, optimizer)
 
     def to_fastest(self, spec: RunSpec) -> float:
-        """Return the factor from a run's seconds to those on its fastest placement."""
+        """Return the time on the fastest placement, relative to the spec's own placement."""
         return min(self.ratios(spec).values(), default=1.0)
 
     def to_cheapest(self, spec: RunSpec) -> float:
-        """Return the factor from a run's worker-seconds to those on its cheapest placement."""
+        """Return the worker-seconds on the cheapest placement, relative to the spec's own."""
         ratios = self.ratios(spec).items()
         costs = (option.num_workers / spec.num_workers * ratio for option, ratio in ratios)
         return min(costs, default=1.0)
 
     def others(self, spec: RunSpec) -> list[Placement]:
-        """Return the other placements of a run spec's global batch where it would not fail."""
+        """Return the other feasible placements for the global batch of a run spec."""
         return [one for one in self._options(spec) if one != spec.placement]
 
     def _options(self, spec: RunSpec) -> list[Placement]:
@@ -316,30 +328,31 @@ class Placer:
     def _is_next_probe(
         self, option: Placement, optimizer: str, options: Sequence[Placement]
     ) -> bool:
-        """Whether a run there would measure what has to be measured next, and no trial does."""
+        """Return whether this placement is to be probed next and no running trial does so."""
         if any(_workers(one) == _workers(option) for one in self._probing.values()):
             return False
         narrower = [one for one in options if _is_narrower(one, option)]
         if any(self._is_open(one, optimizer, options) for one in narrower):
-            return False  # these come first: they may make this one pointless
+            return False  # those come first, and may rule this one out
         if self._is_open(option, optimizer, options):
             return True
-        # A lane's second batch size tells what a sample costs, and what a step does.
+        # A second batch size separates the cost per sample from the cost per step.
         known = self._batches(_lane(option))
         if len(known) != 1 or option.batch_size_per_worker in known or not self._repays(option):
             return False
         if option.compile == "none":
             return True
-        # To compile again for it, it has to be the fastest where a step costs least by the first.
+        # Compiling for a second batch size pays only if it can be the fastest.
         same = replace(option, batch_size_per_worker=max(known))
         grows = min(1.0, option.batch_size_per_worker / max(known))
         at_best = grows * (self._model.step_s(same, optimizer) or 0.0)
         return at_best <= min(self._timed(optimizer, options).values(), default=np.inf)
 
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
-        """Whether a placement was not measured and may be the fastest.
+        """Return whether a placement was not measured and can be the fastest.
 
-        At best its workers exchange no longer than the fewer ones that were measured.
+        The lower bound of its step time assumes the communication time of the fewer workers
+        measured.
         """
         if self._model.batches(option) or not self._repays(option):
             return False
@@ -352,14 +365,15 @@ class Placer:
             nearest = max(measured, key=lambda one: one.num_workers)
             at_best = self._model.step_s(nearest, optimizer)
             known = self._model.batches(nearest)
-            if at_best is not None and len(known) == 1:  # a step may cost by its samples alone
+            if at_best is not None and len(known) == 1:  # the whole step may scale with the samples
                 same = replace(nearest, batch_size_per_worker=max(known))
                 whole = self._model.step_s(same, optimizer) or 0.0
                 at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
         return at_best is None or not timed or at_best < min(timed.values())
 
     def _repays(self, option: Placement) -> bool:
-        """Whether the study has trained for long enough to compile this, if it has the choice."""
+        """Return whether the study has trained long enough to repay a compilation; always True if
+        the framework has no uncompiled placement."""
         if option.compile == "none" or option.framework not in self._uncompiled:
             return True
         due = [one for one in (*self._probing.values(), option) if one.compile != "none"]
@@ -368,7 +382,7 @@ class Placer:
         return compiled_s <= COMPILE_SHARE * self._trained_s
 
     def _batches(self, lane: Lane) -> set[int]:
-        """Return the batch sizes per worker at which a lane was or is being measured."""
+        """Return the batch sizes per worker at which a lane was measured or is being probed."""
         running = self._probing.values()
         known = {one.batch_size_per_worker for one in running if _lane(one) == lane}
         return known.union(*(self._model.batches(one) for one in self._every if _lane(one) == lane))
@@ -379,8 +393,11 @@ class Placer:
 
 
 def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
-    """Return the seconds of a step at best, where the gains of two keys multiply: by lanes that
-    differ in one key, in another, and in both. None where no such three were measured."""
+    """Return a lower bound of the step time, assuming that the speedups of two keys multiply.
+
+    It needs three measured lanes: two that differ from this one in one key each, and one that
+    differs in both. None if there are none.
+    """
     own = _lane(option)
     lanes: dict[tuple[object, ...], float] = {
         _lane(one): step_s for one, step_s in timed.items() if one.num_workers == option.num_workers

@@ -1,9 +1,9 @@
-"""The race between the best single runs of a search: who runs again, and who is out.
+"""Race of the best single runs of a search: which candidates run again, and which drop out.
 
-Bookkeeping only: a `Race` says which runs are due, and learns what they took. Stages halve the
-candidates while the runs of each add up (successive halving over seeds: Karnin et al., ICML
-2013). Round r of every candidate has the same seed, so that what a seed does to all is in no
-comparison. What `benchmarks/search/race.py` has shown stands in its results.
+A `Race` only keeps the books: it lists the runs that are due and takes their results. It is
+successive halving over seeds (Karnin et al., ICML 2013): each stage halves the candidates while
+their runs add up. Round r has the same seed for every candidate, so effects of a seed cancel in
+comparisons. `benchmarks/search/race.py` measures it.
 """
 
 import math
@@ -16,40 +16,39 @@ from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked
 from raybench.stats.standing import Axis, Candidate, ConfigurationRuns, RaceRun, Stages, group_of
 
 DROP = 2.0
-"""Standard errors behind the leader from which on a candidate runs no more."""
+"""Standard errors behind the leader at which a candidate drops out."""
 CAP = 2.0
-"""A run is stopped at so many expected running times of the leader, at the upper end of what its
-runs allow: the leader of few runs is a lucky one. Without that allowance a cap loses 5 studies of
-100 at sigma 0.5; with it less than 1 (`benchmarks/search/race.py`)."""
+"""A run is stopped after this multiple of the leader's expected running time, taken at its upper
+confidence bound since a leader with few runs is a lucky one. Without the confidence bound the cap
+loses 5 of 100 studies at sigma 0.5, with it less than 1 (`benchmarks/search/race.py`)."""
 
 
 @dataclass
 class Race:
-    """A race over one axis; learns runs in any order, so an earlier session's are learned again.
+    """A race over one axis; results may come in any order, also those of an earlier session.
 
-    Runs of configurations that do not race here are kept and change nothing: two races, over
-    seconds and over worker-seconds, are told of all runs of both.
+    Results of configurations that do not race here are ignored, so two races (over seconds and
+    over worker-seconds) can be told all results.
     """
 
     candidates: Sequence[Candidate]
-    """Best single run first; those beyond the first stage never run."""
+    """Candidates, best single run first; those beyond the first stage never run."""
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
-    """Whether repeats are seconds to a target, else values (see `stats.replicates`)."""
+    """Whether results are seconds to a target, else values (see `stats.replicates`)."""
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
-    """Results by candidate and round, in seconds."""
+    """Results in seconds, by candidate and round."""
     _alive: list[str] = field(init=False)
-    """Candidates of the present stage, or that stayed in to the end, best first."""
+    """Candidates of the current stage, or those left at the end, best first."""
     _stage: int = field(default=0, init=False)
     dropped: dict[str, int] = field(default_factory=dict, init=False)
-    """Candidates that were too far behind, and after which stage (from 0)."""
+    """Stage (from 0) after which a candidate dropped out, by candidate."""
     _raced: dict[str, int] = field(default_factory=dict, init=False)
-    """Rounds that each candidate has run in the stages that are over."""
+    """Rounds of each candidate in finished stages."""
     _order: list[str] | None = field(default=None, init=False)
     _noise: Noise | None = field(default=None, init=False)
-    """Noise over all that is known; kept until the next run, as every run that starts asks for its
-    cap."""
+    """Cache of `noise` until the next result; every evaluation asks for a cap."""
 
     def __post_init__(self) -> None:
         self._by_name = {candidate.name: candidate for candidate in self.candidates}
@@ -58,27 +57,25 @@ class Race:
         self._entered = tuple(self._alive)
 
     def has(self, name: str) -> bool:
-        """Whether a configuration races here."""
+        """Return whether a configuration is a candidate."""
         return name in self._by_name
 
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
-        """Take what a new run has taken, in seconds; end the stages whose runs are all known."""
+        """Take the result of a run, in seconds, and end stages whose results are complete."""
         self._learned.setdefault(name, {})[round] = repeat
         self._order = self._noise = None
         while self._stage < len(self.stages) and not self._missing():
             self._end_stage()
 
     def due(self) -> list[RaceRun]:
-        """Return the runs of the present stage that are not known yet, round by round.
-
-        [] when the race is over.
-        """
+        """Return the runs of the current stage without a result, round by round; [] when the race
+        is over."""
         return self._missing() if self._stage < len(self.stages) else []
 
     def cap_s(self, name: str) -> float | None:
-        """Return the train seconds after which a run of `name` may be stopped: it has lost.
+        """Return the training seconds after which a run of `name` has lost and may be stopped.
 
-        None while the leader has run once only: the search's best run was the luckiest.
+        None while the leader has only its run of the search, which was the luckiest of many.
         """
         leader = self.leader() if self.is_timed else None
         if leader is None or len(self.runs_of(leader)) < 2:
@@ -87,39 +84,39 @@ class Race:
         return cap_of(self.runs_of(leader), self.noise()) / unit
 
     def leader(self) -> str | None:
-        """Return the best candidate by all that is known; None where nothing has hit."""
+        """Return the best candidate by all results; None if no run reached the target."""
         first = next(iter(self.order()), None)
         if first is None or math.isinf(score(self.runs_of(first), is_timed=self.is_timed)):
             return None
         return first
 
     def order(self) -> list[str]:
-        """Return all who entered, best first (`stats.replicates.ranked`)."""
+        """Return all candidates of the first stage, best first (`stats.replicates.ranked`)."""
         if self._order is None:
             groups = {name: self.runs_of(name) for name in self._entered}
             self._order = ranked(groups, self.noise())
         return list(self._order)
 
     def noise(self) -> Noise:
-        """Return the noise pooled over all who entered."""
+        """Return the noise pooled over all candidates of the first stage."""
         if self._noise is None:
             groups = (self.runs_of(name) for name in self._entered)
             self._noise = pooled(groups, is_timed=self.is_timed)
         return self._noise
 
     def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
-        """Return the runs of a candidate, its own first (and those of the first `rounds`, or all),
-        in the unit of the axis."""
+        """Return the results of a candidate in the unit of the axis: its run of the search, then
+        the first `rounds` rounds (default: all)."""
         return self.group(name).runs(rounds)
 
     def group(self, name: str) -> ConfigurationRuns:
-        """Return the runs of a candidate by round, in the unit of the axis."""
+        """Return the results of a candidate by round, in the unit of the axis."""
         return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
     def is_behind(
         self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
     ) -> bool:
-        """Whether one is too far behind a stage's leader to run again; benchmarks vary it."""
+        """Return whether a candidate is too far behind the leader; benchmarks vary this."""
         return is_apart(best, other, noise, errors=DROP)
 
     def _missing(self) -> list[RaceRun]:
@@ -133,10 +130,10 @@ class Race:
         ]
 
     def _end_stage(self) -> None:
-        """Order the candidates of the stage by the runs up to it, and keep the next stage's.
+        """Rank the candidates of the stage, and keep those of the next stage.
 
-        Runs of later rounds, which another race may have asked for, wait until their stage: so the
-        race does not depend on the order in which runs are learned.
+        Results of later rounds (of the other race) are ignored until their stage, so the outcome
+        does not depend on the order of results.
         """
         rounds = sum(runs for _, runs in self.stages[: self._stage + 1])
         self._raced |= dict.fromkeys(self._alive, rounds)
@@ -157,29 +154,29 @@ class Race:
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the seconds after which a run beside such ones has missed; infinite without a hit."""
+    """Return the seconds after which a run has lost against these; infinite without a hit."""
     return CAP * math.exp(upper_score(repeats, noise))
 
 
 class Races:
-    """Several races at once: a run that more than one of them asks for is run once."""
+    """Several races; a run that more than one of them needs is run once."""
 
     def __init__(self, races: Iterable[Race]) -> None:
         self._races = list(races)
 
     def due(self) -> list[RaceRun]:
-        """Return the runs of the present stages that are not known yet, each once, by rounds."""
+        """Return the runs of the current stages without a result, each once, by round."""
         found = dict.fromkeys(run for race in self._races for run in race.due())
         return sorted(found, key=lambda run: run.round)
 
     def learn(self, run: RaceRun, repeat: Replicate) -> None:
-        """Take what a run has taken."""
+        """Take the result of a run."""
         for race in self._races:
             race.learn(run.name, run.round, repeat)
 
     def cap_s(self, run: RaceRun) -> float | None:
-        """Return the train seconds after which a run has lost wherever it is asked for: in races
-        without stages (`standing.more`) all their candidates are. None while it may still win."""
+        """Return the training seconds after which a run has lost in every race that needs it; None
+        while it may win one. A race without stages (`--more`) needs all its candidates."""
         caps = [
             race.cap_s(run.name)
             for race in self._races
@@ -190,10 +187,10 @@ class Races:
 
 
 def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[RaceRun]:
-    """Return runs round by round, in the order in which they shall begin.
+    """Return runs in starting order, round by round.
 
-    Those that need equal worker groups follow one another, so that few are opened; each round
-    begins with another one, so that nobody is always the last, which has no company.
+    Runs with equal worker groups follow each other, so that few groups are started. Each round
+    starts with another candidate, so that the last run, which has no neighbors, alternates.
     """
     found: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):

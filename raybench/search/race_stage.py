@@ -1,7 +1,8 @@
-"""The confirm phase: the best of the search race with new seeds, then the winners run alone.
+"""Confirmation: the best configurations race with new seeds, then the winners run alone.
 
-Alone on the machine, with new seeds: for the times that are printed. The runs that chose a winner
-were lucky ones, and had company; these had neither.
+The printed times come from the runs alone: one at a time on the machine, with seeds that had no
+part in choosing the winner. Runs that choose a winner are biased by selection and share the
+machine.
 """
 
 import math
@@ -39,17 +40,19 @@ from raybench.stats.standing import (
 )
 
 KEY = "more"
-"""Key of `study.yaml`, as long as runs of a `--more` are left to be done."""
+"""Key of `study.yaml` while a `--more` is unfinished."""
 
 OVER = "is_over"
-"""Key of `study.yaml`: whether the confirmation ended, by itself or by the time budget."""
+"""Key of `study.yaml`: whether the confirmation has ended, also by the time budget."""
 
 
 def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
-    """Return how many runs of the race have answered when a `--more` is done: one that an ended
-    session of the same command began, else a new one.
+    """Return the number of race results at which a `--more` is done.
 
-    `earlier` is what `study.yaml` held before, `raced` how many runs of the race have answered.
+    Args:
+        asked: Number of runs given to `--more`.
+        earlier: Content of `study.yaml`; has the goal of an unfinished `--more`, which is resumed.
+        raced: Number of race results so far.
     """
     begun = earlier.get(KEY)
     until = begun.get("until") if isinstance(begun, dict) and begun.get("asked") == asked else None
@@ -57,31 +60,31 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 
 
 RACE_SEEDS = 3000
-"""Distance of a race's seeds from the search's; those of other runs lie before."""
+"""Offset of the seeds of the race from the seed of the search."""
 TRIES = 2
-"""Times that a run is begun whose machines break it; then its candidate is out, until the same
-command is given again. Those of all earlier sessions count as one: each tries it once more."""
+"""Attempts at a run whose machines fail, after which its candidate leaves the race until the
+command is run again. All attempts of earlier sessions count as one."""
 
 
 @dataclass
 class LiveRace:
-    """Runs what the races ask for, and tells them what it took."""
+    """Runs the race, on both axes."""
 
     budget: ConfirmBudget
     single_run: SingleRun
     records: Records
     """Records of earlier sessions."""
     slots: int
-    """Runs at the same time at most; the pool admits fewer where they are wide."""
+    """Largest number of concurrent runs; the pool admits fewer if they are wide."""
     out: list[str] = field(default_factory=list)
-    """Candidates whose runs the machines broke, or laid out so that they compare with no other."""
+    """Candidates that left the race: their machines failed, or had another layout."""
     is_cut: bool = False
-    """Whether runs were left to be done when it ended."""
+    """Whether runs were still due when the race ended."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
-    """Runs alone of earlier sessions: they may overrule the race."""
+    """Runs alone of earlier sessions, which may overrule the race."""
     _runs: dict[str, list[RunRecord]] = field(default_factory=dict)
-    """All of these that say something, by candidate: its cost is billed by them."""
+    """Informative records by candidate, which its cost is computed from."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _tries: Counter[RaceRun] = field(default_factory=Counter)
 
@@ -108,7 +111,7 @@ class LiveRace:
                 self._tries[RaceRun(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
+        """Run the race to its end or the deadline; `after_s`: expected seconds of what follows."""
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), len(self._learned))
@@ -116,7 +119,7 @@ class LiveRace:
         while (due := races.due()) and not self.single_run.deadline.over:
             if (
                 len(self._learned) + len(due) > most
-            ):  # the two races have parted more than was foreseen
+            ):  # the two races have fewer runs in common than expected
                 most = len(self._learned) + len(due)
                 self._begin(most, self.budget.race_s(number), after_s)
             self._run(due, races)
@@ -125,8 +128,8 @@ class LiveRace:
         self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
-        """Run `number` more of who is undecided, first to find the fastest, then the cheapest;
-        return how many it took."""
+        """Run at most `number` more runs of undecided candidates, first for the fastest, then for
+        the cheapest; return the number of runs."""
         num_run, due = 0, list[RaceRun]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
@@ -140,9 +143,9 @@ class LiveRace:
         return num_run
 
     def _put_out(self, due: list[RaceRun]) -> bool:
-        """Count a try of each run; put candidates out that had all of theirs, and say if any."""
+        """Count an attempt at each run; remove candidates that used up theirs, return if any."""
         if self.single_run.deadline.over:
-            return False  # they may have been ended by it
+            return False  # the deadline may have ended them
         self._tries.update(due)
         broken = {run.name for run in due if self._tries[run] == TRIES and not self._knows(run)}
         self.out += sorted(broken)
@@ -165,7 +168,7 @@ class LiveRace:
         return found
 
     def _fields(self) -> dict[Axis, list[Candidate]]:
-        """Return who races, on each axis that there is, best first."""
+        """Return the candidates by axis, best first."""
         found = self.budget.candidates()
         fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
         if self._is_timed:
@@ -182,7 +185,7 @@ class LiveRace:
         return Candidate(cost.trial, own, self._cost(cost))
 
     def _cost(self, cost: Cost) -> float:
-        """Return the cost of a second of training, as the verdict has it (`ranking.cost_of`)."""
+        """Return the cost of a training second, as in the verdict (`ranking.cost_of`)."""
         price = self.budget.study.price
         if price is None or not self._is_timed:
             return cost.spec.num_workers
@@ -194,7 +197,7 @@ class LiveRace:
         return cost.worker_seconds / cost.rank  # by the search's own run
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
-        """Show how many runs there are at most, those of an earlier session among them."""
+        """Show the largest number of runs, those of an earlier session included."""
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
         progress.begin("race", most, num_done=done, expect_s=left_s)
@@ -212,10 +215,10 @@ class LiveRace:
         curve: list[Evaluation] = []
 
         def judge(evaluation: Evaluation) -> StopReason | None:
-            # What its machines broke goes on from a checkpoint, and passes some of them again.
+            # A run resumed from a checkpoint repeats some evaluations.
             curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
             if target is not None and metric.reaches(evaluation.value, target):
-                return None  # if it holds the target, the first evaluation there counts
+                return None  # at the target; it may have to hold it
             with self._learning:
                 cap_s = races.cap_s(run)
             return "cap" if cap_s is not None and evaluation.train_s > cap_s else None
@@ -233,7 +236,7 @@ class LiveRace:
         return (run.name, run.round) in self._learned
 
     def _says(self, record: RunRecord) -> bool:
-        """Whether a run says something of its candidate: an answer, on machines as the others'."""
+        """Return whether a run is informative and ran on machines like the others."""
         return is_informative(record) and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
@@ -241,7 +244,7 @@ class LiveRace:
 
 
 SEEDS_FROM = 1000
-"""Distance of these runs' seeds from the search's: never the same, nor a race's."""
+"""Offset of the seeds of runs alone from the seed of the search."""
 
 
 def run_alone(
@@ -253,12 +256,16 @@ def run_alone(
     already: set[str],
     single_run: SingleRun,
 ) -> None:
-    """Train every winner so often, in the order ABCABC, one run at a time.
+    """Train the winners alone, one run at a time in the order ABCABC, and measure the test split.
 
-    `winners` are run specs by the name of their trial; runs named in `already` are kept from an
-    earlier session. The test split is measured in these runs alone. One that the time budget ends
-    has missed (`cap`) if it has trained for longer than its winner's `caps_s`, where there is one:
-    to leave out the unlucky ones would make the printed time too good.
+    Args:
+        winners: Run specs by trial name.
+        caps_s: Training seconds by trial after which a run that the time budget ends counts as a
+            miss; without it, leaving out slow runs would bias the printed time.
+        times: Runs of each winner.
+        search_seed: Seed of the search.
+        already: Names of runs that exist from an earlier session.
+        single_run: Runs and records them.
     """
     for number in range(times):
         for trial, spec in winners.items():
@@ -272,7 +279,7 @@ def run_alone(
 
 
 TURNS = 3
-"""Times that runs alone may overrule who was first, and have another run alone."""
+"""Number of times that runs alone may overrule the winner, which makes another one run alone."""
 DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
@@ -283,16 +290,16 @@ class Confirmation:
     study: StudySpec
     single_run: SingleRun
     slots: int
-    """Runs of the race at the same time."""
+    """Number of concurrent runs of the race."""
     at_once: Callable[[RunSpec], int]
-    """Number of runs of a spec that there is room for."""
+    """Returns the number of concurrent runs of a spec that fit."""
     baseline_value: float | None
-    """Value of the metric before a run has begun, where the objective does not say it."""
+    """Value of the metric before training, if the objective does not state it."""
     note: Callable[[str], None]
-    """Keeps a sentence for the user."""
+    """Records a note for the user."""
 
     def run(self) -> None:
-        """Run what is left of the race and of the runs alone, as much as there is time for."""
+        """Run the rest of the race and of the runs alone, within the time budget."""
         records, deadline = self._records(), self.single_run.deadline
         budget = self._budget(records)
         if not budget.winners():
@@ -314,10 +321,10 @@ class Confirmation:
         self._after(race)
 
     def more(self, number: int) -> bool:
-        """Run `number` more of the candidates that are undecided, and then the winners alone.
+        """Run at most `number` more runs of undecided candidates, then the winners alone.
 
-        There are as many candidates as a race of all these runs would have begun with. Return
-        whether nothing is left to be done.
+        The candidates are those of a race with the total number of runs. Returns whether
+        everything is done.
         """
         records = self._records()
         budget = self._budget(records, least_race=min(num_raced(records) + number, MOST))
@@ -329,12 +336,12 @@ class Confirmation:
         return not race.is_cut and not self.single_run.deadline.over
 
     def _reserve(self, seconds: float) -> None:
-        """Set seconds aside for the runs alone, at most a part of what is left."""
+        """Reserve seconds for the runs alone, at most MOST_FRESH of the remaining time."""
         deadline = self.single_run.deadline
         deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
 
     def _after(self, race: LiveRace) -> None:
-        """Run the winners alone, once the race is over."""
+        """Run the winners alone after the race."""
         deadline = self.single_run.deadline
         if race.is_cut and deadline.reason() == "time_budget":
             self._note_time("ended the race")
@@ -349,13 +356,13 @@ class Confirmation:
             turns += 1
 
     def _run_alone(self, *, is_first: bool) -> bool:
-        """Run those alone that will be named, as often as there is time for; return if any did.
-        Where that overrules the race, another is named and is run alone in the next turn."""
+        """Run the current winners alone, as often as time allows; return whether any ran. If their
+        results overrule the race, the next call runs the new winner."""
         single_run = self.single_run
         single_run.store.check()
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
-            return False  # the race has refuted all that reached the target once
+            return False  # no candidate reached the target again
         answered = [one for one in _answers(records, "confirm") if one.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
@@ -383,8 +390,8 @@ class Confirmation:
         return True
 
     def _winners(self) -> tuple[list[str], dict[str, float]]:
-        """Return the trials that results will name (of several models of GPU, the fastest on each
-        besides; tested or not yet), and the seconds beyond which a run of each has missed."""
+        """Return the trials that the verdict names (with several GPU models, also the fastest on
+        each), and the training seconds after which a run of each counts as a miss."""
         found: list[str] = []
         results = load(self.single_run.store.folder)
         for verdict in find_verdicts(results, untested=True).values():
@@ -416,12 +423,12 @@ class Confirmation:
 
 
 def num_raced(records: Records) -> int:
-    """Return how many runs of a race have answered."""
+    """Return the number of race results."""
     return len(_answers(records, "race"))
 
 
 def _num_runs(candidates: Candidates, number: int) -> int:
-    """Return how many of the `number` runs of a race there are candidates for."""
+    """Return the number of runs of a race of `number` runs, given its candidates."""
     total = 0
     for count, runs in stages(number):
         racing = candidates.first(count)

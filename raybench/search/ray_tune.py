@@ -1,11 +1,9 @@
-"""The search under Ray Tune: its controller over trials, our proposals, the pool's workers.
+"""Adapters to Ray Tune: searcher, scheduler, stopper, callback and trainable of a search.
 
-What Tune asks of us stands here, a class each: a configuration (a trial's name and its run spec),
-whether a trial goes on after an evaluation, whether the whole search is over, how many trials run
-at once (as many as the cluster has room for at the moment), and the trial itself: a class
-trainable that drives one run in workers lent by the pool. Tune reuses the trainable's actor for the
-next trial (`reset_config`), and a step is one evaluation. The reservation Tune makes for it is
-nominal: workers are admitted by the pool.
+Ray Tune controls the trials. Configurations and decisions come from `LiveTrials`. The trainable
+drives one run on workers of the pool; a step is one evaluation, and Tune reuses the actor of the
+trainable for the next trial (`reset_config`). Tune's own resource request is nominal, since the
+pool admits workers.
 """
 
 import os
@@ -31,13 +29,13 @@ from raybench.search.live_trials import LiveTrials
 from raybench.stats.record import RunOutcome
 
 LOOK_S = 10.0
-"""Seconds between two looks at the nodes; hosts take longer to come."""
+"""Seconds between two checks of the cluster's nodes."""
 
 
 class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Passes on every event in the driver, which alone writes the results folder.
+    """Passes the events of trials on to `LiveTrials`, in the driver, which writes the results.
 
-    Tune's limit follows hosts as they come and go; on a Ray of our own there is one.
+    It also adapts the number of concurrent trials to the nodes of the cluster.
     """
 
     def __init__(
@@ -54,11 +52,11 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._looked = time.monotonic()
 
     def __getstate__(self) -> dict[str, object]:
-        """Give Ray Tune, which saves all that it is given, nothing."""
+        """Return nothing for Ray Tune to save."""
         return {}
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Once the search is over, let nobody wait for workers; look at the nodes now and then."""
+        """Stop waiting for workers once the search is over; check the nodes every LOOK_S."""
         if self._deadline.over:
             self._session.pool.stop_waiting.remote()
         is_due = time.monotonic() - self._looked >= LOOK_S
@@ -76,7 +74,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Write the evaluation; Tune does not ask the scheduler of one that ends a trial."""
+        """Record the evaluation; Tune does not ask the scheduler about the last one of a trial."""
         self._trials.seen(trial.config["trial"], outcome_of(result))
 
     def on_trial_complete(
@@ -98,7 +96,7 @@ OUTCOME = "outcome"
 
 
 class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
-    """One trial at a time; pool, isolation and limit come with `tune.with_parameters`."""
+    """Runs one trial at a time on workers of the pool (arguments by `tune.with_parameters`)."""
 
     def setup(
         self,
@@ -107,7 +105,7 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
         keep: bool = True,
         limit_s: float | None = None,
     ) -> None:
-        """Take a trial's configuration; nothing starts yet."""
+        """Take the configuration of a trial without starting it."""
         self._pool, self._keep, self._limit_s = pool, keep, limit_s
         self.reset_config(config)
 
@@ -122,8 +120,8 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
     def step(self) -> dict[str, Any]:
         """Train to the next evaluation.
 
-        Of every number in a result Tune keeps running averages for as long as the study lives:
-        in the open stands only what it reads itself.
+        Tune keeps running averages of every number in a result, so only numbers that Tune reads
+        are at the top level.
         """
         outcome = self._client.step()
         if outcome.is_over:
@@ -137,13 +135,13 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
 
 def outcome_of(result: dict[str, Any]) -> RunOutcome:
-    """Return what a trainable's step has sent; nothing known, for a trial without a result."""
+    """Return the outcome in a result of `TuneTrainable.step`; an empty one without a result."""
     found = result.get(OUTCOME)
     return found if isinstance(found, RunOutcome) else RunOutcome()
 
 
 class TuneStopper(Stopper):  # type: ignore[misc, unused-ignore]
-    """Stops trials once the study's deadline says so."""
+    """Stops trials once the deadline of the study is over."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -153,20 +151,20 @@ class TuneStopper(Stopper):  # type: ignore[misc, unused-ignore]
         return self._deadline.over
 
     def stop_all(self) -> bool:
-        """Return False: every trial ends by itself, at its next evaluation, and gives its workers
-        back; one that does not come to it is ended by the pool (`runs.wait_watch`)."""
+        """Return False: each trial ends at its next evaluation and gives back its workers; the pool
+        ends a trial that hangs (`runs.wait_watch`)."""
         return False
 
 
 class TuneSearcher(Searcher):
-    """Hands out the next trial; how trials end it does not need to hear here."""
+    """Suggests the next trial."""
 
     def __init__(self, trials: LiveTrials) -> None:
         super().__init__(metric="score", mode="min")
         self._trials = trials
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        """Return the next configuration for Tune, or that there is none."""
+        """Return the configuration of the next trial, or `FINISHED`."""
         asked = self._trials.next()
         if asked is None:
             return str(Searcher.FINISHED)
@@ -176,26 +174,26 @@ class TuneSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Do nothing: the callback tells of every end."""
+        """Do nothing: `TuneCallback` handles the ends of trials."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the journal holds the study."""
+        """Do nothing: the journal holds the study."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing: the journal holds the study."""
+        """Do nothing: the journal holds the study."""
 
 
 class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
-    """First come, first served; stops what must not go on (`Search.report`)."""
+    """Runs trials in order, and stops them by `LiveTrials.must_stop`."""
 
     def __init__(self, trials: LiveTrials) -> None:
         super().__init__()
         self._trials = trials
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the first trial that waits.
+        """Return the first waiting trial.
 
-        Tune asks at every event; its own scheduler looks among all the trials there ever were.
+        Tune asks at every event; its own scheduler iterates over all trials of the search.
         """
         for status in (Trial.PENDING, Trial.PAUSED):
             waiting = [one for one in tune_controller.get_live_trials() if one.status == status]
@@ -204,7 +202,7 @@ class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         return None
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Judge an evaluation after which the trial would go on."""
+        """Decide whether the trial goes on after an evaluation."""
         must_stop = self._trials.must_stop(trial.config["trial"], outcome_of(result))
         return str(TrialScheduler.STOP if must_stop else TrialScheduler.CONTINUE)
 
@@ -213,11 +211,11 @@ ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `cluster.signals` listens instead
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial has no accuracy
-    # Tune saves the state of all trials there were again and again; the records hold the study.
+    # Tune would save the state of all trials repeatedly; the records hold the study.
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-"""Environment variables that Ray Tune reads."""
+"""Environment variables for Ray Tune."""
 
 
 def run_trials(
@@ -232,26 +230,33 @@ def run_trials(
     ahead: int = 0,
     follow: Callable[[tuple[Node, ...]], int] | None,
 ) -> None:
-    """Run trials until there are no more, or `deadline` ends them.
+    """Run trials until there are no more, or the deadline ends them.
 
-    At most `concurrency` at once, and `ahead` more that wait for their turn; `follow` tells the
-    first anew from the nodes that there are then. A trial that takes longer than `limit_s` seconds
-    has failed. What Ray Tune prints goes to the file `log`.
+    Args:
+        trials: The trials.
+        session: The Ray session.
+        deadline: Time budget and interruption.
+        log: File for the output of Ray Tune.
+        keep_groups: Whether worker groups are reused by later trials.
+        limit_s: Seconds after which a trial has failed; None: no limit.
+        concurrency: Largest number of concurrent trials.
+        ahead: Number of further trials that wait for workers.
+        follow: Returns the concurrency for the nodes of the cluster; None: constant.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
         tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups, limit_s=limit_s),
-        # A trial's own process merely waits; cores are admitted by the pool.
+        # The process of a trial only waits; the pool admits its cores.
         tune.PlacementGroupFactory([waits_by_driver()]),
     )
-    # Tune's own limit is fixed; this one is the same thing with a number that may change.
+    # Tune's own limit cannot change while it runs; this one can.
     searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency + ahead)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=TuneScheduler(trials),
-            # The searcher ends the search; Tune's own number only has to be above it.
+            # The searcher ends the search.
             num_samples=-1,
             reuse_actors=True,
         ),

@@ -1,25 +1,23 @@
-"""Settings made before a search by training a typical configuration: target, seconds, eval
+"""Reference runs: a typical configuration is trained to set target, training limit and evaluation
 interval.
 
-The reference is the user's own first configuration (`search.first`), else the space's first
-optimizer at its default rate, with seeds of its own; where none has a default (a library's), the
-first at the middle of its range.
+The reference is the first configuration of `search.first`, else the first optimizer of the space at
+its usual learning rate (an optimizer of a library: at the middle of its range). Its seeds are its
+own.
 
-- `target: auto`: three runs of it, side by side, train for as long as a trial may, in a time budget
-  for a fifth of it in all, the start of their workers in it (fewer of them where that is little,
-  but each has FEW_S after its start). The target is the median of what
-  they had reached early enough that a search has room (`reference_settings.early_s`), less half a
-  point. Of a metric that is no share it is worse than the median by 1 % of its gap to the
-  baseline. It is always above what luck adds to the baseline on so many validation rows. Where
-  the budget is too short to set one, or what is reached early is little of what the runs reach at
-  their end, trials are judged by the best within it (best_at_budget).
-  The run in the middle, or the best where that one missed, then counts as a trial: it is ranked
-  and learnt from. So does the one run of a named target in a time budget.
-- `max_train_seconds: auto`: four times what the reference needs to the target.
-- No `eval_every_samples`: evaluations come so often that a run like the reference has about
-  twenty of them on its way to the target, and cost at most about a fifth of its training.
+- `target: auto`: three concurrent runs train for as long as a trial may, or in a time budget for a
+  fifth of it in total, start-up included (fewer runs if that is short; each has FEW_S after its
+  start). The target is the median of what they reached early enough to leave time for a search
+  (`reference_settings.early_s`), minus half a point; a metric that is not a share is relaxed by 1 %
+  of its gap to the baseline. The target is always above what chance adds to the baseline. If the
+  budget is too short, or the early values are far below the final ones, the objective becomes
+  best_at_budget. The median run (or the best, if that one missed) then counts as a trial, as does
+  the single reference run of a study with a time budget and a given target.
+- `max_train_seconds: auto`: four times the reference's time to target.
+- `eval_every_samples` not set: about twenty evaluations on the reference's way to the target, at
+  most about a fifth of its training time.
 
-All stay as they are from then on, the same for every run.
+The settings then stay the same for every run.
 """
 
 import math
@@ -56,19 +54,18 @@ from raybench.stats.record import Evaluation, RunRecord, StopReason
 
 RUNS = 3
 SEEDS_FROM = 2000
-"""Distance of the seeds of reference runs from the search's, and from confirming runs'."""
+"""Offset of the seeds of reference runs from the seed of the search."""
 NEARLY = 0.9
-"""Share of what a trial may train that a reference run has, unless the budget left it less."""
+"""Share of a trial's training limit from which on a reference run counts as complete."""
 FEW_S = 10.0
-"""Seconds of a run below which one after the other says less than fewer, longer ones; the least
-that one has after its start, however long that took."""
+"""Least seconds of a reference run after its start; with less time, fewer runs are made."""
 AFTER_START = [phase for phase in WORKER_PHASES if phase not in ("setup", "compile")]
-"""Phases of a reference run once it has begun to train."""
+"""Phases of a reference run after its start-up."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 TYPICAL_BUDGET_S = 600.0
-"""The reference itself is evaluated every eighth of an epoch, in a shorter time budget more often,
-and after so many samples at the least."""
+"""A reference run is evaluated PARTS_OF_EPOCH times per epoch, in a time budget below
+TYPICAL_BUDGET_S proportionally more often, but at most every FEWEST_SAMPLES samples."""
 
 
 def set_by_reference(
@@ -82,13 +79,24 @@ def set_by_reference(
     num_train_samples: int,
     has_room: Callable[[RunSpec], bool] = lambda spec: True,
 ) -> tuple[StudySpec, list[str]] | None:
-    """Train the reference; return the study with what it sets, and how, in sentences.
+    """Train the reference, and set the `auto` keys of a study.
 
-    `at_once`: how many runs of a spec there is room for. `baseline_value`: what an answer reaches
-    that does not look at the inputs, where it is known; `baselines`: the same on the rows of each
-    split, with what luck adds to it. None if the user ended it before, or the time budget before
-    a run had learnt anything; a study that is not `is_set` if the budget ended it later. UserError
-    where a key is `auto` that cannot be set because the reference fails or learns nothing.
+    Args:
+        study: The study.
+        space: Its search space.
+        single_run: Runs and records the reference.
+        at_once: Returns the number of concurrent runs of a spec that fit.
+        baseline_value: Metric of a constant prediction, if known.
+        baselines: Metric of a constant prediction by split, with its sampling error.
+        num_train_samples: Size of the training set.
+        has_room: Returns whether the cluster can hold the workers of a run.
+
+    Returns:
+        The study and a sentence for each setting. None if the user interrupted, or the time budget
+        ended before anything was learned. The study is not `is_set` if the budget ended later.
+
+    Raises:
+        UserError: A key cannot be set, since the reference fails or learns nothing.
     """
     deadline, budget = single_run.deadline, study.search.time_budget_s
     eval_interval = num_train_samples // PARTS_OF_EPOCH
@@ -162,7 +170,7 @@ def _train(
     number: int,
     factor: float,
 ) -> list[ReferenceRun]:
-    """Train the reference `number` times at most, side by side; what the deadline left of it."""
+    """Train the reference at most `number` times, concurrently; return the finished runs."""
     deadline, budget = single_run.deadline, study.search.time_budget_s
     spec = reference_spec(study, space, factor=factor, has_room=has_room)
     if EVAL_INTERVAL in study.auto:
@@ -183,14 +191,14 @@ def _train(
     def train(index: int) -> None:
         spent_s = left_s - deadline.left_s
         if index >= slots and share - spent_s < FEW_S:
-            return  # starting workers took the time of a further round
+            return  # start-up took the time of another round
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
         limit_s: list[float] = []
         busy: list[float] = []
 
         def judge(point: Evaluation) -> StopReason | None:
             busy.append(sum(point.ledger.get(phase, 0.0) for phase in AFTER_START))
-            if not limit_s:  # what is left of the share: starting may have taken long
+            if not limit_s:  # the rest of the share after start-up
                 started_s = left_s - deadline.left_s - busy[0]
                 limit_s.append(length_s(share - started_s, rounds - index // slots, seconds))
             next_s = busy[-1] + (busy[-1] - busy[-2] if len(busy) > 1 else busy[0])
@@ -211,10 +219,9 @@ def length_s(left_s: float, rounds: int, most_s: float) -> float:
     """Return the seconds that a reference run may train and evaluate.
 
     Args:
-        left_s: What is left of the share of all of them, its start, set-up and compiling apart.
-        rounds: Runs one after the other that are to come, this one included; fewer where each of
-            so many would have less than FEW_S.
-        most_s: What it would have if no time went to starting.
+        left_s: Remaining seconds of all reference runs, without start-up, setup and compilation.
+        rounds: Remaining sequential runs, this one included; reduced until each has FEW_S.
+        most_s: Seconds of a run without start-up.
     """
     while rounds > 1 and left_s / rounds < FEW_S:
         rounds -= 1
@@ -222,14 +229,14 @@ def length_s(left_s: float, rounds: int, most_s: float) -> float:
 
 
 def share_s(budget: float | None, left_s: float) -> float:
-    """Return the seconds that reference runs may take in all."""
+    """Return the seconds that all reference runs may take together."""
     return (
         math.inf if budget is None else max(min(budget / settings.SHARE_OF_BUDGET, left_s / 3), 0.1)
     )
 
 
 def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None) -> RunRecord:
-    """Return the record of a reference run as that of the trial that it would have been."""
+    """Return the record that a reference run would have as a trial."""
     changes: dict[str, Any] = {"objective": study.objective}
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in study.fixed:
         changes[EVAL_INTERVAL] = study.fixed[EVAL_INTERVAL]
@@ -256,7 +263,7 @@ def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None)
 
 
 def _count_as_trial(one: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
-    """Write a reference run anew, with the `record` of a trial."""
+    """Record a reference run again as a trial."""
     for point in one.curve:
         single_run.store.append(point.line(record.trial, role="trial", spec=record.spec))
     single_run.store.append(record.line())
@@ -269,7 +276,7 @@ def _cut_short(
     baseline_value: float | None,
     single_run: SingleRun,
 ) -> tuple[StudySpec, list[str]] | None:
-    """Make the best of reference runs that the time budget has ended the answer there is."""
+    """Count the best of unfinished reference runs as a trial; None if none learned anything."""
     metric = study.objective.judged_by
     known = {value: one for one in runs if (value := one.record.best_value) is not None}
     value = metric.best(list(known))
@@ -283,8 +290,8 @@ def _cut_short(
 
 
 def uncount(study: StudySpec, store: Store) -> None:
-    """Record as references again the runs that counted as trials of another objective: a session
-    that the time budget ended (`_cut_short`) had no target yet."""
+    """Record trials of another objective as reference runs again: they are from a session that
+    ended before the target was set (`_cut_short`)."""
     kept, asked = read_records(store.folder), study.objective
     for name, record in kept.runs.items():
         before = record.spec.objective
@@ -301,10 +308,10 @@ def reference_spec(
     factor: float = 1.0,
     has_room: Callable[[RunSpec], bool] = lambda spec: True,
 ) -> RunSpec:
-    """Return the user's own first configuration (`search.first`), or what a user of the space would
-    try first, where it has room.
+    """Return the reference: the first configuration of `search.first`, or a typical one of the
+    space that fits into the cluster.
 
-    It trains for as long as a trial may; while the target is not set, without one.
+    It trains for as long as a trial may; without a target while none is set.
     """
     given = flat(study.search.first[0]) if study.search.first else None
     values = usual_values(study, space, given=given, factor=factor)
@@ -319,7 +326,7 @@ def reference_spec(
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
-    """Return the study with what an earlier session of it has set, if one has."""
+    """Return the study with the settings of an earlier session, if it has any."""
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study
@@ -335,7 +342,7 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
 def _without_reference(
     study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
-    """Go on with the evaluations that the reference had, where nothing else was to be set."""
+    """Use the evaluation interval of a failed reference run; UserError if another key is `auto`."""
     named = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if named:

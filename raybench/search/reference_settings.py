@@ -1,4 +1,4 @@
-"""Settings that reference runs make, from their curves: target, seconds, eval interval."""
+"""Target, training limit and evaluation interval from the curves of reference runs."""
 
 import math
 import statistics
@@ -22,95 +22,94 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
 BELOW = 0.005
-"""Distance of the target of a share below the reference: half a point."""
+"""Distance of the target below the reference for a share: half a point."""
 EVALUATIONS = 20
-"""Evaluations that a run like the reference has on its way to the target."""
+"""Evaluations of a reference run on its way to the target."""
 EVALUATION_SHARE = 0.2
-"""Seconds of evaluation per second of training, at most."""
+"""Largest evaluation time per training time."""
 FEWEST = 4
-"""Evaluations in the seconds a trial may train, at least: it ends at one of them."""
+"""Least number of evaluations within the training limit, since a trial ends at one."""
 PATIENCE = 4.0
-"""Times the reference's seconds to the target that a trial may train."""
+"""Training limit of a trial, in multiples of the reference's time to target."""
 SHARE_OF_BUDGET = 5.0
-"""The reference runs may take one such part of the study's time budget in all."""
+"""Reference runs take at most one part of so many of the time budget."""
 ROOM = 20
-"""Trials that a search of a time budget shall have room for."""
+"""Number of trials that a time budget should allow."""
 FOR_SEARCH = 0.5
-"""Share of the time left that the search has: the race, runs alone and start-up take the rest."""
+"""Share of the remaining time for the search; confirmation and start-up take the rest."""
 EARLY = 0.25
-"""Share of a reference run's length after which what it had reached may be the target."""
+"""Share of a reference run after which its value may become the target."""
 LATEST = 0.5
-"""Share of a reference run's length up to which what it had reached may be the target, where it was
-still improving when its time ended."""
+"""Share of a reference run up to which its value may become the target, if it was still improving
+at its end."""
 MOST_OF_WAY = 0.5
-"""Share of the way from the baseline to what a reference reached at its end, below which what it
-had reached earlier is no target: soon there says little of who gets far."""
+"""Least early improvement over the baseline, relative to the final improvement, for a target: below
+it, reaching the target early says little about the final value."""
 DIGITS = 3
-"""Decimals of a target that is a share: tenths of a point."""
+"""Decimals of a target for a share: tenths of a point."""
 
 
 NO_TARGET: dict[str, Any] = {"kind": BUDGET, "target": None, "hold": 1}
-"""Change of an objective that is judged by the best within its seconds."""
+"""Changes that turn an objective into best_at_budget."""
 
 
 def judged_by(study: StudySpec, **changes: Any) -> StudySpec:
-    """Return a study with another objective."""
+    """Return a study with changes to its objective."""
     return study.model_copy(update={"objective": study.objective.model_copy(update=changes)})
 
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """Result of one reference run."""
+    """A reference run: record and curve."""
 
     record: RunRecord
     curve: list[Evaluation]
 
     @property
     def values(self) -> list[float]:
-        """The metric at every evaluation."""
+        """Metric at each evaluation."""
         return [point.value for point in self.curve]
 
     def first_at(self, target: float | None) -> Evaluation | None:
-        """Return the first evaluation at a target; None where there is none of either."""
+        """Return the first evaluation that reached a target; None without a target or if missed."""
         metric = self.record.spec.objective.judged_by
         there = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
         return next(there, None)
 
     def samples_to(self, target: float | None) -> float:
-        """Return the training samples to a target, or twice all where it was not reached."""
+        """Return the training samples to a target; twice the total if it was missed."""
         if target is None:
             return float(self.record.samples)
         first = self.first_at(target)
         return float(2 * self.record.samples if first is None else first.samples)
 
     def until(self, seconds: float, least: int) -> list[float]:
-        """Return the metric at the evaluations up to then, at `least` of so many."""
+        """Return the metric at the evaluations up to `seconds`, but at `least` so many of them."""
         number = sum(point.train_s <= seconds for point in self.curve)
         return self.values[: max(number, least)]
 
     @property
     def evaluation_samples(self) -> float:
-        """Training samples in the time of one evaluation."""
+        """Training samples per evaluation time."""
         ledger = self.record.ledger
         speed = self.record.samples / max(ledger["train"], 1e-9)
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
 def is_cut(one: ReferenceRun) -> bool:
-    """Whether a reference run ended because its time was up."""
+    """Return whether the time limit ended a reference run."""
     return one.record.stop != "epochs"
 
 
 def room_for(left_s: float, slots: int) -> float:
-    """Return the seconds that a trial may train for a search to have room for ROOM of them."""
+    """Return the training seconds per trial such that ROOM trials fit into the time left."""
     return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
 
 
 def early_s(one: ReferenceRun, room_s: float) -> float:
-    """Return the training seconds up to which what a reference run has reached may be the target.
+    """Return the training seconds after which the value of a reference run may become the target.
 
-    So early that a search has room beside: trials that take as long are affordable, and a trial
-    may take several times as long.
+    It is early enough that the search can afford trials that take several times as long.
     """
     length = one.curve[-1].train_s
     return max(EARLY * length, min(room_s, LATEST * length if is_cut(one) else length))
@@ -123,10 +122,17 @@ def target_from(
     *,
     least: float | None = None,
 ) -> float:
-    """Return the target: worse than the median by half a point, or 1 % of its gap to the baseline.
+    """Return the target: the median, relaxed by half a point (share) or 1 % of its gap to the
+    baseline, and rounded to at most a tenth of that.
 
-    Rounded to a tenth of that, or less. Where it is known what noise does not exceed (`least`), no
-    worse than that; where it is not, UserError if the reference learnt nothing.
+    Args:
+        values: Values of the reference runs.
+        baseline_value: Metric of a constant prediction, if known.
+        metric: The metric.
+        least: Value that chance does not exceed, if known; the target is no worse.
+
+    Raises:
+        UserError: `least` is unknown and the values are hardly better than the baseline.
     """
     median = statistics.median(values)
     margin = small_difference(metric, median, baseline_value, points=BELOW)
@@ -149,10 +155,7 @@ def target_from(
 
 
 def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
-    """Return the best value that was reached and held for `hold` evaluations in a row.
-
-    None where there are not as many of them with a value.
-    """
+    """Return the best value held for `hold` consecutive evaluations; None if there are too few."""
     signed = [metric.sign * value for value in values]
     windows = [signed[at : at + hold] for at in range(len(signed) - hold + 1)]
     worst = [min(window) for window in windows if not any(map(math.isnan, window))]
@@ -166,8 +169,10 @@ def _in_a_row(hold: int) -> str:
 def eval_interval_from(samples: float, evaluation_samples: float, most: int) -> int:
     """Return the training samples between evaluations.
 
-    `samples`: of a reference run to the target; `evaluation_samples`: trained in the time of one
-    evaluation; `most`: so that a run can have the evaluations it must.
+    Args:
+        samples: Training samples of a reference run to the target.
+        evaluation_samples: Training samples per evaluation time.
+        most: Largest interval.
     """
     wanted = max(samples / EVALUATIONS, evaluation_samples / EVALUATION_SHARE, 1.0)
     return max(1, min(round(wanted), most))
@@ -182,11 +187,18 @@ def set_target(
     baseline: Baseline | None = None,
     errors: float = BEST_OF_MANY,
 ) -> tuple[StudySpec, str]:
-    """Return the study with the target, and a sentence that says how.
+    """Return the study with its target, and a sentence on how it was set.
 
-    It is what the runs had reached early enough for a search to have room (`room_s` for a trial),
-    or all that they have where that is not enough: it lies so many standard errors above the
-    `baseline` of the validation rows, at the least.
+    The target comes from the early values of the runs, or from their final values if the early ones
+    are not above chance.
+
+    Args:
+        study: The study.
+        runs: Reference runs.
+        baseline_value: Metric of a constant prediction, if known.
+        room_s: Training seconds that the search can afford per trial.
+        baseline: Metric of a constant prediction on the validation set, with its sampling error.
+        errors: Standard errors above the baseline that count as chance.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
     least = None if baseline is None else baseline.beyond(metric, errors)
@@ -232,7 +244,7 @@ def has_learnt(
     baseline: Baseline | None,
     errors: float,
 ) -> bool:
-    """Whether what reference runs have reached at all is enough for a target."""
+    """Return whether the final values of reference runs are above chance."""
     metric = objective.judged_by
     values = [held(one.values, objective.hold, metric) for one in runs]
     least = None if baseline is None else baseline.beyond(metric, errors)
@@ -242,7 +254,7 @@ def has_learnt(
 def _is_enough(
     values: list[float | None], least: float | None, baseline_value: float | None, metric: Metric
 ) -> bool:
-    """Whether the median is beyond what noise, or an answer without a look, reaches."""
+    """Return whether the median is above chance, or above the baseline if chance is unknown."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return False
@@ -255,10 +267,9 @@ def _is_enough(
 
 
 def is_far_from_end(runs: list[ReferenceRun], room_s: float, baseline_value: float | None) -> bool:
-    """Whether what reference runs had reached early is little of what they reached at their end.
+    """Return whether the early values of reference runs are far below their final ones.
 
-    They improved to their last moment then: a target would be a beginner's, and the search would
-    find who begins soonest.
+    A target from early values would then reward fast starts instead of good results.
     """
     metric = runs[0].record.spec.objective.judged_by
     shares = []
@@ -276,10 +287,9 @@ def is_far_from_end(runs: list[ReferenceRun], room_s: float, baseline_value: flo
 def judge_by_budget(
     study: StudySpec, runs: list[ReferenceRun], left_s: float, slots: int, *, has_learnt: bool
 ) -> tuple[StudySpec, str]:
-    """Return the study without a target, judged by the best within the seconds there are.
+    """Return the study with objective best_at_budget, and a sentence on why.
 
-    Trials train for as long as the reference runs where these have learnt; for longer where
-    nothing was to be seen in them.
+    Trials train as long as the reference runs, or longer if these learned nothing.
     """
     first_s = 1.1 * max(one.curve[0].train_s for one in runs)
     length = max(one.curve[-1].train_s for one in runs)
@@ -305,8 +315,8 @@ def judge_by_budget(
 def shorten_trials(
     study: StudySpec, one: ReferenceRun, room_s: float
 ) -> tuple[StudySpec, str] | None:
-    """Return the study with fewer seconds for a trial, where the time budget has no room for as
-    many as it names; else None."""
+    """Return the study with a shorter training limit and a sentence, if the time budget needs it;
+    else None."""
     objective, target = study.objective, study.objective.target
     if target is None or study.search.time_budget_s is None:
         return None
@@ -322,7 +332,7 @@ def shorten_trials(
 
 
 def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
-    """Return the study with the seconds a trial may train, and a sentence that says how."""
+    """Return the study with its training limit, and a sentence on how it was set."""
     record, objective = one.record, study.objective
     tried = record.ledger["train"]
     seconds_of = [point.train_s for point in one.curve]
@@ -343,7 +353,7 @@ def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
 def set_eval_interval(
     study: StudySpec, one: ReferenceRun, num_train_samples: int
 ) -> tuple[StudySpec, str]:
-    """Return the study with the samples between evaluations, and a sentence that says how."""
+    """Return the study with its evaluation interval, and a sentence on how it was set."""
     target = study.objective.target
     samples = one.samples_to(target)
     epochs = float(known_values(study.fixed, {})["epochs"])

@@ -27,12 +27,11 @@ from raybench.spec.study import DEFAULT_TRIALS, StudySpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
-"""Tells the totals of an earlier session's run from those of its rerun."""
+"""Name suffix of runs restored from the records, apart from their reruns."""
 SEED_STEP = 5000
-"""Distance between the search's seed and those of configurations that run again: the seeds of other
-phases lie before."""
+"""Offset of the seeds of repeated configurations from the seed of the search."""
 MOST_STARTS = 4
-"""Configurations known from elsewhere that sampler `model` starts with."""
+"""Number of configurations of `--seed-from` that sampler `model` starts with."""
 
 
 class Search(Scheduler):
@@ -43,15 +42,15 @@ class Search(Scheduler):
 
     Args:
         study: The study; its target must be set.
-        space: What is searched.
+        space: Its search space.
         folder: Folder of Optuna's journal; the caller holds its lock.
-        factors: The space taken apart, where placements are told apart from configurations.
-        runs: Runs that earlier sessions have recorded, by name.
-        curves: Their evaluations, by name.
-        has_room: Whether the cluster holds a run's workers.
-        is_in_time: Whether this session has time to start a run's workers.
-        curve_policy: Constants of the model of the curves; benchmarks vary them.
-        slots: Workers that run at the same time; None where it is not known.
+        factors: The factorized space; None if it is sampled as a whole.
+        runs: Records of earlier sessions by run name.
+        curves: Their evaluations by run name.
+        has_room: Returns whether the cluster can hold the workers of a run.
+        is_in_time: Returns whether this session has time to start the workers of a run.
+        curve_policy: Constants of the curve model; benchmarks vary them.
+        slots: Number of concurrent workers; None if unknown.
     """
 
     def __init__(
@@ -76,9 +75,9 @@ class Search(Scheduler):
             is_in_time=is_in_time,
         )
         self._too_large: list[RunSpec] = []
-        """Configurations that ran out of memory, and may train on another placement."""
+        """Runs that ran out of memory and may fit on another placement."""
         self.placer: Placer | None = None
-        """Model of how fast configurations run; None where the space is not taken apart."""
+        """Step-time model; None if the space is not factorized."""
         if factors is not None:
             self.placer = Placer(
                 factors,
@@ -90,10 +89,10 @@ class Search(Scheduler):
         self._study = study
         self._sampled = space if factors is None else factors.sampled
         self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
-        """Trials of the whole study."""
+        """Number of trials of the study."""
         self._most_trials = study.search.trials or DEFAULT_TRIALS
-        """Number of trials that may run: a user's own configuration may run what a reference run
-        has run."""
+        """Limit on the number of trials; may exceed `num_trials`, since a configuration of
+        `search.first` may repeat a reference run."""
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
         self.curves = CurveSearch(
@@ -103,7 +102,7 @@ class Search(Scheduler):
             curve_policy or CurvePolicy(),
             num_earlier=len(runs or {}),
         )
-        """Model of all learning curves: stops trials, and proposes them with sampler `model`."""
+        """Curve model: stops trials, and proposes them with sampler `model`."""
         self._open: dict[str, Proposal] = {}
         self._journal = open_study(study, folder)
         self._feedback = Feedback(
@@ -127,18 +126,18 @@ class Search(Scheduler):
 
     @property
     def num_finished(self) -> int:
-        """Trials that need not run again."""
+        """Number of finished trials."""
         return sum(trial.state.is_finished() for trial in real_trials(self._journal))
 
     def left_out(self) -> str | None:
-        """Say which proposals were not tried because a run alike had failed; None without any."""
+        """Return a sentence on proposals skipped as infeasible; None without any."""
         rejected = self._journal.get_trials(deepcopy=False)
         number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
         return self._infeasible.sentence(label_keys(self._study.space), number)
 
     def suggest(self) -> Suggestion | None:
         """Return the next trial; see `Scheduler.suggest`."""
-        if self._proposer.tried.num_ran >= self._most_trials:
+        if self._proposer.history.num_ran >= self._most_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
         proposal = self._in_less_memory() or self._by_curves() or self._proposer.next()
@@ -149,7 +148,7 @@ class Search(Scheduler):
         return Suggestion(proposal.name, proposal.spec)
 
     def _wait_s(self, num_workers: int) -> float:
-        """Return the seconds until so many workers are free, by the expected ends of the trials."""
+        """Return the predicted seconds until `num_workers` workers are free."""
         if self._slots is None:
             return 0.0
         free = self._slots - sum(one.spec.num_workers for one in self._open.values())
@@ -163,11 +162,11 @@ class Search(Scheduler):
         return 0.0
 
     def _by_curves(self) -> Proposal | None:
-        """Return what the model of the curves proposes; None where there is none, where others come
-        first, and where nothing is left that it may propose."""
+        """Return the next proposal of sampler `model`; None if others come first, or if it has
+        none."""
         if self._study.search.sampler != "model" or self._proposer.has_own_next:
             return None
-        number = self._proposer.tried.num_ran
+        number = self._proposer.history.num_ran
         seed = (self._study.search.seed + SEED_STEP + number) % 2**32
         for values in self.curves.propose(number, self._proposer.is_open):
             if (proposal := self._proposer.take(values, seed=seed)) is not None:
@@ -175,10 +174,10 @@ class Search(Scheduler):
         return None
 
     def _in_less_memory(self) -> Proposal | None:
-        """Return what ran out of memory, on a placement where it may not; None without any."""
+        """Return a run that ran out of memory, on a placement that needs less; None if none."""
         for spec in list(self._too_large):
             options = self.placer.others(spec) if self.placer is not None else []
-            there = [placed(spec, one) for one in options[-1:]]  # on the fewest workers
+            there = [placed(spec, one) for one in options[-1:]]  # the fewest workers
             proposal = self._proposer.again(there[0]) if there else None
             if proposal is not None or not there:
                 self._too_large.remove(spec)
@@ -195,7 +194,7 @@ class Search(Scheduler):
         self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
         self.curves.observe(name, evaluation)
         if FIRST in trial.user_attrs or not self._study.search.early_stopping:
-            return Decision.CONTINUE  # what others are compared with runs to its end
+            return Decision.CONTINUE  # the reference for others runs to its end
         return self.curves.judge(name, evaluation)
 
     def on_complete(self, record: RunRecord) -> None:
@@ -219,11 +218,15 @@ class Search(Scheduler):
         self._feedback.add(trial, record, is_early=self._is_early)
 
     def tell_all(self) -> None:
-        """Tell Optuna the trials that still waited for the speed of their other placements."""
+        """Tell Optuna the results that still wait for step times of their placements."""
         self._feedback.report_known(is_early=False)
 
     def learn_from(self, earlier: Earlier) -> str | None:
-        """Learn an earlier study's trials, once, and say so; None in a session that goes on."""
+        """Learn the trials of `--seed-from`.
+
+        Returns:
+            A sentence on what was learned; None in a resumed session.
+        """
         said = tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
         known = best_earlier(self._journal, self._sampled, self._study)
         self.curves.start_with(known[:MOST_STARTS])
@@ -231,7 +234,7 @@ class Search(Scheduler):
 
     @property
     def _is_early(self) -> bool:
-        return self._proposer.tried.num_ran <= STARTUP_TRIALS
+        return self._proposer.history.num_ran <= STARTUP_TRIALS
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:
@@ -247,12 +250,11 @@ class Search(Scheduler):
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
     ) -> None:
         for name, record in runs.items():
-            # Not under its own name: what was interrupted runs again from the start, under it.
+            # Under another name: an interrupted run starts anew under its own.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
             self._end(f"{name}{RECORDED}", record)
         for name, record in runs.items():
-            # The rerun of an interrupted one begins anew. A placement check is a trial's
-            # configuration again: an uninterrupted search does not know of it either.
+            # Interrupted trials start anew. Placement checks are not part of the search.
             if record.failure == "oom" and record.role == "trial":
                 self._too_large.append(record.spec)
             if record.role == "trial" and record.stop != "interrupted":
@@ -260,5 +262,5 @@ class Search(Scheduler):
 
 
 def _own_s(record: RunRecord) -> float:
-    """Return the training seconds of a run without those that others took."""
+    """Return the training seconds of a run without those lost to other processes."""
     return record.ledger["train"] - record.disturbed_s

@@ -1,4 +1,4 @@
-"""The phases of a study, in order: reference, search, placement checks, race, runs alone."""
+"""Phases of a study, in order: reference runs, search, placement checks, race, runs alone."""
 
 import time
 from collections.abc import Callable
@@ -54,7 +54,7 @@ from raybench.spec.study import StudySpec
 
 @dataclass
 class StudyPipeline:
-    """State that all phases of a study share; `run` runs those that are left."""
+    """Phases of a study and their shared state; `run` runs the phases that are left."""
 
     study: StudySpec
     space: Space
@@ -65,36 +65,35 @@ class StudyPipeline:
     dataset: Dataset
     concurrency: int
     keep_groups: bool
-    """False starts new worker processes for every trial."""
+    """Whether worker processes are reused by later trials."""
     wait_s: float | None = None
-    """Seconds that a trial may wait for machines in all; None: without end."""
+    """Largest total time in seconds that a trial may wait for machines; None: unlimited."""
     lines: TextIO | None = None
-    """Stream of JSON lines, one for each event, in place of a screen."""
+    """Stream for JSON lines, one per event, instead of a screen."""
     num_more: int = 0
-    """Runs that a finished study's race is to have besides; nothing else is run then."""
+    """Number of runs of `--more`; then only the confirmation of a finished study runs."""
     notes: list[str] = field(default_factory=list)
-    """Remarks for the user on how the study went, in sentences."""
+    """Notes on the study, in sentences."""
     earlier: dict[str, Any] = field(default_factory=dict)
     """Content of `study.yaml` before this session."""
     set_by: list[str] = field(default_factory=list)
-    """Settings by reference runs, in sentences."""
+    """Settings made by reference runs, in sentences."""
     disturbed: Disturbed = field(default_factory=Disturbed)
     more: dict[str, int] | None = None
-    """The `--more` of which runs are left."""
+    """An unfinished `--more`: runs asked for, and race results at which it is done."""
 
     num_trials: int = 0
-    """Trials of the search in all, as far as is known."""
+    """Number of trials of the search."""
     only: set[Kind] | None = None
-    """The kinds of worker group that there is time for; None: all."""
+    """Kinds of worker group that the time budget allows to start; None: all."""
 
     is_over: bool | None = None
-    """Whether the confirming came to its end, and no trial has begun since; None: an earlier
-    version, which did not say so, wrote `study.yaml`, or nobody has yet."""
+    """Whether the confirmation has ended and no trial has started since; None: unknown."""
 
     def run(self, earlier: Earlier | None) -> None:
-        """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
+        """Run the rest of the study until the deadline; `earlier`: results of `--seed-from`."""
         folder = self.store.folder
-        # Loaded once here, mapped by every worker of this host.
+        # Loaded once, and memory-mapped by every worker of this host.
         if self.study.dataset.name not in STORED and not self.deadline.over:
             spec = self.study.run_spec(first_values(self.study, self.space))
             key = shared_key(spec.workload, spec.dataset, spec.data)
@@ -107,10 +106,10 @@ class StudyPipeline:
         outside = num_outside(self.study, self.space)
         asked = num_trials(
             self.study, self.space, outside=outside
-        )  # more is known once the search is open
+        )  # refined once the search is open
         self.num_trials = self.earlier.get(NUM_TRIALS, asked) if self.num_more else asked
         if self.num_more:
-            self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
+            self.notes += map(str, self.earlier.get("notes") or [])  # notes on the search stay
         self._write_study()
         tell = partial(say, self.console)
         self._saved = SavedRuns(
@@ -137,7 +136,7 @@ class StudyPipeline:
                     "the same command searches, and confirms what it finds"
                 )
                 runs = list(read_records(self.store.folder).runs.values())
-                if not any(run.role == "trial" for run in runs):  # else one is the answer
+                if not any(run.role == "trial" for run in runs):  # else there is an answer
                     begun = time.perf_counter() - self.deadline.began
                     trained = max((run.ledger["train"] for run in runs), default=0.0)
                     note += f"; {self._first_answer(begun - trained)}"
@@ -164,7 +163,7 @@ class StudyPipeline:
                 self._write_study()
 
     def _first_answer(self, start_s: float) -> str:
-        """Say what time budget has room to start as slowly, and for a run that learns something."""
+        """Return a sentence on the time budget that a first answer needs."""
         budget_s, most_s = self.deadline.time_budget_s or 0.0, FEW_S
         if "max_train_seconds" not in self.study.auto:
             most_s = self.study.objective.max_train_seconds
@@ -172,7 +171,7 @@ class StudyPipeline:
         return f"a first answer needs about {float(f'{needed:.2g}'):g} s here."
 
     def _run_more(self) -> None:
-        """Run what is left of `--more`; an ended one is finished by the same command."""
+        """Run the rest of `--more`; the same command resumes an interrupted one."""
         raced = num_raced(read_records(self.store.folder))
         until = more_until(self.num_more, self.earlier, raced)
         left = max(until - raced, 0)
@@ -189,11 +188,11 @@ class StudyPipeline:
             self._write_study()
 
     def _keep_best(self) -> None:
-        """Write best.yaml and the tables of what is known so far: the driver may be killed."""
+        """Write best.yaml and the tables, in case the driver is killed later."""
         export(load(self.store.folder), self.store)
 
     def _set_by_reference(self) -> bool:
-        """Run the reference for what is `auto`; False if it was ended."""
+        """Run the reference for `auto` keys; return False if they could not be set."""
         progress = self._progress(self.num_trials)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             found = set_by_reference(
@@ -218,7 +217,7 @@ class StudyPipeline:
         return self.study.is_set
 
     def _open_search(self, earlier: Earlier | None) -> tuple[Search, ConfirmBudget]:
-        """Return the search with all that was recorded or is known beforehand."""
+        """Return the search with the records of earlier sessions, and the confirmation budget."""
         folder = self.store.folder
         uncount(self.study, self.store)
         records = read_records(folder)
@@ -253,7 +252,7 @@ class StudyPipeline:
     def _search(
         self, search: Search, progress: ProgressDisplay, confirm_budget: ConfirmBudget
     ) -> None:
-        """Run trials; what ended them early is noted."""
+        """Run the trials of the search, and note why it ended early."""
         pool, keep = self.session.pool, self.keep_groups
         trials = LiveTrials(
             search,
@@ -268,7 +267,7 @@ class StudyPipeline:
             has_trained=any(run.samples for run in self._trials),
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
-        ahead = 0  # a placer runs most trials in few kinds of group, and probes each of them once
+        ahead = 0  # with a placer, most trials share few kinds of worker group
         if search.placer is None:
             ahead = num_asked_ahead(self.study, self.space, is_local=self.session.is_local)
         if not self.deadline.over:
@@ -297,7 +296,7 @@ class StudyPipeline:
             self._note(f"The search ended after {done}: {left}")
 
     def _trial_begun(self) -> None:
-        """Note that what an earlier session had confirmed is not the end of the study."""
+        """Record that the confirmation of an earlier session is out of date."""
         if self.is_over is not False:
             self.is_over = False
             self._write_study()
@@ -314,7 +313,7 @@ class StudyPipeline:
         )
 
     def _slots(self) -> int:
-        """Return how many runs go on at once: as many trials as the search would have now."""
+        """Return the number of concurrent runs that the cluster has room for now."""
         follow = following(self.study, self.space, self.session.capacity)
         if follow is None or self.session.is_local:
             return self.concurrency
@@ -325,7 +324,7 @@ class StudyPipeline:
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
-        """Values of guessing on the rows of the validation and the test split."""
+        """Metric of a constant prediction, by split."""
         return baselines(self.study.objective, self.dataset)
 
     def _baseline_value(self) -> float | None:
@@ -338,7 +337,7 @@ class StudyPipeline:
         return self.only is None or (spec.framework, spec.num_workers) in self.only
 
     def _leave_out_of_time(self) -> None:
-        """Search only on the workers that reference runs have started where time is short."""
+        """Restrict the search to worker groups that are started already, if time is short."""
         runs = read_records(self.store.folder).runs.items()
         references = [run for name, run in runs if name.startswith("reference") and run.samples]
         if not references or self.deadline.time_budget_s is None:
@@ -357,7 +356,7 @@ class StudyPipeline:
             )
 
     def _note(self, sentence: str) -> None:
-        self.notes = list(dict.fromkeys([*self.notes, sentence]))  # `--more` keeps earlier ones
+        self.notes = list(dict.fromkeys([*self.notes, sentence]))
         self._write_study()
 
     def _budget(self) -> str:

@@ -1,4 +1,4 @@
-"""One `raybench tune`, from its arguments to its last screen, or to what `--dry-run` prints."""
+"""The `tune` command: reads the study, prints the plan or runs it, and prints the result."""
 
 import importlib
 import math
@@ -71,7 +71,7 @@ from raybench.stats.standing import is_informative, stages
 from raybench.training.machine import machine_facts, problems_of
 
 GROUP_START_S = 15.0
-"""Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
+"""Seconds to start a worker group; measured: torch 9-13, TensorFlow 17-30 on two cores."""
 
 
 WIDENS = (
@@ -89,9 +89,16 @@ def print_plan(
     factors: Factors | str,
     capacity: Capacity | None,
 ) -> None:
-    """Print space, data, admission and an upper bound of the time.
+    """Print the search space, the data, the worker groups and an upper bound of the time.
 
-    `capacity`: what this machine has; None for a cluster, which is not asked.
+    Args:
+        console: Where to print.
+        study: The study.
+        space: Its search space.
+        dataset: Its data.
+        place: Results folder or URL.
+        factors: The factorized space, or the reason why it is sampled as a whole.
+        capacity: Resources of this machine; None for a cluster, which is not contacted.
     """
     table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
     table.add_column("key")
@@ -128,7 +135,7 @@ def print_plan(
 
 
 def planned_trials(study: StudySpec, space: Space, factors: Factors | str) -> int:
-    """Return how many trials a study has."""
+    """Return the number of trials of a study."""
     apart = None if isinstance(factors, str) else factors
     return num_trials(study, space, apart, outside=num_outside(study, space))
 
@@ -136,8 +143,7 @@ def planned_trials(study: StudySpec, space: Space, factors: Factors | str) -> in
 def _most_s(
     study: StudySpec, space: Space, factors: Factors | str, capacity: Capacity | None
 ) -> float:
-    """Return the seconds that everything takes at most, evaluation apart: every phase by what runs
-    in it side by side; infinite where that is not known."""
+    """Return an upper bound of the study's seconds without evaluation; infinite if unknown."""
     budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
     bound = math.inf if budget is None else budget
     is_set_later = "max_train_seconds" in study.auto and not study.is_set
@@ -147,19 +153,19 @@ def _most_s(
     slots = study.search.concurrency or capacity.cpus
     slots = min(capacity.most_groups(group, slots) for group in every)
     confirm, is_timed = study.confirm, study.objective.kind == TIME
-    # Both races may differ in every run, and the cheapest be another than the fastest.
+    # The races for the fastest and the cheapest may have no run in common.
     kinds = 2 if is_timed and len(every) > 1 else 1
     references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
     beside = math.ceil(references / slots) + math.ceil(runs / slots)
     beside += math.ceil(kinds * confirm.race / slots)
-    # Runs alone may overrule the race, and have others run alone.
+    # Runs alone may overrule the race, and then others run alone.
     alone = num_placement_checks(factors)
     alone += TURNS * kinds * confirm.fresh if confirm.race else 0
     return min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
 
 
 def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
-    """Say how long everything takes at most."""
+    """Return the sentence on the upper bound of the time."""
     where = "on the cluster"
     if capacity is not None:
         has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
@@ -175,7 +181,7 @@ def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
 
 
 def _objective(study: StudySpec) -> str:
-    """Say what trials are judged by: kind, metric, target and budget."""
+    """Return the sentence on the objective: kind, metric, target and training limit."""
     objective = study.objective
     metric = objective.judged_by
     seconds = f"{objective.max_train_seconds:g} s of training"
@@ -194,7 +200,7 @@ def _objective(study: StudySpec) -> str:
 
 
 def _data(study: StudySpec, dataset: Dataset) -> str:
-    """Name the dataset, and its file, folder or library's name where it has one, and its sizes."""
+    """Return the name, source and sizes of the dataset."""
     if dataset is NO_DATA:
         return "with data of its own"
     places = [place for place in (study.dataset.set, study.dataset.path) if place]
@@ -255,8 +261,8 @@ def _describe_simple(dimension: Simple) -> str:
 
 
 def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
-    """Search, confirm, write the results, print them; return how it ended."""
-    # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
+    """Search, confirm, write and print the results; return how the command ended."""
+    # This handle stays; sys.stdout is redirected while Ray runs.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
     content, source, name = study_content(options)
@@ -267,7 +273,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         content, words = preflight.without_missing(content)
     study, space = build_study(content, source)
     if chosen_address(options.address) is None:
-        # A file is shared between machines; what the command line asks for is meant for this one.
+        # A file may be shared between machines; the command line is meant for this one.
         named = options.workers is not None or any("num_workers" in s for s in options.settings)
         content, given = preflight.with_gpus(
             content, study, space, local_capacity(), all_workers=named
@@ -309,7 +315,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         }
         plan = study.document() | {"results": place} | numbers
         return Ended(DONE, answer=words, details={"plan": plan})
-    # Those of a study that is finished were for its search.
+    # The time budget of a finished study was for its search.
     budget_s = study.search.time_budget_s if options.more is None else options.time_budget
     deadline = Deadline(budget_s, began=interrupt.began, interrupt=interrupt)
     refuse_spent(deadline)
@@ -318,7 +324,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Again: only now nobody else writes there, and what an earlier driver staged is seen.
+        # Again, now that the place is locked and its latest state is here.
         here = storage.folder / STUDY_FILE
         study = _continued(unset, place, here if here.is_file() else None)
         study, taken = settings_of(earlier, study) if earlier else (study, [])
@@ -347,16 +353,17 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
 
 
 def exit_code(results: Study) -> int:
-    """Return what the command exits with where nobody has interrupted it."""
+    """Return the exit code of a study that was not interrupted."""
     if not len(ranked(results.trials)):
         return FAILED
     return NOT_REACHED if judge(results) is None else DONE
 
 
 def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
-    """Return the study with what an earlier session of it has set there, if `file` tells of one.
+    """Return the study with the settings of an earlier session in `file`, if there is one.
 
-    UserError with the difference where it is of another study.
+    Raises:
+        UserError: The file holds another study.
     """
     if file is None:
         return study
@@ -366,16 +373,16 @@ def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
 
 
 def refuse_spent(deadline: Deadline) -> None:
-    """Raise UserError where reading the data has taken the time budget, before Ray is started."""
+    """Raise UserError if loading the data used up the time budget, before Ray starts."""
     if deadline.is_spent:
         raise UserError(
-            f"The time budget of {deadline.time_budget_s:g} s went to reading and checking the "
-            f"data, which took {time.perf_counter() - deadline.began:.0f} s; name a longer one."
+            f"Loading the data took {time.perf_counter() - deadline.began:.0f} s and used up the "
+            f"{deadline.time_budget_s:g} s time budget; increase --time-budget."
         )
 
 
 def check_finished(number: int, place: str, folder: Path | None) -> None:
-    """Raise UserError for `--more` where a study has not come to its end."""
+    """Raise UserError if `--more` is given for a study that has not ended."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
     answered = [one.role for one in runs if one.phase == "confirm" and is_informative(one)]
@@ -400,14 +407,14 @@ def _run(
     interrupt: Interrupt,
     deadline: Deadline,
 ) -> bool:
-    """Run what is left of the study; return whether it was interrupted."""
+    """Run the rest of the study; return whether it was interrupted."""
     lines = lines_for(options.progress)  # before stderr leads elsewhere
-    # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
+    # Import Ray Tune and Optuna while Ray's processes start.
     importing = threading.Thread(
         target=importlib.import_module, args=["raybench.search.study"], daemon=True
     )
     importing.start()
-    told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it tells of a worker afterwards
+    told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it still prints then
     with told, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
@@ -457,7 +464,7 @@ def _run(
 
 
 def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
-    """Return the study's content as it is asked for, where it comes from, its name."""
+    """Return the content of the study with all options applied, its source, and its name."""
     if options.more is not None and options.more < 1:
         raise UserError(f"--more {options.more}: name a number of runs, 1 or more.")
     space = options.space
@@ -485,17 +492,17 @@ def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
 
 
 OF_THE_STUDY = (*COMMON, "seed", EVAL_INTERVAL)
-"""Keys of a run spec that a study has for all its runs: `--first` leaves them out."""
+"""Keys of a run spec that are the same for all runs of a study; `--first` ignores them."""
 
 
 def _with_firsts(
     content: dict[str, Any], given: Sequence[str | Path | dict[str, Any] | RunSpec]
 ) -> dict[str, Any]:
-    """Return a study's content with run specs of the user's own under `search.first`."""
+    """Return the content of a study with the configurations of `--first` in `search.first`."""
     firsts = []
     for one in given:
         spec = content_of(one, "first")[0]
-        if not isinstance(one, dict):  # a file or a run spec has them all; a dict names what counts
+        if not isinstance(one, dict):  # a file or run spec has all keys
             spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
         if not spec:
             raise UserError("--first: names no key of a configuration; name learning_rate, say.")
@@ -507,7 +514,7 @@ def _with_firsts(
 
 
 def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
-    """Return `--confirm race=40,fresh=5` and `--no-confirm` as `--set` has them."""
+    """Return `--confirm race=40,fresh=5` and `--no-confirm` as settings of `--set`."""
     if unwanted and wanted is not None:
         raise UserError("--no-confirm: not with --confirm, which asks for the opposite.")
     if unwanted:

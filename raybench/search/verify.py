@@ -1,7 +1,7 @@
-"""Placement checks, between a search and its race: what was only predicted is trained.
+"""Placement checks after a search: placements whose speed was only predicted are run once.
 
-A prediction is a reason to run a configuration, never a result: the placements that would win are
-trained once, as trials of their own.
+A prediction is a reason to run a configuration, never a result. The placements predicted to win
+are trained as trials before the confirmation starts.
 """
 
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Prediction
 
 KEPT_FOR_CONFIRM = 0.75
-"""Share of the time left that placement checks leave to confirming, where there is little."""
+"""Share of the remaining time budget that placement checks leave for the confirmation, at least."""
 
 
 NUM_FASTEST = 3
-"""Configurations whose fastest placement is run."""
+"""Number of configurations whose fastest placement is run."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A configuration that reached the target, on one of its placements."""
+    """A configuration that reached the target, with one of its placements."""
 
     prediction: Prediction
     spec: RunSpec
     is_measured: bool
-    """Whether some run of the search had this spec."""
+    """Whether the search ran this placement."""
 
     @property
     def name(self) -> str:
-        """Name of its run: the trial's, with framework, workers and what else is no default."""
+        """Name of the run: trial, framework, workers, and other speed keys that are set."""
         short = self.spec.framework.replace("tensorflow", "tf")
         more = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
         more += [f"x{self.spec.accumulate}" if self.spec.accumulate > 1 else ""]
@@ -44,20 +44,20 @@ class Way:
 
 
 def ways(results: Study, placer: Placer) -> list[Way]:
-    """Return every placement of every trial that reached the target, fastest first.
+    """Return all placements of all trials that reached the target, fastest first.
 
-    Seconds of a trial's own placement are measured; those of others are its seconds times the
-    ratio of the step times by the model. What was predicted once stays so: a study that is
-    continued has the placement checks it had. Of several models of GPU, that of the best trial.
+    The time of a trial's own placement is measured. Other placements have that time multiplied by
+    the ratio of predicted step times. Predictions are recorded, so a resumed study keeps its
+    placement checks. With several GPU models, only trials on the model of the best trial count.
     """
     known = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
         for row in results.predictions.to_dict("records")
     }
     runs = ranked(results.trials)
-    named = [results.specs[trial] for trial in runs["trial"]]  # a model that is named tells itself
+    named = [results.specs[trial] for trial in runs["trial"]]  # the spec names its GPU model
     searched = [spec for spec in named if spec.accelerator_type is not None]
-    runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times are of one model
+    runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times hold for one GPU model
     searched += [results.specs[trial] for trial in runs["trial"]]
     found = []
     for trial in runs["trial"]:
@@ -74,14 +74,16 @@ def ways(results: Study, placer: Placer) -> list[Way]:
 
 
 def choose(every: list[Way]) -> list[Way]:
-    """Return the placements to run: the fastest of the fastest configurations, the cheapest of
-    all, and the fastest of each framework and model of GPU; without those that the search has run.
+    """Return the placements to run, without those the search ran.
+
+    These are the fastest placements of the NUM_FASTEST fastest configurations, the placement with
+    the least worker-seconds, and the fastest placement of each framework and GPU model.
     """
     fastest: dict[str, Way] = {}
     for way in every:
         fastest.setdefault(way.prediction.trial, way)
     chosen = list(fastest.values())[:NUM_FASTEST]
-    # Of equal worker-seconds those on fewer workers; each model of GPU apart, whose bills differ.
+    # Ties in worker-seconds go to fewer workers; GPU models differ in price, so each has its own.
     costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
     for model in sorted({way.spec.accelerator_type for way in every}, key=str):
         own = [i for i, way in enumerate(every) if way.spec.accelerator_type == model]
@@ -92,7 +94,7 @@ def choose(every: list[Way]) -> list[Way]:
 
 
 def num_placement_checks(factors: Factors | str) -> int:
-    """Return how many placements are run at most; none of a space that is not taken apart."""
+    """Return the largest number of placement checks; 0 if the space is not factorized."""
     if isinstance(factors, str):
         return 0
     machines = {(one.framework, one.accelerator_type) for one in factors.all_placements}
@@ -100,11 +102,11 @@ def num_placement_checks(factors: Factors | str) -> int:
 
 
 def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
-    """Record what was only predicted, where the space is taken apart, and train what would win
-    once, one at a time."""
+    """Record the predictions of a factorized space, and run the placements predicted to win, one
+    at a time."""
     store, deadline = single_run.store, single_run.deadline
     store.check()
-    # A part of what is left, so that what is less than expected serves both phases.
+    # Both phases share the remaining time if there is less than expected.
     confirming_s = confirm_budget.confirming_s()
     deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
     if placer is not None:
@@ -125,7 +127,7 @@ def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> 
     if not fresh or single_run.deadline.over:
         return
     progress, sources = single_run.progress, [results.runs[way.prediction.trial] for way in fresh]
-    after_s = progress.state.after_s  # what follows the search
+    after_s = progress.state.after_s  # seconds of the phases to come
     expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
     progress.begin("placement_check", len(fresh), expect_s=expect_s)
     progress.state.after_s = after_s

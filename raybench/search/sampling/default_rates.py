@@ -1,10 +1,9 @@
-"""First configurations: each optimizer's usual rate, carried to the batch by its scaling rule.
+"""First configurations of a search: the usual learning rate of each optimizer, and grids.
 
-A space of lists is a grid: every combination of it is run once. With the time cutoff
-(`search.curve_search`) and the space taken apart (`search.factorisation`) a grid costs a small part
-of what it would: a trial ends once it cannot win any more, and a curve stands for all its
-placements. Nothing else stops a trial early, so the best configuration is found for certain where
-training and times repeat.
+A grid runs every combination of lists once. The time cutoff (`curve_search`) ends a trial once it
+can no longer win, and one trial stands for all placements of its global batch (`factorisation`).
+Nothing else stops a grid's trials, so the best configuration is found exactly if training and
+times are reproducible.
 """
 
 import math
@@ -44,20 +43,20 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
     }
 )
 LINEAR = ("sgd", "lars")
-"""Optimizers whose rate grows with the batch (Goyal 2017, arXiv 1706.02677); that of the
-others grows with its square root (You 2020, arXiv 1904.00962)."""
+"""Optimizers with linear learning rate scaling (Goyal 2017, arXiv 1706.02677); the others scale
+with the square root of the batch (You 2020, arXiv 1904.00962)."""
 HASTE = 3.0
-"""Factor on usual rates where seconds to a target count: these suit the accuracy at the end;
-soonest at a target are the largest stable ones, about ten times as large."""
+"""Factor on the usual rates if the objective is time to target. Usual rates suit the final
+accuracy; a target is reached fastest with the largest stable rates, up to ten times as large."""
 BASE_BATCH = 64
-"""Global batch that `BASE_RATES` are for."""
+"""Global batch of `BASE_RATES`."""
 
 
 def usual_values(
     study: StudySpec, space: Space, *, given: Mapping[str, Any] | None = None, factor: float = 1.0
 ) -> dict[str, Any]:
-    """Return the values of the configuration that a user of the space would try first: an
-    optimizer's usual rate, of other lists the first value; what is `given` as it is."""
+    """Return a typical configuration of a space: the usual learning rate, and the first value of
+    every other list; `given` values are kept."""
     named = dict(given or {})
     rest = {key: one for key, one in space.items() if key not in named}
     fixed = flat(study.fixed) | named
@@ -71,38 +70,41 @@ def usual_values(
 
 
 def middle_of(dimension: Simple) -> float:
-    """Return the value in the middle of a dimension of rates."""
+    """Return the middle value of a list of learning rates, or the geometric middle of a range."""
     values: list[float] = sorted(possible_values(dimension))
     is_range = isinstance(dimension, Range)
     return math.sqrt(values[0] * values[-1]) if is_range else values[len(values) // 2]
 
 
 def rate_factor(study: StudySpec) -> float:
-    """Return the factor on default rates that suits a study's objective."""
+    """Return the factor on the usual rates for the objective of a study."""
     return HASTE if study.objective.kind == TIME else 1.0
 
 
 def default_rate(optimizer: str, global_batch: int) -> float:
-    """Return the rate to try first."""
+    """Return the usual learning rate of an optimizer at a global batch."""
     growth = (global_batch / BASE_BATCH) ** batch_power(optimizer)
     return float(BASE_RATES[optimizer] * growth)
 
 
 def batch_power(optimizer: str) -> float:
-    """Return by which power of the global batch an optimizer's rate grows; of one whose rule is
-    not known the larger, which leaves out least."""
+    """Return the exponent of the global batch in an optimizer's scaling rule; 1 if the rule is
+    unknown."""
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
 
 def priors(space: Space, fixed: dict[str, Any], *, factor: float = 1.0) -> list[dict[str, Any]]:
-    """Return configurations to try first: every optimizer at two batch sizes, small ones first.
+    """Return configurations to try first: each optimizer at two batch sizes, small batches first.
 
-    A library's optimizer has no default rate, and none of these. Rates are `factor` times the
-    default ones.
+    Args:
+        space: The sampled space; with GLOBAL_BATCH if it is factorized.
+        fixed: Values of the keys that are not searched.
+        factor: Factor on the usual learning rates.
 
-    Keys that say nothing of the rate are left out, for the sampler to choose. Without a
-    searched learning rate there is nothing to know beforehand. Of a space taken apart
-    (`search.factorisation`) the global batch is named, otherwise workers and batch per worker.
+    Returns:
+        Values of optimizer, batch, learning rate and the keys these depend on; other keys are left
+        to the sampler. Empty if the learning rate is not searched. Optimizers of a library have no
+        usual rate and are left out.
     """
     if "learning_rate" not in space:
         return []
@@ -128,13 +130,13 @@ def priors(space: Space, fixed: dict[str, Any], *, factor: float = 1.0) -> list[
 def _conditions(
     space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """Choose the searched keys that the rate's range depends on and that have no value yet."""
+    """Return values of the other searched keys that the range of the learning rate depends on."""
     dimension = space["learning_rate"]
     if not isinstance(dimension, Cases):
         return {}
     named = {key for case in dimension.cases for key, _ in case.when}
     chosen: dict[str, Any] = {}
-    for key in space:  # in this order a key stands below those that it depends on
+    for key in space:  # ordered so that a key follows those it depends on
         if key in named and key not in values:
             known = known_values(fixed, values | chosen)
             options = possible_values(resolve(space[key], known))
@@ -143,7 +145,7 @@ def _conditions(
 
 
 def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
-    """Return the values a third and two thirds into a dimension."""
+    """Return the values at one third and two thirds of a dimension."""
     values = values_of(key, space, fixed)
     if isinstance(space.get(key), Range):
         low, high = values
@@ -160,16 +162,19 @@ def _nearest(dimension: Simple, rate: float) -> float:
 
 
 NEARNESS = 3.0
-"""Rates within this factor of the default one come first, then those within its square, ..."""
+"""Learning rates within this factor of the usual one run first in a grid, then its square, ..."""
 
 
 MOST_LISTED = 200_000
-"""Configurations of a space that are looked for one by one; more have no end for a search."""
+"""Largest number of configurations that are enumerated; a larger space counts as infinite."""
 
 
 def check_grid(study: StudySpec, space: Space) -> None:
-    """Raise UserError where sampler grid cannot list every value of the space, or has too many
-    combinations."""
+    """Check that `search.sampler: grid` can enumerate the space.
+
+    Raises:
+        UserError: A key is a range, or there are too many combinations.
+    """
     if study.search.sampler != "grid":
         return
     for key, dimension in space.items():
@@ -188,11 +193,16 @@ def check_grid(study: StudySpec, space: Space) -> None:
 
 
 def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list[dict[str, Any]]:
-    """Return every combination, those first that need few workers; else drawn by the seed.
+    """Return every combination of lists, in the order in which they run.
 
-    With priors, rates near the default ones come before others of as many workers. Both have one
-    reason: a good time that is known early, and found by cheap trials, lets the cap end the
-    dear ones sooner. `factors` is given where `space` is what they leave to sample.
+    Combinations with few workers come first, then learning rates near the usual ones (with
+    `search.priors`), otherwise in random order: a good time found early by cheap trials cuts off
+    the expensive ones sooner.
+
+    Args:
+        study: The study.
+        space: The sampled space.
+        factors: The factorized space; None if the space is sampled as a whole.
     """
     combinations: list[dict[str, Any]] = [{}]
     for key, dimension in space.items():
@@ -210,12 +220,16 @@ def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list
 def num_trials(
     study: StudySpec, space: Space, factors: Factors | None = None, *, outside: int = 0
 ) -> int:
-    """Return how many trials a study has: as many as asked for, as far as its space has so many;
-    of a grid without a number all its combinations.
+    """Return the number of trials of a study: `search.trials`, limited by the size of the space.
 
-    Of a space taken apart (`factors`) each configuration may run on several placements, so that
-    the end of its lists is no end for another sampler. `outside`: configurations of the user's own
-    beside them.
+    A grid without `search.trials` runs all its combinations. In a factorized space a configuration
+    may run on several placements, so only a grid is limited by the size of the space.
+
+    Args:
+        study: The study.
+        space: Its search space.
+        factors: The factorized space, if it is.
+        outside: Number of configurations of `search.first` outside of the space.
     """
     asked, is_grid = study.search.trials, study.search.sampler == "grid"
     if factors is not None and not is_grid:
@@ -228,7 +242,7 @@ def num_trials(
 
 
 def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | None) -> int:
-    """Return the least number of workers that a combination can be run with."""
+    """Return the smallest number of workers of a combination."""
     known = known_values(study.fixed, values)
     if factors is None:
         return int(known["num_workers"])

@@ -1,13 +1,11 @@
-"""Results of trials for Optuna.
+"""Results of trials as Optuna is told them, and configurations known to be infeasible.
 
-Ray's own `OptunaSearch` tells Optuna that a trial stopped early is complete, with its truncated
-accuracy. Here a trial that came to the target is COMPLETE with its log seconds; one that was
-stopped is PRUNED at the samples it has seen, with the log seconds that the model of the curves
-expects of it; what missed the target or failed is PRUNED at sample 0, so that TPE, which takes
-COMPLETE trials before PRUNED ones and of these the longest first, never counts it as good. Samplers
-that model COMPLETE trials alone (`MODEL_ALL`) are told those expectations as values.
-
-Configurations that would fail as others did are not tried again (`Infeasible`).
+A trial that reached the target is COMPLETE with its log seconds. A trial that was stopped early is
+PRUNED at its number of samples, with the log seconds that the curve model predicts. A trial that
+missed the target or failed is PRUNED at sample 0: TPE sorts COMPLETE trials before PRUNED ones and
+these by their step, so it never counts a miss as good. (Ray's `OptunaSearch` reports early-stopped
+trials as complete with their truncated accuracy.) Samplers that model only COMPLETE trials
+(`MODEL_ALL`) get the predicted values as COMPLETE.
 """
 
 import math
@@ -23,6 +21,7 @@ from raybench.spec.objective import TIME, worst_score
 from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, value_of
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.study import StudySpec
+from raybench.spec.text import counted
 from raybench.spec.values import short
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
@@ -32,22 +31,27 @@ NO_ARITHMETIC: Key = (
     *("objective", "seed", "bucket_mb", "compile", "prefetch", "strategy"),
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
-"""Keys that change no number of a training, or (the seed) none by intent."""
+"""Keys that do not change the arithmetic of a training (the seed: not on purpose)."""
 STATES = dict.fromkeys(("sgd", "lars"), 1) | dict.fromkeys(("adam", "adamw", "radam", "lamb"), 2)
-"""State of optimizers, in sizes of the model; of others it is not known."""
+"""Optimizer state, in multiples of the model size; unknown for other optimizers."""
 MOST_SAID = 3
 
 
 class Infeasible:
-    """Remembers runs out of memory and runs into NaN; says which proposals repeat them.
+    """Configurations expected to fail, by the failures of earlier trials.
 
-    Memory grows with the samples of one pass, so after a run out of memory, per-worker
-    batches as large or larger are left out for the same framework and every optimizer that keeps
-    as much or more (`STATES`). A rate that diverges is left out, and all above it,
-    where nothing but rate and batch differs; a larger global batch, whose gradients have less
-    noise, is given the rate that its scaling rule makes equal. `equal_frameworks`: a curve of one
-    is that of the other. A way to compile that ended a run in an error is left out. A step takes
-    more than `most_passes` only where it would not fit in half of them.
+    - Out of memory: per-worker batches at least as large are infeasible, for the same framework and
+      all optimizers with at least as much state (`STATES`).
+    - Divergence (NaN): learning rates at least as large are infeasible if nothing else differs but
+      the batch; at a larger batch the limit grows by the optimizer's scaling rule.
+    - Error of a compiled run: that compilation mode is infeasible.
+    - More than `most_passes` accumulation steps are feasible if half as many run out of memory.
+
+    Args:
+        equal_frameworks: Whether the learning curve is the same in both frameworks.
+        most_passes: Largest number of accumulation steps of the space; None: no limit.
+        has_room: Returns whether the cluster can hold the workers of a run.
+        is_in_time: Returns whether this session has time to start the workers of a run.
     """
 
     def __init__(
@@ -59,21 +63,20 @@ class Infeasible:
         is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
         self.has_room, self.is_in_time = has_room, is_in_time
-        """Whether the cluster holds a run's workers, and this session has time to start them."""
         self.batch_statistics = False
-        """Whether layers normalise over a pass: in more of them another curve is trained."""
+        """Whether the model has batch normalization, so that accumulation changes the curve."""
         self._most_passes = most_passes
         self.num_failed = 0
-        """Runs that were added; while it stays the same, so do the answers."""
+        """Number of failures; `is_feasible` changes its answers only if this number changes."""
         self._out_of_memory: dict[Key, RunSpec] = {}
-        """The smallest batch of each kind."""
+        """Run with the smallest batch that ran out of memory, by `_memory_key`."""
         self._diverged: dict[Key, list[RunSpec]] = {}
         self._not_compiled: set[Key] = set()
         left_out = {*RATE_AND_BATCH, *NO_ARITHMETIC, *(["framework"] if equal_frameworks else [])}
         self._rate_keys = [key for key in RunSpec.model_fields if key not in left_out]
 
     def add(self, failure: str, spec: RunSpec) -> None:
-        """Take a failed run's spec; failures that are not the configuration's are ignored."""
+        """Add a failed run; failures that are not due to the configuration are ignored."""
         self.num_failed += 1
         if failure == "oom":
             key = _memory_key(spec, spec.optimizer)
@@ -86,7 +89,7 @@ class Infeasible:
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
 
     def is_feasible(self, spec: RunSpec) -> bool:
-        """Whether a run of `spec` has room, and would not fail as an earlier one has."""
+        """Return whether a run has room and time, and is not expected to fail."""
         if not self.has_room(spec) or not self.is_in_time(spec):
             return False
         if _compile_key(spec) in self._not_compiled:
@@ -104,7 +107,12 @@ class Infeasible:
         return True
 
     def sentence(self, keys: Iterable[str], num_left_out: int) -> str | None:
-        """Say what was left out, and why; `keys` are `label_keys`. None where nothing was."""
+        """Return a sentence on the proposals that were skipped; None without any.
+
+        Args:
+            keys: Keys that tell configurations apart (`label_keys`).
+            num_left_out: Number of skipped proposals.
+        """
         if not num_left_out:
             return None
         shown = list(keys)
@@ -122,14 +130,14 @@ class Infeasible:
             for one in self._out_of_memory.values()
         ]
         more = "; and others" if len(found) > MOST_SAID else ""
-        times = "once" if num_left_out == 1 else f"{num_left_out} times"
+        skipped = counted(num_left_out, "proposal")
         return (
-            f"Drawn {times} and not tried, because a run alike had failed: "
+            f"Skipped {skipped} because an equivalent run had failed: "
             f"{'; '.join(found[:MOST_SAID])}{more}."
         )
 
     def _fits(self, spec: RunSpec, samples: int) -> bool:
-        """Whether no run as of `spec` with as many samples a pass, or fewer, ran out of memory."""
+        """Return whether no equivalent run with at most `samples` a pass ran out of memory."""
         if not self._out_of_memory:
             return True
         own = STATES.get(spec.optimizer, 0)
@@ -143,7 +151,7 @@ class Infeasible:
 
 
 def is_uncompiled(failure: str | None, spec: RunSpec) -> bool:
-    """Whether compiling may have been what ended a run."""
+    """Return whether compilation may be the cause of a failure."""
     return failure == "error" and spec.compile != "none"
 
 
@@ -165,24 +173,30 @@ def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
 
 
 MODEL_ALL = ("gp", "cmaes")
-"""Samplers that model COMPLETE trials alone, and the parameters that all of these have."""
+"""Samplers that model only COMPLETE trials, and only parameters that all of them have."""
 
 
 class Answer(NamedTuple):
-    """Answer of a trial to Optuna."""
+    """State and values of a trial, as Optuna is told them."""
 
     state: TrialState
     values: list[float] | None = None
     step: int | None = None
-    """Samples at which a PRUNED trial has its value."""
+    """Step of the value of a PRUNED trial, in samples."""
 
 
 class Feedback:
-    """Tells ends of trials, each at the time its score is known.
+    """Tells Optuna the results of trials, each as soon as its score is known.
 
-    A time to the target counts on the configuration's fastest placement, so those of the first
-    trials wait until these, the probes, have told how fast the others are. `expected` returns the
-    log seconds that a trial should need to the target by its name, None where nothing is known.
+    A score is the time to target on the fastest placement of the configuration, so the results of
+    the first trials wait until the probes have measured the placements.
+
+    Args:
+        study: The study.
+        journal: Its Optuna study.
+        infeasible: Is told of failures.
+        placer: Predicts the fastest placement; None if the space is not factorized.
+        expected: Returns the predicted log seconds to target of a trial; None if unknown.
     """
 
     def __init__(
@@ -200,12 +214,12 @@ class Feedback:
         self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
-        """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
+        """Take the result of a trial; results wait for the probes only while `is_early`."""
         self._waiting.append((trial, record))
         self.report_known(is_early=is_early)
 
     def report_known(self, *, is_early: bool) -> None:
-        """Tell the ends whose score is known by now."""
+        """Tell the results whose score is known."""
         waiting = []
         for trial, record in self._waiting:
             is_known = self._placer is None or self._placer.is_known(record.spec)
@@ -216,21 +230,22 @@ class Feedback:
         self._waiting = waiting
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
-        """End a proposal that is not run because it would fail: as if it had."""
+        """Tell Optuna that an infeasible proposal failed."""
         self._answer(trial, self._failed())
 
     def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:
-        """Return what Optuna is told of a run.
+        """Return the state and values of a run for Optuna.
 
-        `fastest_s`: its seconds to the target on its fastest placement, where they are known;
-        else the placer is asked.
+        Args:
+            record: Record of the run.
+            fastest_s: Seconds to target on the fastest placement; default: predicted.
         """
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
-            return Answer(TrialState.FAIL)  # it says nothing about the configuration
+            return Answer(TrialState.FAIL)  # says nothing about the configuration
         if self._placer is not None:
             is_too_large = record.failure == "oom" and self._placer.others(record.spec)
             if is_too_large or is_uncompiled(record.failure, record.spec):
-                return Answer(TrialState.FAIL)  # which trains in another way
+                return Answer(TrialState.FAIL)  # feasible on another placement
         if record.failure is not None:
             return self._failed()
         seconds, cost = record.score, record.score + math.log(record.spec.num_workers)
@@ -252,7 +267,7 @@ class Feedback:
         return Answer(TrialState.PRUNED, [seconds], record.samples if is_stopped else 0)
 
     def _failed(self) -> Answer:
-        """Return the answer of a run that failed, or would."""
+        """Return the answer for a run that failed or is infeasible."""
         worst = worst_score(self._objective)
         if self._is_pareto or self._models_all:
             return Answer(TrialState.COMPLETE, [worst] * (2 if self._is_pareto else 1))
@@ -262,7 +277,7 @@ class Feedback:
         if record.failure is not None:
             self._infeasible.add(record.failure, record.spec)
         answer = self.answer(record)
-        if not trial.params:  # outside of the space, so that no sampler has a use for it
+        if not trial.params:  # outside of the space: samplers cannot use it
             answer = Answer(TrialState.FAIL)
         for name, value in shown_attributes(record, self._keys).items():
             trial.set_user_attr(name, value)
@@ -279,11 +294,11 @@ class Feedback:
 
 
 def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
-    """Return what Optuna's own tools show of a trial that has ended, as its user attributes.
+    """Return the user attributes of a finished trial, for Optuna's own tools.
 
-    Its parameters are what the sampler sees (a batch's exponent, the rate's share of its range),
-    and its value a score: here are the configuration in one line (`keys`: `label_keys`), the rate,
-    seconds, the best value. No more: every attribute is a line of the journal.
+    The parameters of a trial are encoded for the sampler (exponents, shares of a range) and its
+    value is a score, so the attributes hold the configuration in one line, the learning rate,
+    seconds and the best metric. Each attribute is a line of the journal.
     """
     metric = record.spec.objective.judged_by
     found = {

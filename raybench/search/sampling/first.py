@@ -1,5 +1,4 @@
-"""`search.first`: configurations that the user names, run before all others, in a grid and beyond
-the space's ranges too."""
+"""Configurations of `search.first`: run before all others, also outside of the space."""
 
 from typing import Any
 
@@ -12,13 +11,12 @@ from raybench.spec.values import identity
 
 
 def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
-    """Return the run specs of `search.first` in their order, each by the `identity` of what the
-    user has named of it.
+    """Return the run specs of `search.first` in order, by key (the `identity` of the given values).
 
-    A searched key that is not named has the value that a reference run has.
+    A searched key that is not given has the value of a typical configuration (`usual_values`).
 
     Raises:
-        UserError: Where a named configuration cannot be run.
+        UserError: A configuration is invalid.
     """
     found = {}
     for number, given in enumerate(study.search.first):
@@ -32,7 +30,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
 
 
 def is_in_space(spec: RunSpec, study: StudySpec, space: Space) -> bool:
-    """Return whether a run spec is a configuration of the space, all that is fixed included."""
+    """Return whether a run spec is a configuration of the space, with the fixed values."""
     values: dict[str, Any] = {key: value_of(spec, key) for key in space}
     known = known_values(study.fixed, values)
     if not all(lies_in(key, space[key], value, known) for key, value in values.items()):
@@ -41,6 +39,6 @@ def is_in_space(spec: RunSpec, study: StudySpec, space: Space) -> bool:
 
 
 def num_outside(study: StudySpec, space: Space) -> int:
-    """Return how many of the user's own configurations are none of the space."""
+    """Return the number of configurations of `search.first` outside of the space."""
     firsts = first_specs(study, space).values()
     return sum(not is_in_space(spec, study, space) for spec in firsts)

@@ -1,5 +1,4 @@
-"""Configurations whose results are known from elsewhere, as data: from a `raybench train`, a CSV,
-an Optuna study or an earlier search. What a search makes of them is its own."""
+"""Known results of configurations, from a `raybench train` folder, a CSV or an Optuna study."""
 
 import csv
 import math
@@ -31,41 +30,41 @@ from raybench.spec.space import (
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
 
 OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
-"""Names that other tools' tables have for a run spec's keys."""
+"""Column names of other tools, and the run spec keys they stand for."""
 SECONDS = "time_to_target_s"
 SQLITE = b"SQLite format 3"
 
 
 @dataclass(frozen=True)
 class KnownPoint:
-    """A configuration and what it reached."""
+    """A configuration and its result."""
 
     settings: Mapping[str, Any]
-    """Keys of the run spec, each setting below OPEN one of its own, with their values."""
+    """Values by run spec key; nested settings (`model.x`) are keys of their own."""
     named: Collection[str]
-    """Keys that were chosen, not left at their default."""
+    """Keys that were set explicitly."""
     origin: str
-    """Place where it was measured, for people."""
+    """Where it was measured, in words."""
     time_to_target_s: float | None = None
-    """Seconds of training to the study's target; None where it missed it, or nobody knows."""
+    """Training seconds to the target of the study; None if it was missed or is unknown."""
     best_value: float | None = None
-    """The best value of the study's metric."""
+    """Best value of the metric of the study."""
 
 
 @dataclass(frozen=True)
 class KnownPoints:
-    """The points of one source."""
+    """Known points of one source."""
 
     place: str
-    """Path or URL that the user named."""
+    """Path or URL given by the user."""
     points: Sequence[KnownPoint]
     words: str = ""
-    """Note on how they were read."""
+    """How the source was interpreted, in words."""
 
 
 def score_of(point: KnownPoint, objective: Objective) -> float | None:
-    """Return what a search minimises of a point; None where it says too little: neither seconds nor
-    value, or a value at the target after nobody knows how long."""
+    """Return the score of a point that a search minimizes; None if it has neither seconds nor a
+    value, or reached the target after an unknown time."""
     metric, value, target = objective.judged_by, point.best_value, objective.target
     is_reached = target is not None and value is not None and metric.reaches(value, target)
     if objective.kind == BUDGET and value is None:
@@ -83,10 +82,16 @@ def score_of(point: KnownPoint, objective: Objective) -> float | None:
 def parameters_of(
     settings: Mapping[str, Any], named: Collection[str], study: StudySpec, space: Space
 ) -> dict[str, Any] | None:
-    """Return known settings as the parameters of a sampler; None where they are none of the space.
+    """Return the sampler parameters of known settings; None if they lie outside of the space.
 
-    A key that is not `named` where the settings come from was no question then: it has its default,
-    and where that lies outside of the space, or is not known (`model.x`), no parameter.
+    A key that was not set explicitly has its default. If the default is unknown (`model.x`) or
+    outside of the space, the key has no parameter.
+
+    Args:
+        settings: Values by run spec key.
+        named: Keys that were set explicitly.
+        study: The study.
+        space: The sampled space.
     """
     values: dict[str, Any] = {}
     for key, dimension in space.items():
@@ -113,35 +118,34 @@ def parameters_of(
     own = {key: value for key, value in values.items() if key != GLOBAL_BATCH} | placement
     try:
         if study.run_spec(own) != study.run_spec({**settings, **own}):
-            return None  # something that is fixed was otherwise
+            return None  # a fixed key had another value
     except UserError:
         return None
     return encode(space, study.fixed, values)
 
 
 def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
-    """Return a value of a table as the space has it, where only its type differs: `1` for 1.0."""
+    """Return a table's value with the type it has in the space (`1` for 1.0)."""
     if not is_open(key) or is_one_of(key, value, possible):
         return value
     return next((one for one in possible if one == value or str(one) == str(value)), value)
 
 
 def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
-    """Return a run spec's values of the keys that a study may search; how often a run is evaluated
-    makes it no other configuration."""
+    """Return the values of a run spec's searchable keys, without the evaluation interval."""
     keys = [key for key in (*SEARCHABLE, *OPEN) if key != EVAL_INTERVAL]
     return flat({key: getattr(spec, key) for key in keys})
 
 
 def named_in(spec: RunSpec) -> set[str]:
-    """Return the keys of a run spec that somebody has named: those that have not their default."""
+    """Return the keys of a run spec that differ from their default."""
     default = RunSpec()
     found = settings_of_spec(spec).items()
     return {key for key, value in found if is_open(key) or value != value_of(default, key)}
 
 
 def points_of_runs(earlier: Study, study: StudySpec) -> KnownPoints:
-    """Return the runs of a `raybench train`; UserError where they are of another task."""
+    """Return the runs of a `raybench train` folder; UserError if they are of another task."""
     points, objective = [], study.objective
     for name, run in earlier.runs.items():
         for key, own, asked in (
@@ -169,7 +173,7 @@ def points_of_runs(earlier: Study, study: StudySpec) -> KnownPoints:
 
 
 def points_of_table(path: Path, study: StudySpec, space: Space) -> KnownPoints:
-    """Return the rows of a CSV: columns named as settings, `time_to_target_s` and the metric."""
+    """Return the rows of a CSV with columns for settings, `time_to_target_s` and the metric."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         sample = file.read(4096)
         file.seek(0)
@@ -200,8 +204,16 @@ def points_of_table(path: Path, study: StudySpec, space: Space) -> KnownPoints:
 
 
 def points_of_optuna(place: str, study: StudySpec, space: Space) -> KnownPoints:
-    """Return the complete trials of an Optuna study: of a journal's file, a SQLite file or the URL
-    of a database, `#NAME` behind it where there are several."""
+    """Return the complete trials of an Optuna study.
+
+    Args:
+        place: Journal file, SQLite file or database URL; with `#NAME` if it has several studies.
+        study: The new study.
+        space: Its search space.
+
+    Raises:
+        UserError: The storage cannot be read, or its values are not comparable.
+    """
     storage, _, name = place.partition("#")
     try:
         found = _storage(storage)
@@ -257,7 +269,7 @@ def _storage(place: str) -> optuna.storages.BaseStorage:
 
 
 def _key_of(name: str, space: Space) -> str | None:
-    """Return the run spec's key that a column or a parameter is named after; None of others."""
+    """Return the run spec key of a column or parameter name; None if there is none."""
     name = OTHER_KEYS.get(name, name)
     if name in space or (is_key(name) and name.partition(".")[0] not in _NO_SETTINGS):
         return name
@@ -269,7 +281,7 @@ _NO_SETTINGS = {key for key in NOT_SEARCHED if key not in OPEN}
 
 
 def _cell(text: str) -> Any:
-    """Return a cell as YAML has it, the text itself where it is no YAML."""
+    """Return the value of a cell parsed as YAML, or its text if that fails."""
     try:
         return parse_yaml(text.strip().removeprefix("'") if text[:2] == "'=" else text.strip(), "")
     except UserError:
@@ -282,6 +294,6 @@ def _number(value: Any) -> float | None:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return seconds to the target; None for 0 and less, as tables write a run that missed it."""
+    """Return seconds to the target; None for values of at most 0, which mark a miss."""
     seconds = _number(value)
     return seconds if seconds is not None and seconds > 0 else None

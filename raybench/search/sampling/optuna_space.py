@@ -1,4 +1,4 @@
-"""Configurations of a space, asked of Optuna define-by-run, and the samplers that propose them."""
+"""Search spaces as Optuna parameters, and the Optuna samplers."""
 
 import importlib.util
 import math
@@ -35,13 +35,12 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 
 
 def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
-    """Return one value for every key of the space.
+    """Ask an Optuna trial for one value per key of the space.
 
-    Ranges that depend on others (the rate, by optimizer) are one parameter, the share of the
-    range: so the sampler sees rate, batch and optimizer together, and asks once instead of
-    once for every case. Other cases have names of their own (`weight_decay [optimizer=lars]`).
-    A power of two is proposed by its exponent, so that the sampler knows 64 to lie between 32
-    and 128.
+    - A range that depends on another key (learning rate by optimizer) is one parameter in [0, 1],
+      the position within the range, so that the sampler can model it jointly with the other key.
+    - Other dependent keys have one parameter per case (`weight_decay [optimizer=lars]`).
+    - Powers of two are sampled by exponent, so the sampler knows that 64 lies between 32 and 128.
     """
     values: dict[str, Any] = {}
     for key, dimension in space.items():
@@ -57,18 +56,16 @@ def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) 
 def values_of_params(
     params: dict[str, Any], space: Space, fixed: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the values that parameters stand for; None where they lack one."""
+    """Return the values encoded by parameters; None if a parameter is missing."""
     try:
         return propose(optuna.trial.FixedTrial(params), space, fixed)
-    except ValueError:  # Optuna's word for a parameter that is not there
+    except ValueError:  # raised by Optuna for a missing parameter
         return None
 
 
 def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return what `propose` asks Optuna for, where the answer shall be `values`.
-
-    Keys that are missing in `values` are left for the sampler.
-    """
+    """Return the parameters that encode `values`, the inverse of `propose`; keys missing in
+    `values` are left to the sampler."""
     params: dict[str, Any] = {}
     for key, value in values.items():
         dimension = space[key]
@@ -82,7 +79,7 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return every parameter that `propose` may ask for, with its distribution."""
+    """Return the distribution of every parameter that `propose` may ask for."""
     found: dict[str, BaseDistribution] = {}
     for key, dimension in space.items():
         if isinstance(dimension, Cases) and _are_ranges(dimension):
@@ -99,13 +96,16 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 def params_of(
     spec: RunSpec, study: StudySpec, space: Space, *, widen: bool = False
 ) -> dict[str, Any] | None:
-    """Return a run spec as the parameters that `propose` asks for; None if it is none of `space`,
-    beyond whose rates it may lie where these `widen` (`search.widen`).
+    """Return the parameters that encode a run spec; None if it lies outside of the space.
 
-    `space` is what the sampler samples, with GLOBAL_BATCH where it is taken apart.
+    Args:
+        spec: The run spec.
+        study: The study.
+        space: The sampled space; with GLOBAL_BATCH if it is factorized.
+        widen: Whether the learning rate may lie outside of its range (`search.widen`).
     """
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
-    # A sampled batch stands for every placement of it: that on which the run was.
+    # A sampled global batch has several placements; the spec names the one it ran on.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
@@ -113,7 +113,7 @@ def params_of(
     if not all(lies_in(key, space[key], value, known) for key, value in bounded.items()):
         return None
     own = study.run_spec(values | placement, seed=spec.seed)
-    # How often a run is evaluated makes it no other configuration.
+    # The evaluation interval does not distinguish configurations.
     if own.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:
         return None
     return encode(space, study.fixed, values | batch)
@@ -129,7 +129,7 @@ def _share_name(key: str) -> str:
 
 
 def _at(dimension: Simple, share: float) -> float:
-    """Return the value at a share of a range, evenly on the scale that it is sampled on."""
+    """Return the value at a position in [0, 1] of a range, on its sampling scale."""
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     value = low * (high / low) ** share if dimension.log else low + share * (high - low)
@@ -138,7 +138,7 @@ def _at(dimension: Simple, share: float) -> float:
 
 
 def _share(dimension: Simple, value: float) -> float:
-    """Return the inverse of `_at`; outside of 0..1 for values outside of the range."""
+    """Return the inverse of `_at`; outside of [0, 1] for values outside of the range."""
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     if dimension.log:
@@ -150,7 +150,7 @@ def _share(dimension: Simple, value: float) -> float:
 
 
 def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str, Simple]:
-    """Return the parameter's name and the dimension that holds among what is known."""
+    """Return the name of the parameter and the dimension that applies given the known values."""
     if isinstance(dimension, Cases):
         case = dimension.choose(known)
         key, dimension = f"{key} [{case.label()}]", case.dimension
@@ -173,8 +173,8 @@ def _distribution(dimension: Simple) -> BaseDistribution:
 
 
 def _parameter(dimension: Simple, value: Any) -> Any:
-    """Return what Optuna is told for a value: the exponent of a power of two; the value as JSON
-    where Optuna cannot hold one of the choices (lists, mappings) or takes two for one (1, true)."""
+    """Return the Optuna parameter of a value: the exponent of a power of two; JSON if a choice is a
+    list or mapping, or if Optuna would confuse two choices (1 and true)."""
     if isinstance(dimension, Powers):
         return int(value).bit_length() - 1
     if isinstance(dimension, Choices) and not _are_apart(dimension.values):
@@ -204,31 +204,37 @@ NEEDS = {
     "cmaes": ("cmaes", "cmaes needs its package; run: pip install cmaes."),
 }
 PARETO_SAMPLERS = ("nsga2",)
-"""Samplers that look for the whole front of seconds and worker-seconds."""
+"""Samplers that search for the Pareto front of seconds and worker-seconds."""
 STARTUP_TRIALS = 10
-"""Trials before a sampler of Optuna's models what it has seen."""
+"""Random trials before an Optuna sampler fits its model."""
 POPULATION = 16
-"""Trials of a generation of NSGA-II; searches have tens of trials, not thousands."""
+"""Population size of NSGA-II, for searches of tens to hundreds of trials."""
 
 
 def build_sampler(
     name: str, *, seed: int, num_earlier: int, startup_trials: int = STARTUP_TRIALS
 ) -> BaseSampler:
-    """Return a sampler; UserError if a package it needs is missing.
+    """Return an Optuna sampler.
 
-    `num_earlier` is the number of trials the study holds already: a continued study must not
-    draw the same random numbers again. `startup_trials` come before it models what it has seen.
+    Args:
+        name: Value of `search.sampler`.
+        seed: Seed of the study.
+        num_earlier: Number of trials the study already has; a resumed study draws new numbers.
+        startup_trials: Random trials before the sampler fits its model.
+
+    Raises:
+        UserError: A package that the sampler needs is not installed.
     """
     module, advice = NEEDS.get(name, ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise UserError(f"search.sampler: {advice}")
-    # Some of them, and TPE's `group`, are marked experimental by Optuna.
+    # Optuna marks some samplers and the `group` option of TPE as experimental.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    # A rate beyond its range is meant (`search.widen`).
+    # Learning rates outside of their range are intended (`search.widen`).
     warnings.filterwarnings("ignore", message="Fixed parameter .* is out of range")
     seed = (seed + 1_000_003 * num_earlier) % 2**32
     at_random = samplers.RandomSampler(seed=seed)
-    # `group` samples the ranges of different optimizers apart.
+    # `group` models the ranges of different optimizers separately.
     tpe = samplers.TPESampler(
         seed=seed,
         n_startup_trials=startup_trials,
@@ -257,4 +263,4 @@ def build_sampler(
             )
         case "nsga2":
             return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
-    return at_random  # of a grid and of sampler `model`, whose trials are named beforehand
+    return at_random  # grid and model enqueue their trials

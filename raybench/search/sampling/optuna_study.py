@@ -1,4 +1,4 @@
-"""Optuna's journal of a study: opening it, which of its trials count, what it has lost."""
+"""Optuna journal of a study: opening it, its trials, and its recovery from the records."""
 
 import json
 import warnings
@@ -29,10 +29,10 @@ from raybench.stats.record import RunRecord
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's file, line for line; whoever writes it holds the folder's lock.
+    """Optuna's journal file without its lock and without fsync.
 
-    It does not wait for the disk: what a machine that loses power takes from it, the study's
-    records tell again (`optuna_study.restore`).
+    The results folder is locked already. Lines lost in a power failure are restored from the
+    records of the study (`restore`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class JournalFile(JournalFileBackend):
         self._path = path
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Write lines; another process sees them when this returns."""
+        """Append lines; other processes see them when this returns."""
         text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
         with self._path.open("ab") as file:
             file.write(text.encode())
@@ -48,31 +48,31 @@ class JournalFile(JournalFileBackend):
 
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
-"""User attribute of Optuna trials that are not trials of the study, with the reason."""
+"""User attribute of Optuna trials that never ran: the reason."""
 WOULD_FAIL = "would fail"
 NO_ROOM = "no room"
 NO_TIME = "no time"
 DUPLICATE = "duplicate"
 EARLIER_STUDY = "of an earlier study"
 INTERRUPTED = "interrupted"
-"""User attribute of Optuna's study: the trials that were open when a session of it ended."""
+"""User attribute of the Optuna study: trials that were open when a session ended."""
 TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
-"""User attributes that an interrupted trial keeps when it is proposed again."""
+"""User attributes that an interrupted trial keeps when it is suggested again."""
 FIRST = "first"
-"""User attribute of a configuration that the user has named: which it is (`search.first`)."""
+"""User attribute of a configuration of `search.first`: its key."""
 
 
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
-    """Open the folder's Optuna study, or make it; whoever calls holds the folder's lock.
+    """Open or create the Optuna study of a results folder; the caller holds the folder's lock.
 
-    A torn last line, as a full disk leaves it, is cut. A journal that is damaged otherwise is put
-    aside, and begun anew: what it held is told again from the records (`restore`).
+    An incomplete last line (full disk) is cut off. A damaged journal is renamed and started anew;
+    `restore` fills it from the records.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = study.search
     path = folder / JOURNAL_FILE
     mend_last_line(path)
-    # Left by a killed driver; Optuna would wait for it for half a minute.
+    # Optuna would wait half a minute for the lock of a killed driver.
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     try:
         found = _open(study, path)
@@ -102,7 +102,7 @@ def _open(study: StudySpec, path: Path) -> optuna.Study:
 
 
 def _metric_names(study: StudySpec) -> list[str]:
-    """Return what Optuna's own tools call the values of a trial (`spec.objective`)."""
+    """Return the names of the values of a trial, for Optuna's own tools."""
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
         return [
@@ -114,7 +114,7 @@ def _metric_names(study: StudySpec) -> list[str]:
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials that ran or run, without rejected draws and interrupted runs."""
+    """Return the trials that ran or are running, without rejected draws and interrupted trials."""
     return [
         trial
         for trial in proposed_trials(journal)
@@ -123,13 +123,13 @@ def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
 
 
 def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return all trials but those that were interrupted: these are proposed again."""
+    """Return all trials but the interrupted ones, which are suggested again."""
     interrupted = set(journal.user_attrs.get(INTERRUPTED, []))
     return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
 
 
 def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) -> set[str]:
-    """Return the names of the trials that ran, run, or come back after an interruption."""
+    """Return the names of trials that ran, are running, or will be suggested again."""
     left_out = {trial.number for trial in without}
     trials = [one for one in proposed_trials(journal) if one.number not in left_out]
     named = [one for one in trials if NOT_RUN not in one.user_attrs and TRIAL in one.user_attrs]
@@ -137,8 +137,8 @@ def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) 
 
 
 def key_of(params: dict[str, Any]) -> str:
-    """Return the same text for the same parameters, within rounding: of a record they are reckoned
-    back from its rate."""
+    """Return a text that identifies parameters, rounded: parameters computed back from a recorded
+    learning rate are not exact."""
     rounded = {k: f"{v:.9g}" if isinstance(v, float) else v for k, v in params.items()}
     return repr(sorted(rounded.items()))
 
@@ -151,12 +151,19 @@ def restore(
     feedback: Feedback,
     firsts: Mapping[str, RunSpec],
 ) -> None:
-    """Bring the journal in line with the records, which are the truth.
+    """Make the journal agree with the records, which are authoritative.
 
-    `runs` are the study's records by name, `space` is what the sampler samples. A record is
-    written before Optuna is told, so a driver killed in between leaves a trial that has ended and
-    is open in the journal: it is told here, as are trials that a damaged journal has lost. Those
-    that were interrupted are proposed again, first of all; of `firsts` by the proposer.
+    A record is written before Optuna is told, so a killed driver can leave a finished trial open
+    in the journal. Such trials are told here, and so are trials that a damaged journal lost.
+    Interrupted trials are enqueued, those of `search.first` by the proposer.
+
+    Args:
+        journal: The Optuna study.
+        runs: Records of the study by name.
+        study: The study.
+        space: The sampled space.
+        feedback: Turns records into answers for Optuna.
+        firsts: Run specs of `search.first` by key.
     """
     running = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     left_open = {one.user_attrs.get(TRIAL, f"number {one.number}"): one for one in running}
@@ -183,7 +190,7 @@ def restore(
     for name, trial in left_open.items():
         if name not in held and FIRST not in trial.user_attrs:
             journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
-    # Last of all what was left open is closed: a session that is killed before has lost nothing.
+    # Open trials are closed last, so a driver killed before this point loses nothing.
     if running:
         earlier = journal.user_attrs.get(INTERRUPTED, [])
         journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
@@ -192,9 +199,9 @@ def restore(
 
 
 def _first_of(record: RunRecord, firsts: Mapping[str, RunSpec]) -> str | None:
-    """Return which of the user's own configurations a trial is; None where it is none.
+    """Return the key of the configuration of `search.first` that a trial ran; None if it is none.
 
-    Also a reference run of it that counts as a trial, unless the reference's end cut it off.
+    A reference run that counts as a trial matches too, unless it was cut off early.
     """
     spec = record.spec
     judged = {"objective": spec.objective, EVAL_INTERVAL: spec.eval_every_samples}
@@ -213,8 +220,15 @@ def add_answer(
     known: Mapping[str, BaseDistribution],
     attributes: dict[str, Any],
 ) -> None:
-    """Add a trial that has ended to Optuna's study; `known` holds its parameters' distributions,
-    which are as wide here as its parameters need."""
+    """Add a finished trial to an Optuna study.
+
+    Args:
+        journal: The Optuna study.
+        answer: State and values of the trial.
+        params: Its parameters.
+        known: Distribution of each parameter; widened where a parameter lies outside.
+        attributes: User attributes of the trial.
+    """
     course = None
     if answer.step is not None and answer.values is not None:
         course = {answer.step: answer.values[0]}

@@ -1,7 +1,4 @@
-"""The next configuration to run: of the grid, of the priors, or of the sampler.
-
-`Tried` keeps what a search has proposed so far, so that nothing walks through all of it.
-"""
+"""Proposals of trials: the next configuration of the grid, the usual rates, or the sampler."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -48,42 +45,42 @@ from raybench.spec.study import StudySpec
 from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
-"""Draws of the sampler, and then at random, until a repetition is replaced by one that is listed,
-or accepted where the space has no end."""
+"""Draws from the sampler, then at random, before a duplicate is replaced by an untried combination
+(finite space) or accepted (infinite space)."""
 MOST_REFUSED = 500
-"""Draws in a row that are known to fail, after which the search gives up."""
+"""Consecutive infeasible draws after which the search ends."""
 
 
-class Tried:
-    """The trials of a search and its rejected draws, taken one at a time as they are proposed."""
+class ProposalHistory:
+    """Trials and rejected draws of a search, updated as they are proposed."""
 
     def __init__(self, journal: optuna.Study) -> None:
         self.num_ran = 0
-        """Trials of the study, those included that run."""
+        """Trials of the study so far, running ones included."""
         self.known: set[str] = set()
-        """Parameters (`key_of`) that were run, or are known to fail."""
+        """Parameters (`key_of`) that were run or are infeasible."""
         self.drawn: set[str] = set()
-        """Parameters that were proposed, rejected ones included."""
+        """Parameters that were proposed, rejected draws included."""
         self._names = names_in_use(journal)
         self._lowest = itertools.count()
         for trial in proposed_trials(journal):
             reason = trial.user_attrs.get(NOT_RUN)
             if reason == NO_TIME:
-                continue  # an earlier session had none
+                continue  # this session may have time for it
             if reason is None and trial.state != TrialState.WAITING:
                 self.accepted(trial, str(trial.user_attrs.get(TRIAL)))
             else:
                 self.drew(trial, is_known=reason in (WOULD_FAIL, NO_ROOM))
 
     def accepted(self, trial: FrozenTrial, name: str) -> None:
-        """Take a trial that runs."""
+        """Add a trial that runs."""
         self.num_ran += 1
         self._names.add(name)
         self.drew(trial, is_known=True)
 
     def drew(self, trial: FrozenTrial, *, is_known: bool) -> None:
-        """Take a draw; it `is_known` if it runs, or would fail. What lies outside the space has no
-        parameters."""
+        """Add a draw; `is_known`: whether it runs or is infeasible. A configuration outside of the
+        space has no parameters and is ignored."""
         if not trial.params:
             return
         self.drawn.add(key_of(trial.params))
@@ -91,12 +88,12 @@ class Tried:
             self.known.add(key_of(trial.params))
 
     def free_name(self) -> str:
-        """Return the lowest one that no trial has."""
+        """Return the lowest trial name not in use."""
         return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
 
 
 class Proposal(NamedTuple):
-    """A trial that is to run."""
+    """A trial to run."""
 
     trial: optuna.Trial
     name: str
@@ -104,7 +101,7 @@ class Proposal(NamedTuple):
 
 
 class Proposer:
-    """Draws configurations that are new and would not fail, and says where to run them."""
+    """Draws feasible configurations that have not run yet, and chooses their placement."""
 
     def __init__(
         self,
@@ -124,22 +121,22 @@ class Proposer:
         self._size = size if size is not None and size <= MOST_LISTED else None
         self._is_grid = study.search.sampler == "grid"
         self._listed: Iterator[dict[str, Any]] | None = None
-        self._tried: Tried | None = None
+        self._history: ProposalHistory | None = None
         self._failing: set[str] = set()
-        """Parameters (`key_of`) that would fail."""
+        """Parameters (`key_of`) of infeasible proposals of the curve model."""
         ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
         self._firsts = {key: one for key, one in (firsts or {}).items() if key not in ran}
 
     def next(self) -> Proposal | None:
-        """Return the next trial; None where nothing is left to try.
+        """Return the next trial; None if the space is exhausted.
 
-        That is at the end of the grid, or of a space of lists of which every configuration was
-        run on all its placements or would fail. A draw that repeats an earlier one is drawn
-        again; one that would fail as an earlier one has is never taken.
+        A grid is exhausted after its last combination, another finite space when all its
+        configurations were run on all placements or are infeasible. Duplicate draws are drawn
+        again; infeasible ones never run.
         """
         if (first := self._next_first()) is not None:
             return first
-        tried, num_draws = self.tried, NUM_SAMPLED + NUM_RANDOM
+        history, num_draws = self.history, NUM_SAMPLED + NUM_RANDOM
         is_last_round = self._is_exhausted()
         if is_last_round and not self._enqueue_other_placement():
             return None
@@ -149,7 +146,7 @@ class Proposer:
                 return None
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
-            is_new = bool(options) and key_of(trial.params) not in tried.known
+            is_new = bool(options) and key_of(trial.params) not in history.known
             may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
@@ -157,18 +154,18 @@ class Proposer:
             trial.set_user_attr(NOT_RUN, reason)
             if reason in (DUPLICATE, NO_TIME):
                 self._journal.tell(trial, state=TrialState.FAIL)
-            else:  # the sampler learns it as if it had
+            else:  # the sampler is told of a failure
                 self._feedback.tell_would_fail(trial)
-            tried.drew(self._frozen(trial), is_known=not options)
+            history.drew(self._frozen(trial), is_known=not options)
             if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
                 return None
-        # A trial that was interrupted comes back under its own name.
-        name = trial.user_attrs.get(TRIAL) or tried.free_name()
+        # An interrupted trial keeps its name.
+        name = trial.user_attrs.get(TRIAL) or history.free_name()
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def _next_first(self) -> Proposal | None:
-        """Return the user's next own configuration; None once all have run, or while interrupted
-        trials are to come back."""
+        """Return the next configuration of `search.first`; None if all have run, or if interrupted
+        trials come first."""
         if len(self._firsts) == 0 or self._is_waiting():
             return None
         for given, spec in list(self._firsts.items()):
@@ -179,50 +176,57 @@ class Proposer:
             attributes: dict[str, Any] = {FIRST: given}
             if self._placer is not None:
                 attributes |= {PLACEMENT: speed_values(spec.placement)}
-            if params is None:  # what lies outside has no parameters, and the sampler no use for it
+            if params is None:  # outside of the space: the sampler cannot use it
                 trial = self._journal.ask()
                 for name, value in attributes.items():
                     trial.set_user_attr(name, value)
             else:
                 self._journal.enqueue_trial(params, user_attrs=attributes)
                 trial, _ = self._ask(at_random=False)
-            return self._accept(trial, self.tried.free_name(), spec)
+            return self._accept(trial, self.history.free_name(), spec)
         return None
 
     @property
     def has_own_next(self) -> bool:
-        """Whether interrupted trials or the user's own configurations come next."""
+        """Whether interrupted trials or configurations of `search.first` come next."""
         return len(self._firsts) > 0 or self._is_waiting()
 
     def is_open(self, values: Mapping[str, Any]) -> bool:
-        """Whether a configuration may be proposed: not where it is known to fail, and of a space of
-        lists not twice."""
-        closed = self._failing if self._size is None else self.tried.known
+        """Return whether a configuration may be proposed: it is not known to be infeasible, and in
+        a finite space it has not run yet."""
+        closed = self._failing if self._size is None else self.history.known
         return not closed or key_of(encode(self._space, self._study.fixed, dict(values))) not in (
             closed
         )
 
     def take(self, values: dict[str, Any], *, seed: int) -> Proposal | None:
-        """Return a trial of a configuration, with a `seed` of its own where it has run before; None
-        where it would fail as an earlier one has."""
+        """Return a trial of a configuration.
+
+        Args:
+            values: The sampled values.
+            seed: Seed of the trial if the configuration has run before.
+
+        Returns:
+            The trial; None if the configuration is infeasible.
+        """
         params = encode(self._space, self._study.fixed, values)
-        options, has_run = self._feasible(values), key_of(params) in self.tried.known
+        options, has_run = self._feasible(values), key_of(params) in self.history.known
         self._journal.enqueue_trial(params)
         trial, _ = self._ask(at_random=False)
         if not options:
             self._failing.add(key_of(params))
             trial.set_user_attr(NOT_RUN, self._reason(values))
             self._feedback.tell_would_fail(trial)
-            self.tried.drew(self._frozen(trial), is_known=True)
+            self.history.drew(self._frozen(trial), is_known=True)
             return None
         if has_run:
             options = [one.model_copy(update={"seed": seed}) for one in options]
-        name = self.tried.free_name()
+        name = self.history.free_name()
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def again(self, spec: RunSpec) -> Proposal | None:
-        """Return a trial of a configuration that has run, as `spec` has it; None where it was run
-        with that seed, too, and said something, or while interrupted trials are to come back."""
+        """Return a repeat of a configuration with the placement and seed of `spec`; None if it has
+        already run with that seed, or if interrupted trials come first."""
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
             return None
@@ -233,37 +237,38 @@ class Proposer:
         there = {} if self._placer is None else {PLACEMENT: speed_values(spec.placement)}
         self._journal.enqueue_trial(params, user_attrs=there)
         trial, _ = self._ask(at_random=False)
-        return self._accept(trial, self.tried.free_name(), spec)
+        return self._accept(trial, self.history.free_name(), spec)
 
     def _accept(self, trial: optuna.Trial, name: str, spec: RunSpec) -> Proposal:
         trial.set_user_attr(TRIAL, name)
         trial.set_user_attr("spec", spec.document())
-        self.tried.accepted(self._frozen(trial), name)
+        self.history.accepted(self._frozen(trial), name)
         return Proposal(trial, name, spec)
 
     @property
-    def tried(self) -> Tried:
-        """Configurations proposed so far, by earlier sessions too."""
-        if self._tried is None:
-            self._tried = Tried(self._journal)
-        return self._tried
+    def history(self) -> ProposalHistory:
+        """Proposals so far, those of earlier sessions included."""
+        if self._history is None:
+            self._history = ProposalHistory(self._journal)
+        return self._history
 
     def _frozen(self, trial: optuna.Trial) -> FrozenTrial:
         return self._journal.get_trials(deepcopy=False)[trial.number]
 
     def _is_exhausted(self) -> bool:
-        """Whether every configuration of a space of lists was run, or is known to fail."""
+        """Return whether all configurations of a finite space were run or are infeasible."""
         if self._size is None or self._is_grid:
             return False
         if self._is_waiting():
-            return False  # an interrupted one comes back
-        return len(self.tried.known) >= self._size
+            return False  # an interrupted trial comes next
+        return len(self.history.known) >= self._size
 
     def _is_waiting(self) -> bool:
         return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def _enqueue_other_placement(self) -> bool:
-        """Name a placement that no trial has had, where all configurations were tried."""
+        """Enqueue an untried placement after all configurations were tried; return whether there is
+        one."""
         if self._placer is None:
             return False
         ran = {identity(one.user_attrs.get("spec")) for one in real_trials(self._journal)}
@@ -287,7 +292,8 @@ class Proposer:
             self._journal.sampler = sampler
 
     def _enqueue(self) -> bool:
-        """Name what Optuna shall answer next, if that is known; whether there is a next one."""
+        """Enqueue the next configuration if it does not come from the sampler; return whether there
+        is a next one."""
         if self._is_waiting():
             return True  # interrupted trials come first
         if self._is_grid:
@@ -296,28 +302,28 @@ class Proposer:
         return True
 
     def _enqueue_listed(self) -> bool:
-        """Name the next combination of a space of lists that was not tried; whether there is one.
+        """Enqueue the next untried combination of a finite space; return whether there is one.
 
-        That is the grid's order, and for other samplers what chance has not found in many draws.
+        A grid runs in this order; other samplers use it after many duplicate draws.
         """
         if self._listed is None:
             self._listed = iter(self._combinations())
         for values in self._listed:
             params = encode(self._space, self._study.fixed, values)
-            if key_of(params) not in self.tried.drawn:
+            if key_of(params) not in self.history.drawn:
                 self._journal.enqueue_trial(params)
                 return True
         return False
 
     def _enqueue_prior(self) -> None:
-        """Let every other start-up trial be an optimizer's usual rate."""
-        count = self.tried.num_ran
+        """Enqueue the usual rate of an optimizer for every second start-up trial."""
+        count = self.history.num_ran
         is_over = count >= STARTUP_TRIALS or count % 2
         if not self._study.search.priors or is_over:
             return
         everything = proposed_trials(self._journal)
         if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in everything):
-            return  # it is known better
+            return  # earlier results are better starting points
         factor = rate_factor(self._study)
         known = priors(self._space, self._study.fixed, factor=factor)
         num_used = sum(PRIOR in trial.user_attrs for trial in everything)
@@ -330,12 +336,11 @@ class Proposer:
         return grid(self._study, self._space, factors)
 
     def _feasible(self, values: dict[str, Any]) -> list[RunSpec]:
-        """Return the run specs a proposal can be run as, one for every placement, widest first;
-        without those that would fail."""
+        """Return the feasible run specs of a proposal, one per placement, most workers first."""
         return [spec for spec in self._specs(values) if self._infeasible.is_feasible(spec)]
 
     def _reason(self, values: dict[str, Any]) -> str:
-        """Return why nothing that is feasible is among the run specs of a proposal."""
+        """Return the reason why no run spec of a proposal is feasible."""
         fitting = list(filter(self._infeasible.has_room, self._specs(values)))
         if not fitting:
             return NO_ROOM
@@ -349,7 +354,7 @@ class Proposer:
         return [self._study.run_spec(rest | speed_values(one)) for one in there]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
-        """Return the run spec to run, where an interrupted trial was before."""
+        """Return the run spec to run; an interrupted trial keeps its placement."""
         if self._placer is None:
             return specs[0]
         before = trial.user_attrs.get(PLACEMENT)

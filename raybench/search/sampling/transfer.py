@@ -1,8 +1,8 @@
-"""`--seed-from`: what is known of the same task, told to the sampler: an earlier study, a training,
-a CSV, an Optuna study (`known_points`).
+"""`--seed-from`: earlier results of the same task as starting points of a search.
 
-Its trials are knowledge, not results: they count neither as trials of the new study nor in its
-tables, and nothing is capped by their times.
+The source is an earlier study, a training, a CSV or an Optuna study (`known_points`). Its trials
+are told to the sampler only: they are not trials of the new study, do not appear in its tables,
+and their times stop no trial.
 """
 
 import re
@@ -47,19 +47,28 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.spec.text import counted
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
-"""Beginning of the URL of an Optuna storage."""
+"""Matches the URL of an Optuna storage."""
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
-"""Files of a results folder that stand for it."""
+"""Files that may be named in place of their results folder."""
 SAME = ("workload", "dataset", "objective")
-"""Settings that must be equal: scores of different tasks say nothing of each other."""
+"""Settings that must be equal for scores to be comparable."""
 
 
 Earlier = Study | KnownPoints
-"""Source that `--seed-from` names: an earlier search, or points of anything else."""
+"""Source of `--seed-from`: an earlier search, or other known points."""
 
 
 def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:
-    """Read what `--seed-from` names; UserError where it is of another task, or cannot be read."""
+    """Read the source of `--seed-from`.
+
+    Args:
+        folder: Results folder or URL, CSV file, or Optuna storage.
+        study: The new study.
+        space: Its search space.
+
+    Raises:
+        UserError: The source cannot be read, or is of another task.
+    """
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")
     place = str(folder)
@@ -92,10 +101,11 @@ def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = Non
 
 
 def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str]]:
-    """Return the study with what is `auto` in it as in the earlier one, and so in sentences.
+    """Take the `auto` settings of a study from the earlier one, so that scores are comparable.
 
-    Reference runs of its own would set it a little differently, and scores by another target or
-    over other seconds do not compare. One that has its settings already stays as it is.
+    Returns:
+        The study, and a sentence for each setting taken over. A study whose settings are set stays
+        unchanged.
     """
     if not study.needs_reference or isinstance(earlier, KnownPoints):
         return study, []
@@ -119,7 +129,7 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
 
 
 def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an earlier objective that its reference runs have set."""
+    """Return the keys of an earlier objective that were set by reference runs."""
     keys = [str(key) for key in study.auto if key != EVAL_INTERVAL]
     if "target" in keys:
         keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
@@ -129,9 +139,10 @@ def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
 def tell_earlier(
     journal: optuna.Study, earlier: Earlier, study: StudySpec, space: Space, feedback: Feedback
 ) -> str | None:
-    """Add the earlier trials to Optuna's study, whose `space` is taken apart or not; say so.
+    """Add the earlier trials to an Optuna study.
 
-    Once: None in a session that goes on.
+    Returns:
+        A sentence on what was added; None in a resumed session, which has them already.
     """
     if any(t.user_attrs.get(NOT_RUN) == EARLIER_STUDY for t in journal.get_trials(deepcopy=False)):
         return None
@@ -162,8 +173,8 @@ def tell_earlier(
 
 
 def best_earlier(journal: optuna.Study, space: Space, study: StudySpec) -> list[dict[str, Any]]:
-    """Return the configurations of earlier studies that Optuna's study was told of, the best
-    first: those that came to the target before the others."""
+    """Return the configurations that `tell_earlier` added, best first; those that reached the
+    target come before the others."""
     told = [one for one in journal.get_trials(deepcopy=False) if one.values]
     told = [one for one in told if one.user_attrs.get(NOT_RUN) == EARLIER_STUDY]
     told.sort(key=lambda one: (one.state != TrialState.COMPLETE, float(one.values[0])))
@@ -178,7 +189,7 @@ def _lacks(params: Mapping[str, Any], known: Mapping[str, Any], study: StudySpec
 def _tell_points(
     journal: optuna.Study, earlier: KnownPoints, study: StudySpec, space: Space
 ) -> str:
-    """Add points that are no runs of a search to Optuna's study; say how many."""
+    """Add known points to an Optuna study; return a sentence with their number."""
     known, num_told = distributions(space), 0
     for point in earlier.points:
         score = score_of(point, study.objective)
@@ -196,7 +207,7 @@ def _tell_points(
 
 
 def _fastest(earlier: Study) -> dict[str, float]:
-    """Return the seconds to the target of every trial, on its fastest placement known."""
+    """Return the seconds to target of every trial on its fastest known placement."""
     times: dict[str, float] = {}
     for table in (earlier.trials, earlier.predictions):
         for trial, seconds in zip(table["trial"], table["time_to_target_s"], strict=True):
