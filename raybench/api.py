@@ -7,14 +7,12 @@ KeyboardInterrupt once what was measured is written.
 """
 
 import contextlib
-import inspect
 import io
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands.cli import run_asked
@@ -24,7 +22,7 @@ from raybench.spec.values import plain_data
 if TYPE_CHECKING:
     from raybench.report.plan_report import PlanReport
     from raybench.report.study import StudyResults
-    from raybench.runs.options import Options
+    from raybench.runs.options import TrialOptions
     from raybench.spec.run import RunSpec
     from raybench.spec.scaling_study import ScalingStudy
     from raybench.spec.study import StudySpec
@@ -34,8 +32,9 @@ Place = str | Path | None
 OF_COMMANDS = ("settings", "fit", "verbose")
 """Options that only the command line has."""
 RESULTS = "results/study"
+"""Results folder whose parent gets the data where a call names none, or a URL."""
 SETTINGS = (str, int, float, list, type(None))
-"""Values of a dict that is settings of the data, not data."""
+"""Types of the values of a `data` that holds arguments of `load_dataset`, not samples."""
 
 
 @dataclass(frozen=True)
@@ -119,16 +118,29 @@ def plan(
     deadline: str | float | None = None,
     predict: "str | Sequence[int] | None" = None,
 ) -> "PlanReport":
-    """Say which machines to hire, how many, and for how much: by the folders of scaling studies.
+    """Say which machines to rent, how many, and at what cost, from scaling studies.
 
-    `prices`: a file, or what it holds; none: the study's own price, or worker-seconds. `deadline`:
-    seconds, or `"2h"`. Of what is returned `.answers` and `.table` are DataFrames, `.words` the
-    answers in sentences, `.plot()` is the picture; nothing is written.
+    Args:
+        folders: Results folders of scaling studies of one training, or their URLs.
+        prices: A file of machines and their prices, or its content. By default the price of the
+            study, or GPU-seconds (CPU-seconds on cores).
+        budget: Money that the training may cost.
+        deadline: Seconds until the training must be done, or a text such as `"2h"`.
+        predict: Worker counts to plan with, or a CSV file of cells.
+
+    Returns:
+        The plan: `.answers` and `.table` are DataFrames, `.words` the answers in sentences,
+        `.plot()` is the picture. Nothing is written.
+
+    Raises:
+        UserError: Invalid input, or studies that cannot be planned with.
     """
     from raybench.commands.plan import planned
+    from raybench.runs.options import PlanOptions
+    from raybench.spec.documents import validate
 
-    asked = _value_of(predict, str)
-    return planned(folders, prices, budget, deadline, asked)
+    given = {"prices": prices, "budget": budget, "deadline": deadline, "predict": predict}
+    return planned(validate(PlanOptions, {"folders": list(folders), **given}, "raybench.plan"))
 
 
 def diagnose(
@@ -154,15 +166,15 @@ def compare(
 
 
 def _run(name: str, given: dict[str, Any]) -> "StudyResults":
-    """Run what a command does; return what its results folder holds."""
+    """Run a command; return its results folder as `raybench.load` does."""
     options, interrupt = asked(name, given), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
-    with interrupt.listening(), interrupt.heard(), screen:
+    with interrupt.listening(), screen:
         ended = run_asked(options, interrupt)
     if options.dry_run:
         plan: Any = DryRun(printed.getvalue().rstrip("\n"), ended.details["plan"], ended.answer)
-        found: StudyResults = plan  # for those who check types: a call without dry_run
+        found: StudyResults = plan  # for type checkers, which cannot see dry_run
         return found
     if ended.code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -177,52 +189,43 @@ def _run(name: str, given: dict[str, Any]) -> "StudyResults":
     return results
 
 
-def asked(name: str, given: dict[str, Any]) -> "Options":
-    """Return the options of a call, its data written to a file; UserError for what cannot be."""
-    from raybench.runs.options import OPTIONS
+def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
+    """Return the options of a call; write its data to a file.
+
+    Args:
+        name: Name of the command.
+        given: Options by name, `data`, and other keys: those of the command's file.
+
+    Raises:
+        UserError: An option has the wrong type, or data cannot be written to a file.
+    """
+    from raybench.runs.options import OPTIONS, TrialOptions
     from raybench.spec.documents import validate
 
-    kind, found, settings = OPTIONS[name], dict[str, Any](), list[str]()
-    given = dict(given)
-    data = given.pop("data", None)
-    if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
-        given["data"] = data  # of the workload's load_dataset
-    elif data is not None:
-        from raybench.data.handed_over import FOLDER, spec_of
-
-        out = str(given.get("out") or RESULTS)
-        folder = Path(RESULTS if "://" in out else out).parent / FOLDER
-        key = "base.dataset" if name == "scale" else "dataset"
-        given = {key: spec_of(data, given.pop("label", None), folder)} | given
-    for key, value in given.items():
+    kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
+    for key, value in _with_data_in_a_file(name, given).items():
         if key in OF_COMMANDS:
             raise UserError(f"raybench.{name}: {key} is of the command line; leave it out.")
-        if key in kind.model_fields:
-            found[key] = _value_of(value, kind.model_fields[key].annotation)
-        else:
-            settings.append(f"{key}={json.dumps(plain_data(value, f'raybench.{name}: {key}'))}")
-    return validate(kind, found | {"settings": settings}, f"raybench.{name}")
+        if key not in kind.model_fields:
+            settings[key] = plain_data(value, f"raybench.{name}: {key}")
+        else:  # an array of worker counts, or a scalar of NumPy
+            options[key] = plain_data(value, key) if hasattr(value, "tolist") else value
+    found = validate(kind, options | {"settings": settings}, f"raybench.{name}")
+    assert isinstance(found, TrialOptions)
+    return found
 
 
-def _value_of(value: Any, kind: Any) -> Any:
-    """Return what an option takes: what is text on the command line may be a number, a list, a dict
-    or a class here."""
-    types = get_args(kind)
-    if get_origin(kind) is list:  # repeatable
-        return list(value) if isinstance(value, list | tuple) else [value]
-    if hasattr(value, "tolist"):
-        value = plain_data(value, "an option")
-    if isinstance(value, str | None) or str not in (kind, *types) or dict[str, Any] in types:
-        return value
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={one}" for key, one in value.items())
-    if inspect.isfunction(value):  # a loop of the user's own, found by its file
-        return f"{inspect.getsourcefile(value)}:{value.__qualname__}"
-    if isinstance(value, type):
-        if value.__module__ == "__main__":
-            raise UserError(
-                f"workload {value.__name__}: workers import it, which they cannot from a notebook "
-                "or the script itself; write the class in a file of its own."
-            )
-        return f"{value.__module__}:{value.__qualname__}"
-    return ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
+def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a call was given, with the key `dataset` of a file in place of its `data`."""
+    rest = dict(given)
+    data = rest.pop("data", None)
+    if data is None:
+        return rest
+    if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
+        return rest | {"data": data}  # arguments of the workload's load_dataset
+    from raybench.data.handed_over import FOLDER, spec_of
+
+    out = str(rest.get("out") or RESULTS)
+    folder = Path(RESULTS if "://" in out else out).parent / FOLDER
+    key = "base.dataset" if name == "scale" else "dataset"
+    return {key: spec_of(data, rest.pop("label", None), folder)} | rest

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from raybench.commands import init
+from raybench.commands import cli
 from raybench.models.shipped import WORKLOADS
 from raybench.spec.documents import parse_yaml
 from raybench.spec.study import build_study
@@ -60,7 +60,7 @@ def study_of(path="space.yaml"):
 
 
 def test_a_table(table, capsys):
-    assert init.main([str(table), "--label", "sold"]) == 0
+    assert cli.main(["init", str(table), "--label", "sold"]) == 0
     out = capsys.readouterr().out
     assert "t.csv: 300 rows, 5 columns" in out
     assert re.search(r"true +\d+ +9\d\.\d %", out)
@@ -79,20 +79,20 @@ def test_a_table(table, capsys):
 
 
 def test_a_regression_in_one_framework(table):
-    assert init.main([str(table), "--label", "price", "--framework", "torch"]) == 0
+    assert cli.main(["init", str(table), "--label", "price", "--framework", "torch"]) == 0
     study, _ = study_of()
     assert (study.objective.metric, study.space["framework"]) == ("rmse", ["torch"])
 
 
 def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
-    assert init.main([str(table)]) == 2
+    assert cli.main(["init", str(table)]) == 2
     error = capsys.readouterr().err
     assert "by --label: row (numbers), size (numbers), colour (2 classes)" in error
-    assert init.main([str(table), "--label", "sold"]) == 0
-    assert init.main([str(table), "--label", "price"]) == 2
+    assert cli.main(["init", str(table), "--label", "sold"]) == 0
+    assert cli.main(["init", str(table), "--label", "price"]) == 2
     assert "space.yaml is there already" in capsys.readouterr().err
     assert study_of()[0].dataset.label == "sold"
-    assert init.main([str(table), "--label", "price", "--force"]) == 0
+    assert cli.main(["init", str(table), "--label", "price", "--force"]) == 0
     assert study_of()[0].dataset.label == "price"
 
 
@@ -113,7 +113,7 @@ def test_one_class_alone_is_refused(tmp_path, capsys, kind):
                 Image.new("L", (4, 4), number).save(path / "only" / f"{number}.png")
             else:
                 (path / "only" / f"{number}.txt").write_text(f"text {number}")
-    assert init.main([str(path), *(["--label", "y"] if path.suffix == ".csv" else [])]) == 2
+    assert cli.main(["init", str(path), *(["--label", "y"] if path.suffix == ".csv" else [])]) == 2
     error = capsys.readouterr().err
     assert "nothing to learn" in error if kind == "numbers" else "nothing to tell apart" in error
     assert not (tmp_path / "space.yaml").exists()
@@ -122,7 +122,7 @@ def test_one_class_alone_is_refused(tmp_path, capsys, kind):
 @pytest.mark.parametrize("given", [["--label", "size", "--label", "price"], ["--label=size,price"]])
 def test_several_labels_are_a_vector(table, given):
     pd.read_csv(table).fillna({"size": 0}).to_csv(table, index=False)
-    assert init.main([str(table), *given]) == 0
+    assert cli.main(["init", str(table), *given]) == 0
     study, _ = study_of()
     assert (study.dataset.label, study.objective.metric) == (["size", "price"], "rmse")
 
@@ -130,7 +130,7 @@ def test_several_labels_are_a_vector(table, given):
 def test_a_column_called_like_two_is_one(tmp_path):
     frame = pd.DataFrame({"a,b": ["u", "v"] * 30, "a": np.arange(60) % 7, "b": np.arange(60) % 5})
     frame.to_csv("t.csv", index=False)
-    assert init.main(["t.csv", "--label", "a,b"]) == 0
+    assert cli.main(["init", "t.csv", "--label", "a,b"]) == 0
     assert study_of()[0].dataset.label == "a,b"
 
 
@@ -146,14 +146,14 @@ def test_what_stands_beside_a_text_or_images_is_said(tmp_path, capsys):
         }
     )
     frame.to_csv("t.csv", index=False)
-    assert init.main(["t.csv"]) == 0
+    assert cli.main(["init", "t.csv"]) == 0
     out = capsys.readouterr().out
     assert "price, reply are not used beside text review" in out
     assert "columns: [price] in place of text" in out
     for row in range(60):
         Image.new("L", (4, 4), row).save(f"{row}.png")
     frame[["price", "label"]].assign(file=[f"{row}.png" for row in range(60)]).to_csv("i.csv")
-    assert init.main(["i.csv", "--label", "label", "--force"]) == 0
+    assert cli.main(["init", "i.csv", "--label", "label", "--force"]) == 0
     assert "Column price is not used beside image file" in capsys.readouterr().out
 
 
@@ -163,13 +163,13 @@ def test_images_that_are_all_the_same_are_said(tmp_path, capsys):
         image = Image.new("RGBA", (6, 6), (255, 255, 255, 0))  # white ink, over white
         image.putpixel((number % 6, 2), (255, 255, 255, 255))
         image.save(tmp_path / "p" / "ab"[number % 2] / f"{number}.png")
-    assert init.main(["p"]) == 0
+    assert cli.main(["init", "p"]) == 0
     assert "are the same image once decoded" in capsys.readouterr().out
 
 
 def test_running_text(tmp_path, capsys):
     (tmp_path / "book.txt").write_text("Call me Ishmael. " * 500)
-    assert init.main(["book.txt"]) == 0
+    assert cli.main(["init", "book.txt"]) == 0
     study, _ = study_of()
     assert (study.workload, study.dataset.tokens) == ("char_lm", "characters")
     assert study.objective.metric == "loss"
@@ -182,7 +182,7 @@ def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
             image = Image.new("RGB", (40 + number, 35))
             image.save(tmp_path / "pets" / name / f"{number}.jpg")
     (tmp_path / "pets" / "notes.txt").write_text("taken in May")
-    assert init.main([str(tmp_path / "pets")]) == 0
+    assert cli.main(["init", str(tmp_path / "pets")]) == 0
     out = capsys.readouterr().out
     assert re.search(r"dog +\d+ +6\d\.\d %", out)
     assert "1 files are no images by their names" in out
@@ -196,7 +196,7 @@ def test_images_in_a_table(tmp_path, capsys):
         paths.append(f"{number}.png")
         Image.new("L", (20 + number, 30), number).save(tmp_path / paths[-1])
     pd.DataFrame({"file": paths, "kind": ["a", "a", "a", "b"] * 10}).to_csv("t.csv", index=False)
-    assert init.main(["t.csv", "--label", "kind"]) == 0
+    assert cli.main(["init", "t.csv", "--label", "kind"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"a +24 +75\.0 %", out)
     assert "sizes among" in out
@@ -207,7 +207,7 @@ def test_images_in_a_table(tmp_path, capsys):
 
 def test_a_class_of_ones_own(tmp_path, capsys):
     (tmp_path / "my_init_workload.py").write_text(OWN)
-    assert init.main(["my_init_workload:Mine"]) == 0
+    assert cli.main(["init", "my_init_workload:Mine"]) == 0
     study, _ = study_of()
     assert (study.workload, study.dataset.name) == ("my_init_workload:Mine", "workload")
 
@@ -226,6 +226,6 @@ def test_what_is_no_data_is_one_sentence(tmp_path, capsys, name, content, senten
         (tmp_path / name).write_bytes(content)
         (tmp_path / "pets" / "dog").mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / "pets" / "dog" / "1.png")
-    assert init.main([name.split("/")[0]]) == 2
+    assert cli.main(["init", name.split("/")[0]]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "space.yaml").exists()

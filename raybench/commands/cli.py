@@ -10,8 +10,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin
 
 import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
@@ -26,6 +26,8 @@ from raybench.spec.removed import removed
 from raybench.spec.text import clean, redact_text, shorten
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from raybench.runs.options import Options
 
 COMMANDS = {
@@ -41,50 +43,27 @@ COMMANDS = {
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }
-HOMES = {
-    "tune": "raybench.search.tune",
-    "train": "raybench.runs.train",
-    "scale": "raybench.commands.scale",
-    "diagnose": "raybench.runs.diagnose",
-    "compare": "raybench.runs.compare",
+HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
+    "tune": "raybench.search",
+    **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
 }
-"""Modules of the functions of commands that take options; imported once signals are
-taken."""
-Command = Callable[[Any], Ended]
+"""Packages of the modules whose function a command is; imported once signals are taken."""
+WITHOUT_RAY = ("plan", "transfer", "init", "report", "data")
+"""Commands that start no Ray: a signal raises KeyboardInterrupt in them, as in any program."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence, like all of the user's mistakes."""
 
-    def __init__(self, **keys: Any) -> None:
-        super().__init__(**keys)
+    def __init__(self, name: str) -> None:
+        about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
+        super().__init__(prog=f"raybench {name}", description=about)
+        self.name = name
         self.add_argument(
             "--json", action="store_true", help="one document on stdout, all else on stderr"
         )
         self._given: list[str] = []
-        self.kind: type[Options] | None = None
-        """Class of options that the arguments are made of, if any."""
-
-    @property
-    def name(self) -> str:
-        """The command's name."""
-        return self.prog.split()[-1]
-
-    def run(self, arguments: Sequence[str] | None, command: Command) -> int:
-        """Parse the arguments and run the command; return its exit code."""
-        given = self.parse_args(arguments)
-        options = given if self.kind is None else self.options(given)
-        return run_command(
-            lambda: command(options),
-            json_of=self.name if given.json else None,
-            is_silent=getattr(given, "progress", "") == "jsonl",
-        )
-
-    def options(self, given: argparse.Namespace) -> Any:
-        """Return what was given as the command's own class of options."""
-        assert self.kind is not None
-        return self.kind(**{name: getattr(given, name) for name in self.kind.model_fields})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Keep what was given: an error must know whether a document is wanted. Refuse options that
@@ -105,36 +84,88 @@ class Parser(argparse.ArgumentParser):
         sys.exit(WRONG_INPUT)
 
 
-def parser_of(name: str, about: str | None) -> Parser:
-    """Return a command's parser: arguments, defaults and help are those of its options."""
-    from raybench.runs.options import METAVARS, OPTIONS, POSITIONAL, TIME, duration
+def parser_of(name: str) -> Parser:
+    """Return a command's parser: its arguments are the fields of its options."""
+    from raybench.runs.options import OPTIONS, Argument
 
-    result = Parser(prog=f"raybench {name}", description=about)
-    result.kind = kind = OPTIONS[name]
-    for option, field in kind.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        types = [one for one in get_args(field.annotation) if one is not NoneType]
-        words: dict[str, Any] = {"metavar": METAVARS.get(option), "default": default}
-        text = (field.description or "").removesuffix(".").replace("%", "%%")
-        words["help"] = text if text[1:2].isupper() else text[:1].lower() + text[1:]
-        if default not in (None, False, []):
-            words["help"] += f" (default {str(default).replace('%', '%%')})"
-        if field.annotation is bool:
-            words = {"action": "store_true", "help": words["help"]}
-        elif get_origin(field.annotation) is Literal:
-            words["choices"] = types
-        elif get_origin(field.annotation) is list:
-            words |= {"nargs": "*"} if option in POSITIONAL else {"action": "append"}
+    parser = Parser(name)
+    for option, field in OPTIONS[name].model_fields.items():
+        argument = next((one for one in field.metadata if isinstance(one, Argument)), Argument())
+        words: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field)}
+        kind = field.annotation
+        if get_origin(kind) in (Union, UnionType):
+            kind = next(one for one in get_args(kind) if one is not NoneType)
+        many = "+" if field.is_required() else "*"
+        if kind is bool:
+            words["action"] = "store_true"
+        elif get_origin(kind) is Literal:
+            words["choices"] = get_args(kind)
+        elif argument.parse is None and get_origin(kind) in (list, dict):
+            words |= {"nargs": many} if argument.is_positional else {"action": "append"}
         else:
-            is_time = words["metavar"] == TIME
-            words["type"] = duration if is_time else (types or [field.annotation])[0]
-            words |= {"nargs": "?"} if option in POSITIONAL else {}
-        if option in POSITIONAL:
-            result.add_argument(option, **words)
-            continue
-        flag = "set" if option == "settings" else option.replace("_", "-")
-        result.add_argument(f"--{flag}", dest=option, **words)
-    return result
+            words["type"] = argument.parse or kind
+            if argument.is_positional and not field.is_required():
+                words["nargs"] = "?"
+        if argument.metavar is not None:
+            words["metavar"] = argument.metavar
+        if argument.nargs is not None:
+            words |= {"nargs": argument.nargs, "action": "store"}
+        if argument.is_positional:
+            parser.add_argument(option, **words)
+        else:
+            flag = argument.flag or option.replace("_", "-")
+            required = field.is_required()
+            parser.add_argument(f"--{flag}", dest=option, required=required, **words)
+    return parser
+
+
+def _help(field: "FieldInfo") -> str:
+    """Return the description of an option as help shows it, with its default."""
+    text = (field.description or "").removesuffix(".")
+    if not text[1:2].isupper():
+        text = text[:1].lower() + text[1:]
+    default = field.get_default(call_default_factory=True)
+    if not field.is_required() and default not in (None, False, [], {}):
+        text += f" (default {default})"
+    return text.replace("%", "%%")
+
+
+def options_of(name: str, given: argparse.Namespace) -> "Options":
+    """Return the options of a command by its parsed arguments; UserError where they cannot be."""
+    from raybench.runs.options import OPTIONS
+    from raybench.spec.documents import validate
+
+    content = {key: value for key, value in vars(given).items() if key != "json"}
+    return validate(OPTIONS[name], content, name)
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a command and run it; return its exit code.
+
+    Signals are taken before anything is imported that takes long.
+    """
+    interrupt = Interrupt()
+    with interrupt.listening():
+        try:
+            given = parser_of(name).parse_args(arguments)
+        except KeyboardInterrupt:
+            return _said(INTERRUPTED, "interrupted", "interrupted.").code
+        return run_command(
+            lambda: run_asked(options_of(name, given), interrupt),
+            json_of=name if given.json else None,
+            is_silent=getattr(given, "progress", "") == "jsonl",
+        )
+
+
+def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
+    """Run the command that options are of; return how it ended."""
+    name = options.OF
+    if name not in WITHOUT_RAY:
+        refuse_hiding_files(Path.cwd())  # before the modules that they hide are imported
+    with interrupt.heard():
+        function = getattr(importlib.import_module(f"{HOMES[name]}.{name}"), name)
+        ended: Ended = function(options) if name in WITHOUT_RAY else function(options, interrupt)
+    return ended
 
 
 def run_command(
@@ -196,58 +227,6 @@ def _said(
     return Ended(code, error=(kind, sentence))
 
 
-def run_interruptible(
-    parser: Callable[[], Parser],
-    arguments: Sequence[str] | None,
-    command: Callable[[Any, Interrupt], Ended],
-) -> int:
-    """Parse the arguments and run a command that can be interrupted; return its exit code.
-
-    Signals are taken before anything that takes long is imported: `parser` and `command` do.
-    """
-    interrupt = Interrupt()
-
-    def interruptible(options: Any) -> Ended:
-        with interrupt.heard():
-            return command(options, interrupt)
-
-    with interrupt.listening():
-        try:
-            found = parser()
-        except KeyboardInterrupt:
-            return _said(INTERRUPTED, "interrupted", "interrupted.").code
-        return found.run(arguments, interruptible)
-
-
-def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
-    """Do what is asked for; return how it ended."""
-    refuse_hiding_files(Path.cwd())  # before what it hides is imported
-    name = options.OF
-    function = getattr(importlib.import_module(HOMES[name]), name)
-    ended: Ended = function(options, interrupt)
-    return ended
-
-
-class OptionsCommand:
-    """A command whose arguments are a class of `raybench.runs.options`."""
-
-    def __init__(self, name: str, about: str | None = None) -> None:
-        self.name = name
-        self.about = about or f"`python -m raybench.{name}`: {COMMANDS[name]}"
-
-    def parser(self) -> Parser:
-        """Return the command's arguments."""
-        return parser_of(self.name, self.about)
-
-    def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command and return its exit code."""
-        return run_interruptible(self.parser, arguments, run_asked)
-
-
-OF_OPTIONS = {name: OptionsCommand(name) for name in ("tune", "train", "diagnose", "compare")}
-tune, train, diagnose, compare = OF_OPTIONS.values()
-
-
 def leave(code: int) -> NoReturn:
     """End the process; a signal that comes now changes nothing any more."""
     for number in SIGNALS:
@@ -290,18 +269,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--json" in given:
             _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
         return WRONG_INPUT
-    module = f"raybench.commands.{given[0]}"
-    command = OF_OPTIONS.get(given[0]) or importlib.import_module(module)
-    code: int = command.main(given[1:])
-    return code
+    return run(given[0], given[1:])
 
 
-def run_module(name: str, command: str, function: Any = None) -> None:
-    """Be `python -m raybench.COMMAND` where the calling module's `name` says so.
+def run_module(name: str, command: str) -> None:
+    """Run a command where the calling module's `name` is that of `python -m raybench.COMMAND`.
 
-    Imported, a module that is named like a `function` of the package becomes that function.
+    Imported, such a module becomes the function `raybench.COMMAND`, which it would hide.
     """
     if name == "__main__":
         leave(main([command, *sys.argv[1:]]))
-    if function is not None and name == f"raybench.{command}":
-        sys.modules[name] = function
+    if name == f"raybench.{command}" and command in raybench.HOMES:
+        sys.modules[name] = getattr(raybench, command)

@@ -1,6 +1,5 @@
 """`raybench data`: list the decoded datasets that are kept on this machine, and remove some."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,38 +19,16 @@ from raybench.data.store.entries import (
 from raybench.report.console import make_console, say
 from raybench.report.live.screen import about
 from raybench.report.tables import print_frame
+from raybench.runs.options import DataOptions
 from raybench.spec.errors import Ended, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
-from raybench.spec.text import seconds_of
 from raybench.stats.clock import unix_seconds
 
 ALL = "all"
 
 
-def parser() -> cli.Parser:
-    """Return the command's arguments."""
-    result = cli.Parser(prog="raybench data", description=__doc__)
-    result.add_argument(
-        "--remove",
-        nargs="+",
-        metavar="KEY",
-        help="remove these, or `all`; never one that a running command uses",
-    )
-    result.add_argument(
-        "--unused-for",
-        type=_age,
-        metavar="AGE",
-        help="only those that no command has opened for so long: 12h, 30d, 8w",
-    )
-    return result
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return parser().run(arguments, _asked)
-
-
-def _asked(options: argparse.Namespace) -> Ended:
+def data(options: DataOptions) -> Ended:
+    """List the entries, or remove those that are named."""
     if options.remove:
         return _remove(options.remove, options.unused_for)
     return _list(options.unused_for)
@@ -124,10 +101,3 @@ def _unknown(key: str, known: Sequence[str], unused_for: float | None) -> str:
     hint = did_you_mean(key, known, "`raybench data` lists them.")
     unused = " among those unused for so long" if unused_for is not None else ""
     return f"--remove {key}: no such dataset is kept here{unused}; {hint}"
-
-
-def _age(text: str) -> float:
-    seconds = seconds_of(text)
-    if seconds is None:
-        raise argparse.ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
-    return seconds

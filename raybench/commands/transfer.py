@@ -1,10 +1,8 @@
 """`python -m raybench.transfer`: from studies of small models, the few trials of a large one."""
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from raybench.models.layers import num_parameters
 from raybench.results.store import write_out
 from raybench.results.study import Study, load
 from raybench.results.verdict import find_verdicts
+from raybench.runs.options import TransferOptions
 from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.over_sizes import LEAST_TRIALS, BestRate, best_rate, predict
 from raybench.search.sampling.default_rates import batch_power
@@ -29,28 +28,7 @@ WIDE = 30.0
 """An interval whose ends are so many times apart is no advice."""
 
 
-def parser() -> cli.Parser:
-    """Return the command's arguments."""
-    result = cli.Parser(prog="raybench transfer", description=__doc__)
-    result.add_argument("studies", metavar="DIR", nargs="*", help="a search of a smaller model")
-    result.add_argument("--to", type=Path, required=True, metavar="FILE", help="the large one's")
-    result.add_argument("--trials", type=int, default=6, help="of the large one (default 6)")
-    result.add_argument(
-        "--size",
-        type=float,
-        metavar="PARAMETERS",
-        help="of the large one; by default counted, where its model is given by layers",
-    )
-    result.add_argument("--out", type=Path, metavar="FILE", help="(default: FILE-transferred.yaml)")
-    return result
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return parser().run(arguments, transfer)
-
-
-def transfer(options: argparse.Namespace) -> Ended:
+def transfer(options: TransferOptions) -> Ended:
     """Predict the best rate, say how sure that is, write the space of the large one's trials."""
     if not 1 <= options.trials <= MOST_TRIALS:
         raise UserError(f"--trials: must be from 1 to {MOST_TRIALS}.")
@@ -59,7 +37,7 @@ def transfer(options: argparse.Namespace) -> Ended:
     out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
     if out.resolve() == options.to.resolve():
         raise UserError("--out: is the file that --to names; name another.")
-    content = load_content(options.to, [])
+    content = load_content(options.to, {})
     study, space = build_study(content, str(options.to))
     if not options.studies:
         raise UserError("DIR: name the searches of smaller models, as results/small.")

@@ -7,6 +7,7 @@ YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are bo
 import copy
 import math
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -192,8 +193,9 @@ class Document(BaseModel):
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError.
 
-    A key that there is not comes before one that is missing: it may be that one, misspelt. Of what
-    may be a number or a mapping, what is wrong in the mapping comes before that it is no number.
+    An unknown key comes before a missing one, which it may be, misspelled. Where a number or a
+    mapping is allowed, a problem within the mapping comes before "not a number". A UserError of a
+    validator is raised as it is.
     """
     _check_numbers(content, source)
     try:
@@ -203,6 +205,8 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
             error.errors(),
             key=lambda one: (one["type"] != "extra_forbidden", one["type"] == "float_type"),
         )
+        if isinstance(problem := first.get("ctx", {}).get("error"), UserError):
+            raise problem from None
         raise UserError(_sentence(first, model, source)) from None
 
 
@@ -315,14 +319,29 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Return `content` with every `--set key.sub=value` applied (values are YAML)."""
-    for setting in settings:
-        key, separator, text = setting.partition("=")
+def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the keys and values of `KEY=VALUE` texts, whose values are YAML.
+
+    Of a key that is given twice the last value counts, in its last place: later keys may depend on
+    earlier ones.
+
+    Raises:
+        UserError: A text has no `=`, no key, or a value that is not YAML.
+    """
+    found: dict[str, Any] = {}
+    for one in texts:
+        key, separator, text = one.partition("=")
         if not separator or not key.strip():
-            raise UserError(f"--set {setting}: write it as key=value, for example optimizer=lamb.")
-        value = parse_yaml(text, f"--set {key}")
-        content = with_key(content, key.strip(), value, f"--set {setting}")
+            raise UserError(f"--set {one}: write it as key=value, for example optimizer=lamb.")
+        found.pop(key.strip(), None)
+        found[key.strip()] = parse_yaml(text, f"--set {key}")
+    return found
+
+
+def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a document with the values of `settings`, whose keys are dotted."""
+    for key, value in settings.items():
+        content = with_key(content, key, value, f"--set {key}")
     return content
 
 

@@ -14,7 +14,7 @@ As a file it reads like a search space:
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -26,9 +26,7 @@ from raybench.spec.documents import (
     PositiveFloat,
     PositiveInt,
     Seed,
-    apply_settings,
     one_name_each,
-    parse_yaml,
     validate,
     with_key,
 )
@@ -230,33 +228,30 @@ BASE: dict[str, Any] = {
 ends at a target, so that all cells train as long."""
 
 
-def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Apply `--set`: the study's own keys as they are, run-spec keys in `base` and in all cells.
+def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's content with `settings`: its own keys as they are, run-spec keys everywhere.
 
-    `--set epochs=5` is `--set base.epochs=5`; `--set framework=torch` ends an axis of frameworks,
-    and what written-out cells say of them.
+    `epochs: 5` is `base.epochs: 5`; `framework: torch` ends an axis of frameworks, and replaces
+    what written-out cells say of them.
     """
     known = (*ScalingStudy.model_fields, *RunSpec.model_fields, *OTHER_NAMES)
-    for setting in settings:
-        key, is_set, text = (part.strip() for part in setting.partition("="))
+    for key, value in settings.items():
         first, _, axis = key.partition(".")
-        if first == "axes" and axis and is_set:  # one key, however many dots: `dataset.limit`
-            axes = content.get("axes") or {}
-            content = content | {"axes": axes | {axis: parse_yaml(text, f"--set {key}")}}
+        if first == "axes" and axis:  # one key, however many dots: `dataset.limit`
+            content = content | {"axes": (content.get("axes") or {}) | {axis: value}}
             continue
-        if first not in ("", *known):
+        if first not in known:
             raise UserError(f"--set {key}: unknown key; {did_you_mean(first, known)}")
-        is_of_base = first in known and first not in ScalingStudy.model_fields
+        is_of_base = first not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
-        if is_set and key.partition(".")[0] == "base":
-            value = parse_yaml(text, f"--set {key}")
+        if key.partition(".")[0] == "base":
             whole = value.items() if key == "base" and isinstance(value, dict) else ()
             for name, said in whole or [(key.removeprefix("base."), value)]:
                 if ALWAYS.get(str(name), said) != said:
                     raise UserError(f"--set {name}: a study's runs all have it; leave it out.")
                 content = _everywhere(content, str(name), said)
-        content = apply_settings(content, [f"{key}{is_set}{text}"])
+        content = with_key(content, key, value, f"--set {key}")
     return content
 
 

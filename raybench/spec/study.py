@@ -12,11 +12,11 @@ from raybench.spec.documents import (
     PositiveFloat,
     PositiveInt,
     Seed,
-    apply_settings,
     content_of,
     one_name_each,
     validate,
     validate_key,
+    with_key,
 )
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.objective import BUDGET, Objective
@@ -149,10 +149,12 @@ def target_of(study: Mapping[str, Any]) -> float | None:
 
 
 def load_content(
-    given: str | Path | dict[str, Any] | StudySpec, settings: list[str]
+    given: str | Path | dict[str, Any] | StudySpec, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a search space with `--set` applied, not validated yet: of a file, given as it is, or
-    as the `study.yaml` of a results folder has it."""
+    """Return the content of a search space with `settings` applied, not validated yet.
+
+    `given` is a file (the `study.yaml` of a results folder too), its content, or a study.
+    """
     content, source = content_of(given, "space")
     whole = content if isinstance(given, StudySpec) else content.get("study")
     if isinstance(whole, dict):
@@ -253,27 +255,25 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
     return content | {"auto": auto}
 
 
-def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
+def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's content with `settings`: study keys as they are, run-spec keys fixed.
 
-    `--set optimizer=lamb` takes `optimizer` out of the space and fixes it;
-    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
+    `optimizer: lamb` takes `optimizer` out of the space and fixes it; `space.optimizer:
+    [lamb, lars]` takes it out of what is fixed.
     """
-    for setting in settings:
-        key, separator, value = setting.partition("=")
-        *parents, last = key.strip().split(".")
+    for given, value in settings.items():
+        *parents, last = given.split(".")
         key = ".".join([*parents, OTHER_NAMES.get(last, last)])
-        setting = f"{key}{separator}{value}"
         if key == "seed":
-            setting = f"search.{setting.strip()}"
+            key = "search.seed"
         elif is_open(key) or (key in RunSpec.model_fields and key not in StudySpec.model_fields):
             content = _without(content, "space", key)
-            setting = f"fixed.{setting.strip()}"
+            key = f"fixed.{key}"
         elif key.startswith("space."):
             content = _without(content, "fixed", key.removeprefix("space."))
         elif key not in StudySpec.model_fields and (whole := _deeper(key)):
-            raise UserError(f"--set {setting}: unknown key '{key}'; did you mean '{whole}'?")
-        content = apply_settings(content, [setting])
+            raise UserError(f"--set {given}: unknown key '{key}'; did you mean '{whole}'?")
+        content = with_key(content, key, value, f"--set {given}")
     return content
 
 

@@ -83,12 +83,12 @@ def test_what_cannot_be_searched_is_one_sentence(space, says):
 
 
 def test_command_lines_set_and_search_them():
-    changed = apply_settings_to_study(CONTENT, ["model.depth=3", "space.model.norm=[a, b]"])
+    changed = apply_settings_to_study(CONTENT, {"model.depth": 3, "space.model.norm": ["a", "b"]})
     study, space = build_study(changed, "s.yaml")
     assert study.fixed == {"model": {"depth": 3}}
     assert "model.depth" not in space
     assert space["model.norm"] == Choices(("a", "b"))
-    only = apply_settings_to_study({**CONTENT, "space": {"model": {"x": [1]}}}, ["model.x=2"])
+    only = apply_settings_to_study({**CONTENT, "space": {"model": {"x": [1]}}}, {"model.x": 2})
     assert only["space"] == {}
 
 
