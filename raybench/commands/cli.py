@@ -21,8 +21,7 @@ from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
-from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean
-from raybench.spec.removed import removed
+from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean, removed
 from raybench.spec.text import clean, redact_text, shorten
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.removed import removed
+from raybench.spec.errors import UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
@@ -137,16 +136,24 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def content_of(
     given: "str | Path | dict[str, Any] | Document", name: str
 ) -> tuple[dict[str, Any], str]:
-    """Return what a file holds (of a study's folder its best.yaml), or what was given in its place,
-    and what messages call it: the file, or `name`."""
+    """Return the content of a document, its keys by their own names, and its name for messages.
+
+    Args:
+        given: A file, a study's folder (its best.yaml), or the content itself.
+        name: Name of a content that is no file.
+    """
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
     if isinstance(given, dict):
-        return plain_data(given, name), name
-    path = Path(given)
-    best = path / "best.yaml"
-    path = best if best.is_file() else path
-    return read_mapping(path), str(path)
+        content = plain_data(given, name)
+    else:
+        path = Path(given)
+        path = best if (best := path / "best.yaml").is_file() else path
+        content, name = read_mapping(path), str(path)
+    try:
+        return one_name_each(content), name
+    except ValueError as problem:
+        raise UserError(f"{name}: {problem}.") from None
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:

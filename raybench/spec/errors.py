@@ -58,6 +58,33 @@ def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str
     return otherwise or f"there are {', '.join(by_lower.values())}."
 
 
+REMOVED = {
+    **dict.fromkeys(
+        (f"{name} --hosts" for name in ("compare", "scale", "train", "tune")),
+        "diagnose names the worker that the others wait for",
+    ),
+    "optimizer lion": "name a library's class: keras:Lion, torch:pytorch_optimizer.Lion",
+    "optimizer nadamw": "name a library's class: torch:NAdam, keras:Nadam",
+    "optimizer schedule_free_adamw": "name a library's class: torch:schedulefree.AdamWScheduleFree",
+    "transfer --check": "it was of muP, which made the rate of a large model no better known",
+    "report --as": "best.yaml holds every number of the winner",
+    "key mup_base": "it made the rate of a large model no better known; leave it out, and give "
+    "transfer studies of several sizes",
+    "key spot": "name its price as that of a machine; losses of machines are not predicted",
+    "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
+    "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
+}
+"""Replacements of removed commands, options, keys and values, as ends of sentences. Names are as a
+user writes them: an option after the name of its command, a key after the word "key"."""
+
+
+def removed(name: str) -> str | None:
+    """Return the end of a sentence that refuses a removed name, without its period; None for any
+    other name."""
+    instead = REMOVED.get(name)
+    return None if instead is None else f"was removed; {instead}"
+
+
 def _printable(character: str) -> str:
     if character.isprintable():
         return character

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from raybench.spec.errors import did_you_mean
-from raybench.spec.removed import removed
+from raybench.spec.errors import did_you_mean, removed
 
 Own = Literal["adam", "radam", "lars", "lamb", "sgd", "adamw", "muon"]
 OPTIMIZERS: tuple[str, ...] = get_args(Own)

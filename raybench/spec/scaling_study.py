@@ -26,7 +26,6 @@ from raybench.spec.documents import (
     PositiveFloat,
     PositiveInt,
     Seed,
-    one_name_each,
     validate,
     with_key,
 )
@@ -57,7 +56,7 @@ class WrittenCell(Document):
 
     scaling: Scaling = "weak"
     """Kind of speed-up curve that it belongs to."""
-    changes: Annotated[dict[str, Any], AfterValidator(one_name_each)]
+    changes: dict[str, Any]
     """Run-spec keys that differ from `base`, and their values: `num_workers`, `dataset.repeat`."""
 
 
@@ -79,7 +78,7 @@ class ScalingStudy(Document):
     """Numbers of workers; by default 1, 2, 4, ... as many as there is room for."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
     """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
-    axes: Annotated[dict[str, list[Any]], AfterValidator(one_name_each)] = {}
+    axes: dict[str, list[Any]] = {}
     """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
     cells: Annotated[list[WrittenCell], Field(min_length=1)] | None = None
     """Cells written out instead of the grid; `base` then says workers and batch size, too."""

@@ -13,7 +13,6 @@ from raybench.spec.documents import (
     PositiveInt,
     Seed,
     content_of,
-    one_name_each,
     validate,
     validate_key,
     with_key,
@@ -159,7 +158,7 @@ def load_content(
     whole = content if isinstance(given, StudySpec) else content.get("study")
     if isinstance(whole, dict):
         content = as_written(validate(StudySpec, whole, source).document())
-    return apply_settings_to_study(_one_name_each(content, source), settings)
+    return apply_settings_to_study(content, settings)
 
 
 def as_written(study: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +173,6 @@ def as_written(study: dict[str, Any]) -> dict[str, Any]:
 
 def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
     """Validate a study's content, its space and its fixed keys."""
-    content = _one_name_each(content, source)
     for key in ("auto", "is_set"):
         if key in content:
             raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
@@ -229,14 +227,6 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
     if is_command(workload) and isinstance(fixed, dict) and not is_named:
         content = content | {"fixed": {"framework": "python"} | fixed}
     return content | {"dataset": OWN_DATA}
-
-
-def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
-    try:
-        named: dict[str, Any] = one_name_each(content)
-    except ValueError as problem:
-        raise UserError(f"{source}: {problem}.") from None
-    return named
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
