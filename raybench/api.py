@@ -1,9 +1,9 @@
-"""The commands as functions: `raybench.tune(space)` is `raybench tune SPACE`; so are the others.
+"""Commands as functions: `raybench.tune(space)` is `raybench tune SPACE`, and so on.
 
-Each shows what the command shows, in a notebook in one display; writes the same results folder, in
-which the same call goes on; and returns it as `raybench.load` does. Ray runs in this process
-meanwhile. Mistakes are a UserError, what cannot go on is a StudyError; Ctrl-C raises
-KeyboardInterrupt once what was measured is written.
+A function prints what the command prints (in a notebook in one display), writes the same results
+folder, which the same call resumes, and returns the results as `raybench.load` does. Ray runs in
+this process until the function returns. Ctrl-C raises KeyboardInterrupt after the results so far
+are written.
 """
 
 import contextlib
@@ -39,15 +39,15 @@ SETTINGS = (str, int, float, list, type(None))
 
 @dataclass(frozen=True)
 class DryRun:
-    """Plan of a call (`dry_run=True` returns it). Printed, it is the command's screen."""
+    """Plan of a call, returned for `dry_run=True`; its text is that of the command's screen."""
 
     text: str
-    """Text that the command prints."""
+    """Output of the command."""
     plan: Mapping[str, Any]
-    """Plan as plain data: of `tune` the study, its `num_trials` and `at_most_s`, the
-    seconds that it may take (None: not known beforehand)."""
+    """Plan as plain data. That of `tune` is the study, with `num_trials` and `at_most_s`, an upper
+    bound of its duration in seconds (None: unknown)."""
     words: Sequence[str] = ()
-    """Remarks: what was left out, or is to be minded."""
+    """Notes and warnings, such as values that were left out."""
 
     def __str__(self) -> str:
         return self.text
@@ -62,22 +62,29 @@ def tune(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Search a space for the configuration that gets there soonest, and confirm it.
+    """Search a space for the configuration that reaches the target fastest, and confirm it.
 
-    `space`: a file, a shipped name, or what such a file holds. `workload`: a name, `module:Class`,
-    or a class of Workload that a file defines. `train`: a training loop of your own instead, a
-    function of a file or `FILE.py:FUNCTION`. `data`: a `Dataset`, a dict of arrays (`x_train`,
-    `y_train`, ...), a DataFrame with its column `label`, a Dataset of torch or of Hugging Face; it
-    is written once beside the results. `out`: the results folder or URL.
+        results = raybench.tune("space.yaml", trials=20, workers=[1, 2])
 
-    `changes` are options of the command by their names (`trials=20`, `time_budget="10min"`,
-    `workers=[1, 2]`, `target=0.95`, `confirm={"race": 12}`, `seed=1`, `fresh=True`, `more=24`,
-    `address="auto"`, ...), all others keys of the space as `--set` sets them: `optimizer="lamb"`,
-    `**{"objective.hold": 2}`.
+    Args:
+        space: A file, the name of a shipped space, or the content of such a file.
+        workload: A name, `module:Class`, or a class of Workload that is defined in a file.
+        train: Your own training loop in place of a workload: a function that is defined in a file,
+            or `FILE.py:FUNCTION`.
+        data: A `Dataset`, a dict of arrays (`x_train`, `y_train`, ...), a DataFrame with a column
+            `label`, or a Dataset of torch or of Hugging Face. It is written to a file beside the
+            results.
+        out: Results folder or URL.
+        **changes: Options of the command by name (`time_budget="10min"`, `target=0.95`,
+            `confirm={"race": 12}`, `seed=1`, `fresh=True`, `address="auto"`, ...). All other names
+            are keys of the space, as for `--set`: `optimizer="lamb"`, `**{"objective.hold": 2}`.
 
-    With `dry_run=True` nothing starts: what is returned is the plan (`DryRun`). So of the others.
+    Returns:
+        The results. With `dry_run=True` nothing starts and the plan is returned (`DryRun`).
 
-    Raises UserError for what is asked wrong, StudyError where all runs fail.
+    Raises:
+        UserError: Invalid input.
+        StudyError: All runs have failed, or the study cannot continue.
     """
     given = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
     return _run("tune", given | changes)
@@ -90,9 +97,16 @@ def train(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Train one run spec (none: the defaults) and keep its model for `raybench.load_model(out)`.
+    """Train one run spec and save its model, which `raybench.load_model(out)` loads.
 
-    See `tune` for the arguments; `changes` are keys of the run spec: `epochs=20`.
+    Args:
+        spec: A file, its content, or a study's folder (its best.yaml); by default the default spec.
+        data: See `tune`.
+        out: Results folder or URL.
+        **changes: Options of the command, and keys of the run spec such as `epochs=20`.
+
+    Returns:
+        The results, and exceptions, are those of `tune`.
     """
     return _run("train", {"spec": spec, "data": data, "out": out} | changes)
 
@@ -104,9 +118,16 @@ def scale(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Measure how a training scales: a study's file or name, what a file holds, none: the default.
+    """Measure how training scales with workers and batch sizes.
 
-    See `tune` for the arguments; `changes` are keys of the study: `num_workers=[1, 2]`.
+    Args:
+        study: File, name or content of a scaling study; by default the default study.
+        data: See `tune`.
+        out: Results folder or URL.
+        **changes: Options of the command, and keys of the study such as `num_workers=[1, 2]`.
+
+    Returns:
+        The results, and exceptions, are those of `tune`.
     """
     return _run("scale", {"study": study, "data": data, "out": out} | changes)
 
@@ -150,17 +171,25 @@ def diagnose(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Say what bounds a training: compute, communication or input. See `train`."""
+    """Find the bottleneck of a training: compute, communication or input.
+
+    Arguments, results and exceptions are those of `train`.
+    """
     return _run("diagnose", {"spec": spec, "data": data, "out": out} | changes)
 
 
 def compare(
     *sides: "str | Path | dict[str, Any] | RunSpec", out: Place = None, **changes: Any
 ) -> "StudyResults":
-    """Say whether B is better than A, by pairs of runs: `compare(a, b, runs=20, smallest="2%")`.
+    """Test whether B is better than A, by paired runs: `compare(a, b, runs=20, smallest="2%")`.
 
-    A side is a run spec, a results folder (its `best.yaml`) or a space of one configuration; see
-    `tune` for the others. Of what is returned `.comparison` has the outcome.
+    Args:
+        *sides: Run specs, results folders (their `best.yaml`) or spaces with one configuration.
+        out: Results folder or URL.
+        **changes: Options of the command, and keys of all run specs.
+
+    Returns:
+        The results, whose `.comparison` is the outcome; exceptions are those of `tune`.
     """
     return _run("compare", {"sides": list(sides), "out": out} | changes)
 

@@ -1,4 +1,4 @@
-"""Base of all commands: arguments, exit codes, and `raybench COMMAND`."""
+"""Command line: `raybench COMMAND`, arguments, exit codes."""
 
 import argparse
 import contextlib
@@ -30,43 +30,41 @@ if TYPE_CHECKING:
     from raybench.runs.options import Options
 
 COMMANDS = {
-    "tune": "search for the configuration that reaches the target soonest",
+    "tune": "search for the configuration that reaches the target fastest",
     "train": "train one run spec",
-    "scale": "measure how a training scales, or predict it from measurements",
-    "plan": "say which machines to hire for a training, how many, and for how much",
-    "diagnose": "say what bounds a training, and what a change would bring",
-    "compare": "say whether B is better than A, by pairs of runs",
-    "transfer": "plan the few trials of a large model from searches of small ones",
-    "init": "look at your data, and write a space file for them",
-    "report": "write tables and page of a results folder anew, and print them",
-    "doctor": "say what this machine or cluster will really use, and what will not work",
-    "data": "list the decoded datasets that this machine keeps, remove some",
+    "scale": "measure how training scales, or predict it from measurements",
+    "plan": "choose which machines to rent for a training, how many, and at what cost",
+    "diagnose": "find the bottleneck of a training, and the gain of each remedy",
+    "compare": "test whether B is better than A, by paired runs",
+    "transfer": "plan the few trials of a large model from searches of small models",
+    "init": "inspect a dataset and write a search space for it",
+    "report": "rebuild the tables and the page of a results folder, and print them",
+    "doctor": "check hardware, drivers and network",
+    "data": "list or remove the decoded datasets that are kept on this machine",
 }
 HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
     "tune": "raybench.search",
     **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
 }
-"""Packages of the modules whose function a command is; imported once signals are taken."""
+"""Packages of the modules that define the functions of the commands."""
 WITHOUT_RAY = ("plan", "transfer", "init", "report", "data")
-"""Commands that start no Ray: a signal raises KeyboardInterrupt in them, as in any program."""
+"""Commands that do not start Ray: their functions take no Interrupt."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, like all of the user's mistakes."""
+    """Argument parser of a command; its errors are one sentence, like any invalid input."""
 
     def __init__(self, name: str) -> None:
         about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
         super().__init__(prog=f"raybench {name}", description=about)
         self.name = name
-        self.add_argument(
-            "--json", action="store_true", help="one document on stdout, all else on stderr"
-        )
+        about = "print one JSON document to stdout; everything else goes to stderr"
+        self.add_argument("--json", action="store_true", help=about)
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Keep what was given: an error must know whether a document is wanted. Refuse options that
-        were removed."""
+        """Parse the arguments; refuse removed options. `error` needs the arguments for `--json`."""
         self._given = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         for option in (word.partition("=")[0] for word in unknown):
@@ -75,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is; exit 2."""
+        """Print the problem and where to find help; exit with code 2."""
         sentence = f"{message}; see {self.prog} --help."
         print(f"raybench: {sentence}", file=sys.stderr)
         if "--json" in self._given:
@@ -84,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser_of(name: str) -> Parser:
-    """Return a command's parser: its arguments are the fields of its options."""
+    """Return the parser of a command, made of the fields of its options."""
     from raybench.runs.options import OPTIONS, Argument
 
     parser = Parser(name)
@@ -119,7 +117,7 @@ def parser_of(name: str) -> Parser:
 
 
 def _help(field: "FieldInfo") -> str:
-    """Return the description of an option as help shows it, with its default."""
+    """Return the help text of an option, with its default."""
     text = (field.description or "").removesuffix(".")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
@@ -130,7 +128,11 @@ def _help(field: "FieldInfo") -> str:
 
 
 def options_of(name: str, given: argparse.Namespace) -> "Options":
-    """Return the options of a command by its parsed arguments; UserError where they cannot be."""
+    """Return the options of a command from its parsed arguments.
+
+    Raises:
+        UserError: An argument has an invalid value.
+    """
     from raybench.runs.options import OPTIONS
     from raybench.spec.documents import validate
 
@@ -141,7 +143,7 @@ def options_of(name: str, given: argparse.Namespace) -> "Options":
 def run(name: str, arguments: Sequence[str]) -> int:
     """Parse the arguments of a command and run it; return its exit code.
 
-    Signals are taken before anything is imported that takes long.
+    Signal handlers are installed first: the imports of a command take seconds.
     """
     interrupt = Interrupt()
     with interrupt.listening():
@@ -157,10 +159,10 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
-    """Run the command that options are of; return how it ended."""
+    """Run the command with these options; return its result."""
     name = options.OF
     if name not in WITHOUT_RAY:
-        refuse_hiding_files(Path.cwd())  # before the modules that they hide are imported
+        refuse_hiding_files(Path.cwd())  # before importing the modules that they hide
     with interrupt.heard():
         function = getattr(importlib.import_module(f"{HOMES[name]}.{name}"), name)
         ended: Ended = function(options) if name in WITHOUT_RAY else function(options, interrupt)
@@ -172,8 +174,11 @@ def run_command(
 ) -> int:
     """Run a command; return its exit code.
 
-    `json_of` is the command's name where `--json` asks for its document, the only thing on stdout
-    then. What else is printed goes to stderr, or `is_silent` nowhere: lines of JSON are there.
+    Args:
+        command: Runs the command.
+        json_of: Name of the command if `--json` is given: stdout then gets its document alone.
+        is_silent: With `json_of`, drop all other output instead of printing it to stderr, which
+            gets the lines of `--progress jsonl`.
     """
     if json_of is None:
         return _ended(command).code
@@ -190,13 +195,13 @@ def _print_document(command: str, ended: Ended) -> None:
 
     try:
         document = document_of(command, ended)
-    except (UserError, StudyError) as error:  # of the results, which could not be read again
+    except (UserError, StudyError) as error:  # the results cannot be read
         document = document_of(command, Ended(ended.code, error=("study", _shown(error))))
     print(document.model_dump_json(indent=1))
 
 
 def _ended(command: Callable[[], Ended]) -> Ended:
-    """Run a command; the user's mistakes become one sentence and exit code 2."""
+    """Run a command; turn its exceptions into one sentence and an exit code."""
     try:
         return command()
     except UserError as error:
@@ -227,19 +232,19 @@ def _said(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; a signal that comes now changes nothing any more."""
+    """Exit the process with `code`; ignore signals from now on."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
 def _shown(error: Exception) -> str:
-    """Return the sentence without secrets: a job's screen is kept by Ray, for all to read."""
+    """Return the message without secrets: Ray keeps the output of a job, readable by all users."""
     return redact_text(clean(str(error)), os.environ)
 
 
 def _details(error: UserError) -> str:
-    """Keep what else is known of an error in a file; return where it is."""
+    """Write the details of an error to a file; return a sentence that names the file."""
     if not error.details:
         return ""
     handle, name = tempfile.mkstemp(prefix="raybench-error-", suffix=".txt")
@@ -272,9 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_module(name: str, command: str) -> None:
-    """Run a command where the calling module's `name` is that of `python -m raybench.COMMAND`.
+    """Run a command if the module `name` is executed as `python -m raybench.COMMAND`.
 
-    Imported, such a module becomes the function `raybench.COMMAND`, which it would hide.
+    On import, replace the module by the function `raybench.COMMAND`, which it would hide.
     """
     if name == "__main__":
         leave(main([command, *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""`python -m raybench.doctor`: say what this machine or cluster will really use, and what not."""
+"""`raybench doctor`: check hardware, drivers and network."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""`python -m raybench.init`: look at your data, and write a space file for them."""
+"""`raybench init`: inspect a dataset and write a search space for it."""
 
 from pathlib import Path
 

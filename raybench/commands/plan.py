@@ -1,8 +1,4 @@
-"""`python -m raybench.plan DIR`: say which machines to hire, how many, and for how much.
-
-By the cells and runs of scaling studies of one training: one folder, or one for each kind of
-machine, of which some may be short runs without a target.
-"""
+"""`raybench plan`: choose which machines to rent for a training, how many, and at what cost."""
 
 import sys
 from pathlib import Path
@@ -19,7 +15,7 @@ from raybench.spec.prices import read_prices
 
 
 def plan(options: PlanOptions) -> Ended:
-    """Plan, print the answers, write the page; the exit code is 3 where there is no answer."""
+    """Print the answers and write the page; exit code 3 means there is no answer."""
     report, console = planned(options), make_console(sys.stdout)
     for part in report.parts:
         print_part(console, part)
@@ -33,7 +29,7 @@ def plan(options: PlanOptions) -> Ended:
 
 
 def planned(options: PlanOptions) -> PlanReport:
-    """Read the studies, and plan; UserError for what is asked wrong."""
+    """Return the plan for the studies in the given folders; UserError for invalid input."""
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget
     if budget is not None and budget <= 0:

@@ -1,7 +1,4 @@
-"""`python -m raybench.report DIR`: rebuild tables and page of a results folder; print them.
-
-Of several folders, `--compare` writes one page with all of them side by side.
-"""
+"""`raybench report`: rebuild the tables and the page of results folders, and print them."""
 
 import sys
 from collections.abc import Sequence

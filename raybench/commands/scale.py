@@ -1,4 +1,4 @@
-"""`python -m raybench.scale`: measure how a training scales, or predict it from measurements."""
+"""`raybench scale`: measure how training scales, or predict it from measurements."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from raybench.runs.options import ScaleOptions
 
 OF_A_FIT = ("fit", "predict", "network", "out", "progress", "keep_code_change")
-"""Options that --fit reads, or that change nothing."""
+"""Options that --fit accepts."""
 
 
 def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
-    """Run a study, or fit a file of measurements, which needs no Ray."""
+    """Run a study, or fit a file of measurements without starting Ray."""
     if options.fit is not None:
         return fit_file(options, Path(options.fit))
     if options.network is not None:
@@ -26,7 +26,7 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
 
 
 def fit_file(options: "ScaleOptions", file: Path) -> Ended:
-    """Do what `--fit` asks; UserError for arguments that are of a study alone."""
+    """Fit a file of measurements; UserError for options that only a study has."""
     words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
     for option in type(options).model_fields:
         if option in options.model_fields_set and option not in OF_A_FIT:

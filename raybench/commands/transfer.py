@@ -1,4 +1,4 @@
-"""`python -m raybench.transfer`: from studies of small models, the few trials of a large one."""
+"""`raybench transfer`: plan the few trials of a large model from searches of small models."""
 
 import math
 from collections import Counter

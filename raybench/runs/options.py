@@ -1,7 +1,7 @@
-"""Options of every command, a class each: the command line and Python's functions are made of them.
+"""Options of every command, one class per command, for the command line and for Python alike.
 
-Text of the command line and the values of a Python call become an option's type here, once. What an
-option means for a study or a run is checked where that is built.
+Arguments of a command line and of a Python call are converted to the types of the options here.
+Whether the values make sense for a study or a run is checked where the study or the run is built.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from raybench.spec.text import clean, seconds_of
 
 @dataclass(frozen=True)
 class Argument:
-    """An option on the command line, where its name, type and default do not say it all."""
+    """How the command line writes an option, beyond its name, type and default."""
 
     metavar: str | None = None
-    """Name of the value in the help."""
+    """Name of the value in the help text."""
     parse: Callable[[str], Any] | None = None
-    """Reads one value; by default the first type of the option does, or each value of a list."""
+    """Converts the text of the whole value; by default the first type of the option does."""
     flag: str | None = None
-    """Name of the flag, where it is not the option's."""
+    """Name of the flag; by default that of the option."""
     is_positional: bool = False
     nargs: str | None = None
-    """Number of values after one flag, as argparse has it."""
+    """Number of values after one flag, in the notation of argparse."""
 
 
 def duration(given: Any) -> Any:
-    """Return the seconds of a text such as `30min` or `2h`, and any other value as it is."""
+    """Return the seconds of a text such as `30min` or `2h`; return any other value unchanged."""
     return (seconds_of(given) or float(given)) if isinstance(given, str) else given
 
 
@@ -76,7 +76,7 @@ def share(given: Any, info: ValidationInfo) -> Any:
 
 
 def number_or_word(given: Any) -> Any:
-    """Return the number that a text holds, and any other text as it is."""
+    """Return the number that a text holds; return any other value unchanged."""
     try:
         return float(given) if isinstance(given, str) else given
     except ValueError:
@@ -105,19 +105,19 @@ def importable(given: Any) -> Any:
 
 
 def one_or_more(given: Any) -> Any:
-    """Return a list: of one value, if that is given alone."""
+    """Return several values as a list, and a single value as a list of one."""
     if isinstance(given, list | tuple | range):
         return list(given)
     return given if given is None else [given]
 
 
 def worker_counts(given: Any) -> Any:
-    """Return the worker counts of `1,2,4`, of one number, or of several."""
+    """Return worker counts as a list: from `1,2,4`, a number, or a sequence."""
     return one_or_more(parse_yaml(f"[{given}]", "--workers") if isinstance(given, str) else given)
 
 
 def confirmation(given: Any) -> Any:
-    """Return the keys of `race=24,fresh=3` and their values."""
+    """Return `race=24,fresh=3` as a dict."""
     if not isinstance(given, str):
         return dict(given) if isinstance(given, Mapping) else given
     parts = given.split(",")
@@ -127,7 +127,7 @@ def confirmation(given: Any) -> Any:
 
 
 def changes(given: Any) -> Any:
-    """Return the keys and values of a list of `--set KEY=VALUE`."""
+    """Return the values of several `--set KEY=VALUE` by their keys."""
     return parse_settings(given) if isinstance(given, list) else given
 
 
@@ -151,29 +151,29 @@ class TrialOptions(Options):
     settings: Annotated[
         dict[str, Any], BeforeValidator(changes), Argument("KEY=VALUE", flag="set")
     ] = {}
-    """Change any key, KEY=VALUE, the value is YAML; repeatable."""
+    """Set any key to a value in YAML syntax; repeatable."""
     out: Annotated[Text, Argument("DIR")] = None
-    """Results folder, or a URL: s3://, gs://, abfs:// (default: one below results/)."""
+    """Results folder, or a URL: s3://, gs://, abfs:// (default: a folder in results/)."""
     workload: Annotated[str | None, BeforeValidator(importable)] = None
     """Workload to train: a shipped name, or module:Class."""
     train: Annotated[str | None, BeforeValidator(importable), Argument("FILE.py:FUNCTION")] = None
-    """A training loop of your own to run, FILE.py:FUNCTION: it is given a raybench.Run."""
+    """Function with your own training loop, FILE.py:FUNCTION; it receives a raybench.Run."""
     command: str | None = None
-    """A command to run, such as "python train.py --lr {learning_rate}": it prints what it reaches
-    in lines of JSON, {"accuracy": 0.91, "samples": 50000}."""
+    """Training command to run, such as "python train.py --lr {learning_rate}"; it prints the metric
+    in lines of JSON, such as {"accuracy": 0.91, "samples": 50000}."""
     metric_pattern: Annotated[str | None, Argument("REGEX")] = None
-    """Regular expression for a line that prints the metric; its first group is the number."""
+    """Regular expression that finds the metric in the command's output, as its first group."""
     address: str | None = None
-    """A Ray cluster to use, e.g. auto; else one is started."""
+    """Address of a Ray cluster, such as auto (default: start Ray on this machine)."""
     wait: Duration = None
     """Maximum total time a run may wait for resources (default: unlimited)."""
     seed: int | None = None
     """Seed of the search or the training."""
     dry_run: bool = False
-    """Print the plan, start nothing."""
+    """Print the plan and exit."""
 
     def trained(self, *, below: str = "") -> dict[str, Any]:
-        """Return the keys that say what to train, each `below` another, as `settings` has them.
+        """Return the settings that name what to train, their keys prefixed with `below`.
 
         Raises:
             UserError: Several of `--workload`, `--train` and `--command` are given.
@@ -191,17 +191,17 @@ class TrialOptions(Options):
 
 
 class FollowedOptions(TrialOptions):
-    """Options shared by every command that shows its runs one by one."""
+    """Options shared by every command that displays the progress of its runs."""
 
     progress: Literal["screen", "jsonl"] = "screen"
-    """Progress display; jsonl: JSON objects, one a line, on stderr."""
+    """Progress display; jsonl writes one JSON object per line to stderr."""
 
 
 class LoggedOptions(FollowedOptions):
     """Options shared by every command that writes to other tools."""
 
     log: Tools = []
-    """Write the runs to tensorboard, mlflow or wandb too, while they are trained; repeatable."""
+    """Also log the runs to tensorboard, mlflow or wandb while they train; repeatable."""
 
 
 class TuneOptions(LoggedOptions):
@@ -211,52 +211,56 @@ class TuneOptions(LoggedOptions):
     space: Annotated[
         str | Path | dict[str, Any] | StudySpec, Argument("SPACE.yaml", is_positional=True)
     ] = "digits"
-    """Search space: a file, or a shipped name."""
+    """Search space: a file, or the name of a shipped one."""
     trials: int | None = None
     """Number of trials."""
     time_budget: Duration = None
-    """Time for everything, confirmation included."""
+    """Total time, confirmation included."""
     workers: Annotated[
         list[Any] | None, BeforeValidator(worker_counts), Argument("1,2,4", parse=str)
     ] = None
     """Worker counts to search."""
     gpus_per_worker: float | None = None
-    """GPUs per worker: 0, 1 or a part."""
+    """GPUs per worker: 0, 1 or a fraction."""
     target: Annotated[str | float | None, BeforeValidator(number_or_word)] = None
-    """Validation metric to reach: 0.95, or auto."""
+    """Value of the validation metric to reach, such as 0.95, or auto."""
     first: Annotated[list[Spec], BeforeValidator(one_or_more), Argument("SPEC.yaml")] = []
-    """Run spec of your own to run before all other trials (as `search.first`); repeatable."""
+    """Run spec to try before all other trials (as `search.first`); repeatable."""
     seed_from: Text = None
-    """Results of the same task for the sampler to learn from: the folder or URL of an
-    earlier study or training, a CSV (columns named as settings, with time_to_target_s or the
-    metric), or an Optuna storage (a journal, a SQLite file, a URL; #NAME of one of several)."""
+    """Earlier results of the same task to start the sampler from: the folder or URL of a study or
+    training, a CSV (columns named like settings, with time_to_target_s or the metric), or an Optuna
+    storage (a journal, a SQLite file or a URL; #NAME selects a study)."""
     confirm: Annotated[
         dict[str, Any] | None,
         BeforeValidator(confirmation),
         Argument("race=24,fresh=3", parse=str),
     ] = None
-    """Runs with new seeds: of the best few to find the winner, then of the
-    winner alone."""
+    """Runs with new seeds: first of the best configurations to find the winner, then of the winner
+    alone."""
     no_confirm: bool = False
-    """Leave the result unconfirmed: one trial each."""
+    """Skip confirmation: the result rests on a single run per configuration."""
     more: int | None = None
-    """No search: run what is statistically tied in a finished study so many times more, in all
-    (after Ctrl-C or the time budget the same command runs the rest)."""
+    """Skip the search and add MORE repeat runs, in total, for the configurations that are still
+    tied (rerun the same command to resume after Ctrl-C or the time budget)."""
     price: Annotated[float | None, Argument("MONEY")] = None
-    """Money per worker-hour: winners are given in money, too."""
+    """Price of a worker-hour; winners are then also reported in money."""
     concurrency: int | None = None
-    """Trials at the same time."""
+    """Number of trials at the same time."""
     isolation: Literal["none", "process"] = "none"
-    """process: new worker processes for every trial (slower; for code that leaks)."""
+    """With process, start new worker processes for every trial (slower; for code that leaks)."""
     verbose: bool = False
     """Print every table at the end."""
     fresh: bool = False
-    """Start anew beside it, do not continue."""
+    """Start a new study instead of resuming the existing one."""
     keep_code_change: bool = False
-    """Continue although your code has changed since; the column `code` tells the runs apart."""
+    """Resume even though your code has changed; the column `code` marks the version of each run."""
 
     def study_settings(self) -> dict[str, Any]:
-        """Return the keys of a study that the options change, and their values; see `trained`."""
+        """Return all settings of the study: those of the flags, then those of `--set`.
+
+        Raises:
+            UserError: Flags contradict each other.
+        """
         confirm = dict(self.confirm or {})
         if self.no_confirm and self.confirm is not None:
             raise UserError("--no-confirm: not with --confirm, which asks for the opposite.")
@@ -289,7 +293,7 @@ class TrainOptions(LoggedOptions):
 
     OF: ClassVar[str] = "train"
     spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
-    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
+    """Run spec, or a study's folder (its best.yaml) (default: the default run spec)."""
 
 
 class DiagnoseOptions(TrialOptions):
@@ -297,14 +301,14 @@ class DiagnoseOptions(TrialOptions):
 
     OF: ClassVar[str] = "diagnose"
     spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
-    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
+    """Run spec, or a study's folder (its best.yaml) (default: the default run spec)."""
     repeats: int = 4
-    """Rounds of all probes, from 3; where their spread hides the answer, up to twice as many."""
+    """Rounds of all probes, at least 3; up to twice as many where the spread hides the answer."""
     seconds: float = 0.5
-    """Seconds of training between two readings of a probe, which has four; with --fastest two."""
+    """Seconds of training between two readings of a probe: four readings, two with --fastest."""
     fastest: bool = False
-    """Measure instead what makes the run faster and leaves its curve alone: framework, workers,
-    micro-batch, prefetch, compile; write the fastest as fastest.yaml."""
+    """Find the fastest way to run the same training: vary framework, workers, micro-batch, prefetch
+    and compile, which leave the learning curve unchanged, and write fastest.yaml."""
 
 
 class ScaleOptions(LoggedOptions):
@@ -315,27 +319,28 @@ class ScaleOptions(LoggedOptions):
         str | Path | dict[str, Any] | ScalingStudy | None,
         Argument("STUDY.yaml|NAME", is_positional=True),
     ] = None
-    """A study's file, or a named study; none: the shipped small model, weak and strong."""
+    """File or name of a study (default: the shipped small model, weak and strong scaling)."""
     quick: bool = False
-    """A named study small enough for two cores."""
+    """Shorten a named study to fit two cores."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
-    """Numbers of workers, as 8,16,64: at every batch size measured, on nodes as full as the fullest
-    measured; or a CSV of cells with the columns of --fit but step_s."""
+    """Predict step times for these worker counts, such as 8,16,64, at every measured batch size, on
+    nodes as full as the fullest measured; or for the cells of a CSV with the columns of --fit
+    except step_s."""
     until: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
-    """Width of intervals, as 10%: run further cells, those that narrow the predictions most, until
-    the 90 % interval of each that --predict asks for is at most so much to each side."""
+    """Relative half-width, such as 10%: keep measuring the cells that narrow the predictions most
+    until the 90 % interval of every prediction that --predict asks for is this narrow."""
     time_budget: Duration = None
-    """Time for everything."""
+    """Total time."""
     fit: Text = None
-    """Run nothing, fit the steps of this CSV: columns num_workers, num_nodes,
-    batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
-    fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
-    file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+    """Run nothing; fit the step times of this CSV with the columns num_workers, num_nodes,
+    batch_size_per_worker and step_s, optionally accumulate (passes per step), model and gpu_type
+    (one fit per pair of these two); rows of the same cell are repeats. --out names a file for the
+    predictions: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
     keep_code_change: bool = False
-    """Continue although your code has changed since; the column `code` tells the runs apart."""
+    """Resume even though your code has changed; the column `code` marks the version of each run."""
     network: Annotated[Text, Argument("RATIO|FILE")] = None
-    """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file of
-    what raybench doctor --json printed."""
+    """With --fit: ratio of the time of an all-reduce between hosts to its time within a host, or a
+    file with the output of raybench doctor --json."""
 
 
 class CompareOptions(FollowedOptions):
@@ -343,17 +348,16 @@ class CompareOptions(FollowedOptions):
 
     OF: ClassVar[str] = "compare"
     sides: Annotated[list[Spec], Argument("A B", is_positional=True)] = []
-    """Present configuration, then what would replace it: run specs, folders of studies (their
-    best.yaml), or spaces of one configuration."""
+    """Present configuration, then its replacements: run specs, folders of studies (their
+    best.yaml), or spaces with a single configuration."""
     runs: int = 20
-    """Pairs at most."""
+    """Maximum number of pairs."""
     time_budget: Duration = None
-    """Time for everything."""
+    """Total time."""
     smallest: Annotated[float, BeforeValidator(share), Argument(parse=str)] = 0.02
-    """The least difference that matters, such as 2%; 0 looks for any."""
+    """Smallest relative difference that matters, such as 2%; 0 looks for any difference."""
     session: Text = None
-    """Keep the error of many comparisons together below 5 %, in this file: each spends a part of
-    it."""
+    """File shared by several comparisons, which keeps their joint error rate below 5 %."""
 
 
 class PlanOptions(Options):
@@ -364,14 +368,14 @@ class PlanOptions(Options):
     """Results of scaling studies of one training, or their URLs: one folder, or one for each kind
     of machine, of which some may be short runs without a target."""
     prices: Annotated[str | Path | dict[str, Any] | None, Argument("FILE")] = None
-    """prices.yaml: machines and what they cost (default: the study's own price, or
+    """YAML file with machines and their prices (default: the price in the study, or
     worker-seconds)."""
     budget: Annotated[float | None, Argument("MONEY")] = None
-    """What a job may cost."""
+    """Maximum cost of a job."""
     deadline: Annotated[
         float | None, BeforeValidator(deadline_seconds), Argument("TIME", parse=str)
     ] = None
-    """When it must be done: 90s, 30min, 2h."""
+    """Maximum duration of a job: 90s, 30min, 2h."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
     """Worker counts to plan with beside those measured (default: the next two doublings)."""
     out: Annotated[str, Argument("FILE")] = "plan.html"
@@ -379,7 +383,7 @@ class PlanOptions(Options):
 
 
 class TransferOptions(Options):
-    """Options of a search of a large model that follows searches of small ones."""
+    """Options of a search for a large model that builds on searches of small ones."""
 
     OF: ClassVar[str] = "transfer"
     studies: Annotated[list[str], Argument("DIR", is_positional=True)] = []
@@ -389,28 +393,28 @@ class TransferOptions(Options):
     trials: int = 6
     """Trials of the large model."""
     size: Annotated[float | None, Argument("PARAMETERS")] = None
-    """Parameters of the large model; by default counted, where it is given by layers."""
+    """Number of parameters of the large model (default: counted, if it is given by layers)."""
     out: Annotated[Path | None, Argument("FILE")] = None
     """File to write (default: FILE-transferred.yaml)."""
 
 
 class InitOptions(Options):
-    """Options of a first look at data."""
+    """Options of the inspection of a dataset."""
 
     OF: ClassVar[str] = "init"
     data: Annotated[str, Argument("PATH_OR_CLASS", is_positional=True)]
     """Folder of images or texts, .csv, .parquet, .npz or .txt file, folder of Hugging Face's
     save_to_disk, or module:Class of a workload with load_dataset."""
     label: Annotated[list[str], Argument("COLUMN")] = []
-    """Column to learn, of a table; several (--label a --label b, or a,b) are a vector."""
+    """Column of a table to predict; several (--label a --label b, or a,b) form a vector."""
     task: Task | None = None
-    """What to learn (default: inferred from the labels)."""
+    """Learning task (default: inferred from the labels)."""
     framework: Literal["torch", "tensorflow"] | None = None
-    """Search one alone (default: all installed)."""
+    """Framework to search (default: all installed)."""
     out: Annotated[Path, Argument("FILE")] = Path("space.yaml")
     """File to write."""
     force: bool = False
-    """Write over the file if it is there."""
+    """Overwrite an existing file."""
 
 
 class ReportOptions(Options):
@@ -418,25 +422,25 @@ class ReportOptions(Options):
 
     OF: ClassVar[str] = "report"
     folders: Annotated[list[str], Argument("DIR", is_positional=True)]
-    """A results folder, or the URL of one."""
+    """Results folder, or its URL."""
     verbose: bool = False
     """Print every table."""
     compare: bool = False
-    """Write one page of several folders side by side."""
+    """Write one page that compares several folders."""
     out: Annotated[str | None, Argument("FILE")] = None
     """File that --compare writes (default: compare.html here)."""
     png: bool = False
-    """Write every figure as a PNG file into the folder too."""
+    """Also write every figure to the folder as a PNG file."""
     log: Tools = []
-    """Write the runs to tensorboard, mlflow or wandb too; repeatable."""
+    """Also log the runs to tensorboard, mlflow or wandb; repeatable."""
 
 
 class DoctorOptions(Options):
-    """Options of a check of machines."""
+    """Options of a check of the hardware."""
 
     OF: ClassVar[str] = "doctor"
     address: str | None = None
-    """A Ray cluster to look at, e.g. auto; else this machine."""
+    """Address of the Ray cluster to check, such as auto (default: this machine)."""
 
 
 class DataOptions(Options):
@@ -444,9 +448,9 @@ class DataOptions(Options):
 
     OF: ClassVar[str] = "data"
     remove: Annotated[list[str], Argument("KEY", nargs="+")] = []
-    """Remove these, or `all`; never one that a running command uses."""
+    """Remove these datasets, or `all`, except those in use by a running command."""
     unused_for: Annotated[float | None, Argument("AGE", parse=age)] = None
-    """Only those that no command has opened for so long: 12h, 30d, 8w."""
+    """Only datasets that no command has opened for this long: 12h, 30d, 8w."""
 
 
 OPTIONS: dict[str, type[Options]] = {

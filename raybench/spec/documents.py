@@ -1,4 +1,4 @@
-"""YAML files and plain data into validated models, and every mistake into one sentence.
+"""YAML files and plain data as validated models; every problem becomes one sentence.
 
 YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are booleans, 1:30 is 90,
 1_000 is 1000, 010 is 8 and 1e-4 is text.
@@ -19,10 +19,10 @@ from raybench.spec.errors import UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
-"""Levels of nesting that are read; more is a mistake, or meant to do harm."""
+"""Maximum depth of nesting."""
 MAX_BYTES = 10_000_000
 MAX_NODES = 100_000
-"""Values that are read, aliases counted as often as they stand for something."""
+"""Maximum number of values, with every use of an alias counted."""
 _PLAIN = (str, int, float, type(None))
 
 _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
@@ -39,10 +39,10 @@ _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that takes plain words for what YAML 1.2 takes them, and for nothing else."""
+    """SafeLoader that resolves plain scalars by the rules of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
-    # Without dates, bytes and sets: nothing here takes them, and PyYAML's own fall over bad ones.
+    # No dates, bytes and sets: no document has them, and bad ones crash their constructors.
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: construct
         for tag, construct in yaml.SafeLoader.yaml_constructors.items()
@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes text which a reader of YAML 1.1 or 1.2 would take for another."""
+    """SafeDumper that quotes text which YAML 1.1 or 1.2 would read as another type."""
 
 
 for _tag, _pattern, _first in _RESOLVERS:
@@ -77,7 +77,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML; a syntax error becomes a UserError naming `source` and the line."""
+    """Parse YAML; a syntax error becomes a UserError that names `source` and the line."""
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -92,7 +92,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def _refuse_too_much(content: Any, source: str) -> None:
-    """Raise for what is nested too deep, for ever (an alias of itself), or grows by aliases."""
+    """Raise UserError for too many values, or too deep nesting, as by an alias of itself."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
         inside = [one.values() if isinstance(one, dict) else one for one in level]
@@ -107,9 +107,9 @@ def _refuse_too_much(content: Any, source: str) -> None:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that must hold a mapping: UTF-8, or UTF-16 with its mark; any line ends."""
+    """Read a YAML file that holds a mapping: UTF-8, or UTF-16 with a byte-order mark."""
     try:
-        with path.open("rb") as file:  # of a device without end, as of a file, no more than that
+        with path.open("rb") as file:  # bounded: it may be an endless device
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
         reason = getattr(error, "strerror", None) or error
@@ -157,7 +157,7 @@ def content_of(
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
-    """Render a mapping as YAML in the order given; not `in_lines`: all of it in one."""
+    """Render a mapping as YAML, in its order; without `in_lines` as a single line."""
     return yaml.dump(
         content,
         Dumper=_Dumper,
@@ -178,22 +178,22 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 SHORT_FORMS = {"dataset": "name"}
-"""Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
+"""Mappings that may be given as one of their values: `dataset: mnist` is `{name: mnist}`."""
 OTHER_NAMES = {"exchange_every": "accumulate"}
-"""Other names of run-spec keys, and the keys."""
+"""Keys of a run spec by their other names."""
 FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
-"""Bounds of what float32, in which all training happens, holds at full precision."""
+"""Range of float32 at full precision, in which all training happens."""
 
 
 class Document(BaseModel):
-    """Base of everything that is read from a file: frozen, strict, unknown keys refused."""
+    """Base of all documents: frozen, strict, without unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
     )
 
     def document(self) -> dict[str, Any]:
-        """Return it as plain data for YAML or JSON, every key included."""
+        """Return the document as plain data with every key."""
         return self.model_dump(mode="json")
 
 
@@ -218,7 +218,7 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
-    """Return `value` as `model` holds it; UserError if it cannot, whatever its other keys are."""
+    """Return `value` as `model` holds it; UserError if it is invalid, regardless of other keys."""
     _check_numbers({key: value}, source)
     try:
         return getattr(model.model_validate({key: value}), key)
@@ -230,9 +230,10 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
 
 
 def one_name_each(content: Any) -> Any:
-    """Return `content` with the keys of OTHER_NAMES by their own names, wherever they stand.
+    """Return `content` with the keys of OTHER_NAMES renamed, at any depth.
 
-    Raises ValueError where both names of a key stand together, with different values.
+    Raises:
+        ValueError: Both names of a key are given, with different values.
     """
     if isinstance(content, list):
         return [one_name_each(one) for one in content]
@@ -251,7 +252,7 @@ def one_name_each(content: Any) -> Any:
 
 
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return plain data with all keys at one level, dotted where they lie deeper."""
+    """Return plain data as a flat mapping with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"
@@ -260,7 +261,7 @@ def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def problem_of(detail: ErrorDetails) -> str:
-    """Return what pydantic found, as the end of a sentence without its full stop."""
+    """Return a problem that pydantic found, as the end of a sentence without its period."""
     if detail["type"] == "model_type":
         return "must hold keys of its own"
     message = detail["msg"].removeprefix("Value error, ")
@@ -269,11 +270,11 @@ def problem_of(detail: ErrorDetails) -> str:
 
 
 def number_problem(value: Any) -> str:
-    """Return why no machine holds this number, or nothing."""
+    """Return why a number cannot be used, or an empty text."""
     if isinstance(value, int) and abs(value) >= 2**63:
         return "is a number beyond 64 bits; name a smaller one"
     if isinstance(value, float):
-        if not math.isfinite(value):  # no JSON holds it: records would read null
+        if not math.isfinite(value):  # not valid in JSON: records would hold null
             return "is not a finite number; name one, or null"
         if abs(value) > FLOAT32_MAX:
             return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
@@ -292,7 +293,7 @@ def _check_numbers(content: Any, source: str, path: str = "") -> None:
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
-    # Of what may be a number or a mapping, pydantic names the kind as if it were a key.
+    # For unions, pydantic puts the type into the path as if it were a key.
     kinds = ("constrained-", "dict[")
     path = [part for part in map(str, detail["loc"]) if not part.startswith(kinds)]
     key = ".".join(path)
@@ -329,8 +330,7 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     """Return the keys and values of `KEY=VALUE` texts, whose values are YAML.
 
-    Of a key that is given twice the last value counts, in its last place: later keys may depend on
-    earlier ones.
+    If a key is repeated, its last value counts, at its last position: the order of keys matters.
 
     Raises:
         UserError: A text has no `=`, no key, or a value that is not YAML.
@@ -353,7 +353,7 @@ def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
-    """Return `content` with the value of a key, dotted where it lies deeper."""
+    """Return a copy of `content` with the value of a dotted key."""
     result = copy.deepcopy(content)
     target = result
     *parents, last = key.split(".")
