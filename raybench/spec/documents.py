@@ -251,6 +251,12 @@ def one_name_each(content: Any) -> Any:
     return found
 
 
+def own_name(key: str) -> str:
+    """Return a dotted key by its own name, if it is one of OTHER_NAMES."""
+    parent, dot, last = key.rpartition(".")
+    return f"{parent}{dot}{OTHER_NAMES.get(last, last)}"
+
+
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return plain data as a flat mapping with dotted keys."""
     found: dict[str, Any] = {}
@@ -363,8 +369,5 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise UserError(f"{source}: '{parent}' holds no keys of its own.")
-    name = OTHER_NAMES.get(last, last)
-    for other in [other for other, of in OTHER_NAMES.items() if of == name]:
-        target.pop(other, None)  # what a file calls it is overridden too
-    target[name] = value
+    target[last] = value
     return result

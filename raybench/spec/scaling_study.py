@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from raybench.spec.documents import (
-    OTHER_NAMES,
     Document,
     PositiveFloat,
     PositiveInt,
@@ -238,7 +237,7 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
     `epochs: 5` is `base.epochs: 5`; `framework: torch` ends an axis of frameworks, and replaces
     what written-out cells say of them.
     """
-    known = (*ScalingStudy.model_fields, *RunSpec.model_fields, *OTHER_NAMES)
+    known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():
         first, _, axis = key.partition(".")
         if first == "axes" and axis:  # one key, however many dots: `dataset.limit`
@@ -288,7 +287,7 @@ def _overruled(axes: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Return axes without `key` and its subkeys; mappings above `key` get its `value`."""
     kept = {}
     for name, values in axes.items():
-        if f"{OTHER_NAMES.get(name, name)}.".startswith(f"{OTHER_NAMES.get(key, key)}."):
+        if f"{name}.".startswith(f"{key}."):
             continue
         if key.startswith(f"{name}.") and isinstance(values, list):
             source = f"--set {key}"

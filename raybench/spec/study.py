@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from raybench.spec.documents import (
-    OTHER_NAMES,
     Document,
     PositiveFloat,
     PositiveInt,
@@ -259,8 +258,7 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
     [lamb, lars]` takes it out of what is fixed.
     """
     for given, value in settings.items():
-        *parents, last = given.split(".")
-        key = ".".join([*parents, OTHER_NAMES.get(last, last)])
+        key = given
         if key == "seed":
             key = "search.seed"
         elif is_open(key) or (key in RunSpec.model_fields and key not in StudySpec.model_fields):

@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 
 from raybench.runs.preflight import first_values
-from raybench.spec.documents import OTHER_NAMES
+from raybench.spec.documents import OTHER_NAMES, content_of
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
 from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
 from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
+from tests.factories import options_given
 
 SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
 DIGITS = next(path for path in SPACES if path.stem == "digits")
@@ -109,11 +110,13 @@ def test_the_document_holds_every_key_and_reads_back_equal():
 
 
 def test_set_knows_both_names():
-    given = content(space={"optimizer": ["adam"], "accumulate": [1, 2]})
-    changed = apply_settings_to_study(given, {"exchange_every": 4})
+    given = content_of(content(space={"optimizer": ["adam"], "exchange_every": [1, 2]}), "")[0]
+    words = ["--set", "exchange_every=4", "--set", "space.exchange_every=[1,8]"]
+    fixed, searched = options_given("tune", words).settings.items()
+    changed = apply_settings_to_study(given, dict([fixed]))
     assert changed["fixed"] == {"accumulate": 4}
     assert "accumulate" not in changed["space"]
-    changed = apply_settings_to_study(changed, {"space.exchange_every": [1, 8]})
+    changed = apply_settings_to_study(changed, dict([searched]))
     assert changed["space"]["accumulate"] == [1, 8]
     assert changed["fixed"] == {}
 
