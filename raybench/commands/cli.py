@@ -27,7 +27,7 @@ from raybench.spec.text import clean, redact_text, shorten
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from raybench.runs.options import Options
+    from raybench.runs.options import Argument, Options
 
 COMMANDS = {
     "tune": "search for the configuration that reaches the target fastest",
@@ -88,32 +88,32 @@ def parser_of(name: str) -> Parser:
     parser = Parser(name)
     for option, field in OPTIONS[name].model_fields.items():
         argument = next((one for one in field.metadata if isinstance(one, Argument)), Argument())
-        words: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field)}
-        kind = field.annotation
-        if get_origin(kind) in (Union, UnionType):
-            kind = next(one for one in get_args(kind) if one is not NoneType)
-        many = "+" if field.is_required() else "*"
-        if kind is bool:
-            words["action"] = "store_true"
-        elif get_origin(kind) is Literal:
-            words["choices"] = get_args(kind)
-        elif argument.parse is None and get_origin(kind) in (list, dict):
-            words |= {"nargs": many} if argument.is_positional else {"action": "append"}
-        else:
-            words["type"] = argument.parse or kind
-            if argument.is_positional and not field.is_required():
-                words["nargs"] = "?"
+        words = {"help": _help(field), "default": argparse.SUPPRESS} | _reading(field, argument)
         if argument.metavar is not None:
             words["metavar"] = argument.metavar
-        if argument.nargs is not None:
-            words |= {"nargs": argument.nargs, "action": "store"}
         if argument.is_positional:
             parser.add_argument(option, **words)
-        else:
-            flag = argument.flag or option.replace("_", "-")
-            required = field.is_required()
-            parser.add_argument(f"--{flag}", dest=option, required=required, **words)
+            continue
+        flag = argument.flag or option.replace("_", "-")
+        parser.add_argument(f"--{flag}", dest=option, required=field.is_required(), **words)
     return parser
+
+
+def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
+    """Return the keywords by which argparse reads the values of an option."""
+    kind, is_required = field.annotation, field.is_required()
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if kind is bool:
+        return {"action": "store_true"}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    if argument.parse is None and get_origin(kind) in (list, dict):
+        if argument.is_positional:
+            return {"nargs": "+" if is_required else "*"}
+        return {"action": "append"} if argument.nargs is None else {"nargs": argument.nargs}
+    optional = {"nargs": "?"} if argument.is_positional and not is_required else {}
+    return {"type": argument.parse or kind, **optional}
 
 
 def _help(field: "FieldInfo") -> str:

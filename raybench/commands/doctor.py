@@ -31,7 +31,7 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """Return the screen: a few lines a host, the network, then what will not work."""
+    """Return the screen: a few lines per host, the network, then the problems."""
     lines = [line for facts in found["hosts"] for line in _host(facts)]
     for where, network in (("", found["network"]), (" of one host", found["inside"])):
         if network is None:

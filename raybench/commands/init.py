@@ -15,7 +15,7 @@ from raybench.spec.text import command_line
 
 
 def init(options: InitOptions) -> Ended:
-    """Look, print what was seen, and write the file."""
+    """Print a summary of the data and write the search space."""
     out = options.out
     if out.exists() and not options.force:
         raise UserError(f"{out} is there already; name another file by --out, or give --force.")
@@ -36,7 +36,7 @@ def init(options: InitOptions) -> Ended:
 
 
 def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
-    """Return what was seen of the data, and the user's own workload if they named one."""
+    """Return the summary of the data, and the user's own workload if it is given."""
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8
         raise UserError(f"{str(path)!r} is no name that a space file can hold; rename it.")

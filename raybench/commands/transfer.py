@@ -25,11 +25,11 @@ from raybench.spec.text import clean, command_line
 
 MOST_TRIALS = 100
 WIDE = 30.0
-"""An interval whose ends are so many times apart is no advice."""
+"""Ratio of the ends of an interval above which it is too wide to be useful."""
 
 
 def transfer(options: TransferOptions) -> Ended:
-    """Predict the best rate, say how sure that is, write the space of the large one's trials."""
+    """Predict the best learning rate of the large model, and write the space of its trials."""
     if not 1 <= options.trials <= MOST_TRIALS:
         raise UserError(f"--trials: must be from 1 to {MOST_TRIALS}.")
     if options.size is not None and not 1 <= options.size < math.inf:
@@ -76,11 +76,11 @@ def transfer(options: TransferOptions) -> Ended:
 
 
 SET = ("optimizer", "learning_rate")
-"""Keys of the large one's space that are said anew."""
+"""Keys that are replaced in the space of the large model."""
 
 
 def global_batch(study: StudySpec, space: Space, source: str) -> int:
-    """Return the one global batch of a space; UserError where it has several."""
+    """Return the global batch of a space; UserError if it has several."""
     found = {1}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
         found = {one * int(value) for one in found for value in values_of(key, space, study.fixed)}
@@ -93,8 +93,11 @@ def global_batch(study: StudySpec, space: Space, source: str) -> int:
 
 
 def best_optimizer(study: Study, allowed: list[str] | None) -> str:
-    """Return the optimizer of a study's winner, or of the best trial of those `allowed`; UserError
-    where it has none."""
+    """Return the optimizer of the winner of a study, or of its best trial with an `allowed` one.
+
+    Raises:
+        UserError: The study has no winner, or no trial with an allowed optimizer.
+    """
     for verdict in find_verdicts(study, untested=True).values():
         best = study.specs[verdict.fastest].optimizer
         if allowed is None or best in allowed:
@@ -111,7 +114,7 @@ def best_optimizer(study: Study, allowed: list[str] | None) -> str:
 
 
 def size_of(study: Study) -> int:
-    """Return the parameters of the model of a study; UserError where these are not one number."""
+    """Return the number of model parameters of a study; UserError if not all runs have the same."""
     counts = Counter(run.num_parameters for run in study.runs.values() if run.num_parameters)
     if len(counts) != 1:
         several = "models of several sizes" if counts else "no model whose parameters are known"
@@ -120,7 +123,7 @@ def size_of(study: Study) -> int:
 
 
 def size_to(study: StudySpec) -> int:
-    """Return the parameters of the model of a file; UserError where no framework may count them."""
+    """Return the number of model parameters of a file; UserError if they cannot be counted."""
     model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
     workload, _ = load_workload_dataset(study.workload, study.dataset, model, data)
     if not isinstance(workload, LayerWorkload):
@@ -129,7 +132,7 @@ def size_to(study: StudySpec) -> int:
 
 
 def best_rate_of(study: Study, size: int, optimizer: str, batch: int) -> BestRate:
-    """Return the best rate of a study's optimizer; UserError where its trials do not tell."""
+    """Return the best learning rate of an optimizer; UserError if the study has too few trials."""
     trials = study.trials[study.trials["phase"] == "search"]
     trials = trials[trials["optimizer"] == optimizer]
     costs = trials["score"].where(trials["failure"].isna()).to_numpy(dtype=float)
@@ -155,7 +158,7 @@ def sentences(
     batch: int,
     optimizers: set[str],
 ) -> list[str]:
-    """Say what the best rates are, what follows from them, and whether they lie on one line."""
+    """Return the best rates, the prediction, and a check of it, in sentences."""
 
     def words(one: BestRate) -> str:
         low, high = one.interval
