@@ -68,11 +68,9 @@ def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
     ("changes", "sentence"),
     [
         ({"trails": 7}, "unknown key 'trails'"),
-        ({"target": 95}, "0.98, not 98"),
         ({"verbose": True}, "verbose is of the command line"),
         ({"space": 3}, "raybench.tune: 'space"),
         ({"log": "tensorbord"}, "did you mean 'tensorboard'"),
-        ({"confirm": {"race": 1}, "no_confirm": True}, "not with --confirm"),
         ({"workload": type("Mine", (), {"__module__": "__main__"})}, "in a file of its own"),
         ({"data": 3}, "data: of type int cannot be taken; give a raybench.Dataset"),
     ],
