@@ -229,19 +229,19 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
         UserError: An option has the wrong type, or data cannot be written to a file.
     """
     from raybench.runs.options import OPTIONS, TrialOptions
-    from raybench.spec.documents import validate
+    from raybench.spec.documents import own_name, validate
 
     kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
     for key, value in _with_data_in_a_file(name, given).items():
         if key in OF_COMMANDS:
             raise UserError(f"raybench.{name}: {key} is of the command line; leave it out.")
         if key not in kind.model_fields:
-            settings[key] = plain_data(value, f"raybench.{name}: {key}")
+            settings[own_name(key)] = plain_data(value, f"raybench.{name}: {key}")
         else:  # an array of worker counts, or a scalar of NumPy
             options[key] = plain_data(value, key) if hasattr(value, "tolist") else value
-    found = validate(kind, options | {"settings": settings}, f"raybench.{name}")
+    found = validate(kind, options, f"raybench.{name}")
     assert isinstance(found, TrialOptions)
-    return found
+    return found.model_copy(update={"settings": settings})
 
 
 def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:

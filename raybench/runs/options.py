@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ValidationInfo
 
 from raybench.spec.dataset_spec import Task
-from raybench.spec.documents import Document, own_name, parse_settings, parse_yaml
+from raybench.spec.documents import Document, parse_settings, parse_yaml
 from raybench.spec.errors import UserError
 from raybench.spec.own_loop import MARK, is_own_loop
 from raybench.spec.run import RunSpec
@@ -127,9 +127,8 @@ def confirmation(given: Any) -> Any:
 
 
 def changes(given: Any) -> Any:
-    """Return the values of several `--set KEY=VALUE`, or of a dict, by the own names of keys."""
-    given = parse_settings(given) if isinstance(given, list) else given
-    return {own_name(key): one for key, one in given.items()} if isinstance(given, dict) else given
+    """Return the values of several `--set KEY=VALUE` by their keys."""
+    return parse_settings(given) if isinstance(given, list) else given
 
 
 TIME = "90|30min|2h"

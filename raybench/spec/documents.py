@@ -334,7 +334,7 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the keys and values of `KEY=VALUE` texts, whose values are YAML.
+    """Return the values of `KEY=VALUE` texts, which are YAML, by the own names of the keys.
 
     If a key is repeated, its last value counts, at its last position: the order of keys matters.
 
@@ -346,8 +346,9 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
         key, separator, text = one.partition("=")
         if not separator or not key.strip():
             raise UserError(f"--set {one}: write it as key=value, for example optimizer=lamb.")
-        found.pop(key.strip(), None)
-        found[key.strip()] = parse_yaml(text, f"--set {key}")
+        name = own_name(key.strip())
+        found.pop(name, None)
+        found[name] = parse_yaml(text, f"--set {key}")
     return found
 
 

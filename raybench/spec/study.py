@@ -227,12 +227,10 @@ def _check_first(given: dict[str, Any], where: str) -> None:
 def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
     """Set the keys that a search of the user's own training loop implies."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
-    if not is_own_loop(workload):
-        return content
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
     if is_command(workload) and isinstance(fixed, dict) and not is_named:
         content = content | {"fixed": {"framework": "python"} | fixed}
-    return content | {"dataset": OWN_DATA}
+    return content | ({"dataset": OWN_DATA} if is_own_loop(workload) else {})
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
