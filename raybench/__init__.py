@@ -1,6 +1,6 @@
-"""raybench finds the training configuration that reaches your accuracy soonest, and proves it.
+"""raybench finds the training configuration that reaches your target accuracy fastest, with Ray.
 
-Importing it is fast and imports neither Ray nor a framework.
+Importing the package imports neither Ray nor a framework.
 """
 
 import importlib
@@ -38,7 +38,7 @@ HOMES = {
     "Metric": "raybench.spec.metric",
     "Run": "raybench.training.own",
 }
-"""Commands, and what a user's own model and data are made of; imported when it is asked for."""
+"""Modules of the public names that are imported on first use."""
 __all__ = [
     "StudyError",
     "UserError",
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what HOMES names and look up `__version__` when they are first asked for."""
+    """Import the names of HOMES and look up `__version__` on first use."""
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)
     if name == "__version__":
@@ -75,12 +75,21 @@ def load(
 
 
 def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
-    """Read a study from its results folder or URL, or several from a list of them.
+    """Read the results of a study, also of one that is running. Needs neither Ray nor a framework.
 
-    A study has DataFrames (`trials`, `curves`, `confirmed`, `configurations`, of a scaling study
-    `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance`,
-    `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
-    as it is now. Neither Ray nor a framework is needed. See `raybench.report.study`.
+        raybench.load("results/digits").trials
+
+    Args:
+        place: Results folder or URL, or a list of them.
+
+    Returns:
+        The study: DataFrames (`trials`, `curves`, `confirmed`, `configurations`; `scaling` of a
+        scaling study), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses
+        (`importance`, `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...); see
+        `raybench.report.study`. Of a list, several studies.
+
+    Raises:
+        UserError: The place holds no readable study.
     """
     from raybench.report.several import load_any  # pandas is only imported when needed
 
@@ -88,10 +97,17 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
 
 
 def load_model(folder: str | Path) -> Any:
-    """Load the model that `raybench train` saved: an `nn.Module` or a `keras.Model`.
+    """Load the model that `raybench train` saved.
 
-    `folder` may be the URL that it was saved below. Its attribute `raybench` takes new samples as
-    they are and answers in names of classes or the labels' unit: `model.raybench.predict(rows)`.
+    Args:
+        folder: Results folder of the training, or its URL.
+
+    Returns:
+        An `nn.Module` or a `keras.Model`. `model.raybench.predict(rows)` takes raw samples and
+        returns names of classes, or numbers in the unit of the labels.
+
+    Raises:
+        UserError: The folder holds no saved model.
     """
     from raybench.results.study import load as read_study
     from raybench.training.saved import DATA_FILE, MODEL_FILES
@@ -102,9 +118,9 @@ def load_model(folder: str | Path) -> Any:
 
 
 def published_claims() -> "dict[str, DataFrame]":
-    """Return what each study of `raybench scale NAME` has published, by its name.
+    """Return the published claims behind each named study of `raybench scale NAME`, by its name.
 
-    Columns: claim, published, here, holds; what was found here is in `load(...).claims`.
+    The columns are claim, published, here and holds; `load(...).claims` has the measured ones.
     """
     from raybench.report.scaling_report import published_claims as read
 

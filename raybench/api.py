@@ -1,20 +1,18 @@
-"""The commands as functions: `raybench.tune(space)` is `raybench tune SPACE`; so are the others.
+"""Commands as functions: `raybench.tune(space)` is `raybench tune SPACE`, and so on.
 
-Each shows what the command shows, in a notebook in one display; writes the same results folder, in
-which the same call goes on; and returns it as `raybench.load` does. Ray runs in this process
-meanwhile. Mistakes are a UserError, what cannot go on is a StudyError; Ctrl-C raises
-KeyboardInterrupt once what was measured is written.
+A function prints what the command prints (in a notebook in one display), writes the same results
+folder, which the same call resumes, and returns the results as `raybench.load` does. Ray runs in
+this process until the function returns. Ctrl-C raises KeyboardInterrupt after the results so far
+are written.
 """
 
 import contextlib
-import inspect
 import io
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands.cli import run_asked
@@ -24,7 +22,7 @@ from raybench.spec.values import plain_data
 if TYPE_CHECKING:
     from raybench.report.plan_report import PlanReport
     from raybench.report.study import StudyResults
-    from raybench.runs.options import Options
+    from raybench.runs.options import TrialOptions
     from raybench.spec.run import RunSpec
     from raybench.spec.scaling_study import ScalingStudy
     from raybench.spec.study import StudySpec
@@ -34,21 +32,22 @@ Place = str | Path | None
 OF_COMMANDS = ("settings", "fit", "verbose")
 """Options that only the command line has."""
 RESULTS = "results/study"
+"""Results folder whose parent gets the data where a call names none, or a URL."""
 SETTINGS = (str, int, float, list, type(None))
-"""Values of a dict that is settings of the data, not data."""
+"""Types of the values of a `data` that holds arguments of `load_dataset`, not samples."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Plan of a call (`dry_run=True` returns it). Printed, it is the command's screen."""
+    """Plan of a call, returned for `dry_run=True`; its text is that of the command's screen."""
 
     text: str
-    """Text that the command prints."""
+    """Output of the command."""
     plan: Mapping[str, Any]
-    """Plan as plain data: of `tune` the study, its `num_trials` and `at_most_s`, the
-    seconds that it may take (None: not known beforehand)."""
+    """Plan as plain data. That of `tune` is the study, with `num_trials` and `at_most_s`, an upper
+    bound of its duration in seconds (None: unknown)."""
     words: Sequence[str] = ()
-    """Remarks: what was left out, or is to be minded."""
+    """Notes and warnings, such as values that were left out."""
 
     def __str__(self) -> str:
         return self.text
@@ -63,22 +62,29 @@ def tune(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Search a space for the configuration that gets there soonest, and confirm it.
+    """Search a space for the configuration that reaches the target fastest, and confirm it.
 
-    `space`: a file, a shipped name, or what such a file holds. `workload`: a name, `module:Class`,
-    or a class of Workload that a file defines. `train`: a training loop of your own instead, a
-    function of a file or `FILE.py:FUNCTION`. `data`: a `Dataset`, a dict of arrays (`x_train`,
-    `y_train`, ...), a DataFrame with its column `label`, a Dataset of torch or of Hugging Face; it
-    is written once beside the results. `out`: the results folder or URL.
+        results = raybench.tune("space.yaml", trials=20, workers=[1, 2])
 
-    `changes` are options of the command by their names (`trials=20`, `time_budget="10min"`,
-    `workers=[1, 2]`, `target=0.95`, `confirm={"race": 12}`, `seed=1`, `fresh=True`, `more=24`,
-    `address="auto"`, ...), all others keys of the space as `--set` sets them: `optimizer="lamb"`,
-    `**{"objective.hold": 2}`.
+    Args:
+        space: A file, the name of a shipped space, or the content of such a file.
+        workload: A name, `module:Class`, or a class of Workload that is defined in a file.
+        train: Your own training loop in place of a workload: a function that is defined in a file,
+            or `FILE.py:FUNCTION`.
+        data: A `Dataset`, a dict of arrays (`x_train`, `y_train`, ...), a DataFrame with a column
+            `label`, or a Dataset of torch or of Hugging Face. It is written to a file beside the
+            results.
+        out: Results folder or URL.
+        **changes: Options of the command by name (`time_budget="10min"`, `target=0.95`,
+            `confirm={"race": 12}`, `seed=1`, `fresh=True`, `address="auto"`, ...). All other names
+            are keys of the space, as for `--set`: `optimizer="lamb"`, `**{"objective.hold": 2}`.
 
-    With `dry_run=True` nothing starts: what is returned is the plan (`DryRun`). So of the others.
+    Returns:
+        The results. With `dry_run=True` nothing starts and the plan is returned (`DryRun`).
 
-    Raises UserError for what is asked wrong, StudyError where all runs fail.
+    Raises:
+        UserError: Invalid input.
+        StudyError: All runs have failed, or the study cannot continue.
     """
     given = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
     return _run("tune", given | changes)
@@ -91,9 +97,16 @@ def train(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Train one run spec (none: the defaults) and keep its model for `raybench.load_model(out)`.
+    """Train one run spec and save its model, which `raybench.load_model(out)` loads.
 
-    See `tune` for the arguments; `changes` are keys of the run spec: `epochs=20`.
+    Args:
+        spec: A file, its content, or a study's folder (its best.yaml); by default the default spec.
+        data: See `tune`.
+        out: Results folder or URL.
+        **changes: Options of the command, and keys of the run spec such as `epochs=20`.
+
+    Returns:
+        The results, and exceptions, are those of `tune`.
     """
     return _run("train", {"spec": spec, "data": data, "out": out} | changes)
 
@@ -105,9 +118,16 @@ def scale(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Measure how a training scales: a study's file or name, what a file holds, none: the default.
+    """Measure how training scales with workers and batch sizes.
 
-    See `tune` for the arguments; `changes` are keys of the study: `num_workers=[1, 2]`.
+    Args:
+        study: File, name or content of a scaling study; by default the default study.
+        data: See `tune`.
+        out: Results folder or URL.
+        **changes: Options of the command, and keys of the study such as `num_workers=[1, 2]`.
+
+    Returns:
+        The results, and exceptions, are those of `tune`.
     """
     return _run("scale", {"study": study, "data": data, "out": out} | changes)
 
@@ -119,16 +139,29 @@ def plan(
     deadline: str | float | None = None,
     predict: "str | Sequence[int] | None" = None,
 ) -> "PlanReport":
-    """Say which machines to hire, how many, and for how much: by the folders of scaling studies.
+    """Say which machines to rent, how many, and at what cost, from scaling studies.
 
-    `prices`: a file, or what it holds; none: the study's own price, or worker-seconds. `deadline`:
-    seconds, or `"2h"`. Of what is returned `.answers` and `.table` are DataFrames, `.words` the
-    answers in sentences, `.plot()` is the picture; nothing is written.
+    Args:
+        folders: Results folders of scaling studies of one training, or their URLs.
+        prices: A file of machines and their prices, or its content. By default the price of the
+            study, or GPU-seconds (CPU-seconds on cores).
+        budget: Money that the training may cost.
+        deadline: Seconds until the training must be done, or a text such as `"2h"`.
+        predict: Worker counts to plan with, or a CSV file of cells.
+
+    Returns:
+        The plan: `.answers` and `.table` are DataFrames, `.words` the answers in sentences,
+        `.plot()` is the picture. Nothing is written.
+
+    Raises:
+        UserError: Invalid input, or studies that cannot be planned with.
     """
     from raybench.commands.plan import planned
+    from raybench.runs.options import PlanOptions
+    from raybench.spec.documents import validate
 
-    asked = _value_of(predict, str)
-    return planned(folders, prices, budget, deadline, asked)
+    given = {"prices": prices, "budget": budget, "deadline": deadline, "predict": predict}
+    return planned(validate(PlanOptions, {"folders": list(folders), **given}, "raybench.plan"))
 
 
 def diagnose(
@@ -138,31 +171,39 @@ def diagnose(
     out: Place = None,
     **changes: Any,
 ) -> "StudyResults":
-    """Say what bounds a training: compute, communication or input. See `train`."""
+    """Find the bottleneck of a training: compute, communication or input.
+
+    Arguments, results and exceptions are those of `train`.
+    """
     return _run("diagnose", {"spec": spec, "data": data, "out": out} | changes)
 
 
 def compare(
     *sides: "str | Path | dict[str, Any] | RunSpec", out: Place = None, **changes: Any
 ) -> "StudyResults":
-    """Say whether B is better than A, by pairs of runs: `compare(a, b, runs=20, smallest="2%")`.
+    """Test whether B is better than A, by paired runs: `compare(a, b, runs=20, smallest="2%")`.
 
-    A side is a run spec, a results folder (its `best.yaml`) or a space of one configuration; see
-    `tune` for the others. Of what is returned `.comparison` has the outcome.
+    Args:
+        *sides: Run specs, results folders (their `best.yaml`) or spaces with one configuration.
+        out: Results folder or URL.
+        **changes: Options of the command, and keys of all run specs.
+
+    Returns:
+        The results, whose `.comparison` is the outcome; exceptions are those of `tune`.
     """
     return _run("compare", {"sides": list(sides), "out": out} | changes)
 
 
 def _run(name: str, given: dict[str, Any]) -> "StudyResults":
-    """Run what a command does; return what its results folder holds."""
+    """Run a command; return its results folder as `raybench.load` does."""
     options, interrupt = asked(name, given), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
-    with interrupt.listening(), interrupt.heard(), screen:
+    with interrupt.listening(), screen:
         ended = run_asked(options, interrupt)
     if options.dry_run:
         plan: Any = DryRun(printed.getvalue().rstrip("\n"), ended.details["plan"], ended.answer)
-        found: StudyResults = plan  # for those who check types: a call without dry_run
+        found: StudyResults = plan  # for type checkers, which cannot see dry_run
         return found
     if ended.code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -177,52 +218,43 @@ def _run(name: str, given: dict[str, Any]) -> "StudyResults":
     return results
 
 
-def asked(name: str, given: dict[str, Any]) -> "Options":
-    """Return the options of a call, its data written to a file; UserError for what cannot be."""
-    from raybench.runs.options import OPTIONS
-    from raybench.spec.documents import validate
+def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
+    """Return the options of a call; write its data to a file.
 
-    kind, found, settings = OPTIONS[name], dict[str, Any](), list[str]()
-    given = dict(given)
-    data = given.pop("data", None)
-    if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
-        given["data"] = data  # of the workload's load_dataset
-    elif data is not None:
-        from raybench.data.handed_over import FOLDER, spec_of
+    Args:
+        name: Name of the command.
+        given: Options by name, `data`, and other keys: those of the command's file.
 
-        out = str(given.get("out") or RESULTS)
-        folder = Path(RESULTS if "://" in out else out).parent / FOLDER
-        key = "base.dataset" if name == "scale" else "dataset"
-        given = {key: spec_of(data, given.pop("label", None), folder)} | given
-    for key, value in given.items():
+    Raises:
+        UserError: An option has the wrong type, or data cannot be written to a file.
+    """
+    from raybench.runs.options import OPTIONS, TrialOptions
+    from raybench.spec.documents import own_name, validate
+
+    kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
+    for key, value in _with_data_in_a_file(name, given).items():
         if key in OF_COMMANDS:
             raise UserError(f"raybench.{name}: {key} is of the command line; leave it out.")
-        if key in kind.model_fields:
-            found[key] = _value_of(value, kind.model_fields[key].annotation)
-        else:
-            settings.append(f"{key}={json.dumps(plain_data(value, f'raybench.{name}: {key}'))}")
-    return validate(kind, found | {"settings": settings}, f"raybench.{name}")
+        if key not in kind.model_fields:
+            settings[own_name(key)] = plain_data(value, f"raybench.{name}: {key}")
+        else:  # an array of worker counts, or a scalar of NumPy
+            options[key] = plain_data(value, key) if hasattr(value, "tolist") else value
+    found = validate(kind, options, f"raybench.{name}")
+    assert isinstance(found, TrialOptions)
+    return found.model_copy(update={"settings": settings})
 
 
-def _value_of(value: Any, kind: Any) -> Any:
-    """Return what an option takes: what is text on the command line may be a number, a list, a dict
-    or a class here."""
-    types = get_args(kind)
-    if get_origin(kind) is list:  # repeatable
-        return list(value) if isinstance(value, list | tuple) else [value]
-    if hasattr(value, "tolist"):
-        value = plain_data(value, "an option")
-    if isinstance(value, str | None) or str not in (kind, *types) or dict[str, Any] in types:
-        return value
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={one}" for key, one in value.items())
-    if inspect.isfunction(value):  # a loop of the user's own, found by its file
-        return f"{inspect.getsourcefile(value)}:{value.__qualname__}"
-    if isinstance(value, type):
-        if value.__module__ == "__main__":
-            raise UserError(
-                f"workload {value.__name__}: workers import it, which they cannot from a notebook "
-                "or the script itself; write the class in a file of its own."
-            )
-        return f"{value.__module__}:{value.__qualname__}"
-    return ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
+def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a call was given, with the key `dataset` of a file in place of its `data`."""
+    rest = dict(given)
+    data = rest.pop("data", None)
+    if data is None:
+        return rest
+    if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
+        return rest | {"data": data}  # arguments of the workload's load_dataset
+    from raybench.data.handed_over import FOLDER, spec_of
+
+    out = str(rest.get("out") or RESULTS)
+    folder = Path(RESULTS if "://" in out else out).parent / FOLDER
+    key = "base.dataset" if name == "scale" else "dataset"
+    return {key: spec_of(data, rest.pop("label", None), folder)} | rest

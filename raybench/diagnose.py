@@ -1,6 +1,5 @@
 """`python -m raybench.diagnose`; imported, it is the function `raybench.diagnose`."""
 
-from raybench import api
 from raybench.commands.cli import run_module
 
-run_module(__name__, "diagnose", api.diagnose)
+run_module(__name__, "diagnose")

@@ -1,10 +1,13 @@
-"""One line for those who have a trainer: a callback that keeps the clock, reports and stops.
+"""Callbacks for existing trainers: they time the training, report evaluations and stop the run.
 
-`transformers.Trainer(..., callbacks=[HuggingFace(run)])`, `lightning.Trainer(callbacks=
-[Lightning(run)])`, `model.fit(..., callbacks=[Keras(run)])`. `metric` is its name there; without
-it `eval_` or `val_` and what runs are judged by. The library is imported when it is asked for:
-UserError without it, and where a validation does not measure `metric`. A step counts as one of
-`run.batch_size_per_worker` samples on every worker.
+    transformers.Trainer(..., callbacks=[HuggingFace(run)])
+    lightning.Trainer(callbacks=[Lightning(run)])
+    model.fit(..., callbacks=[Keras(run)])
+
+`metric` is the name of the metric in the trainer; the default is `eval_` or `val_` and the name of
+the metric of the objective. A step counts as `run.batch_size_per_worker` samples on every worker. A
+callback imports its library when it is made; it raises UserError if the library is missing, or if
+an evaluation lacks the metric.
 """
 
 import importlib
@@ -16,8 +19,7 @@ from raybench.training.own import Run
 
 
 class _Clock:
-    """Clock that the callbacks share: on from `start` to `pause`, any number of times to a
-    report."""
+    """Training clock of a callback: it runs from `start` to `pause`, repeatedly until a report."""
 
     def __init__(self, run: Run, metric: str | None, prefix: str) -> None:
         self.run, self.metric = run, metric or f"{prefix}_{run.spec.objective.judged_by.name}"
@@ -41,8 +43,11 @@ class _Clock:
             self.interval = None
 
     def report(self, found: Mapping[str, Any]) -> bool:
-        """Return whether to stop. A run's first step, which may compile, counts as the mean of the
-        others up to its first report, where it took longer."""
+        """Report an evaluation; return whether to stop.
+
+        The first step of a run may compile: if it took longer than the mean of the other steps
+        until the first report, it counts as that mean.
+        """
         self.pause()
         if not self.steps:
             return False  # validation by itself
@@ -58,7 +63,7 @@ class _Clock:
 
 
 def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
-    """Return a callback for `transformers.Trainer`, which reports at every evaluation."""
+    """Return a callback for `transformers.Trainer` that reports every evaluation."""
     clock = _Clock(run, metric, "eval")
 
     class Callback(_base("transformers", "TrainerCallback")):  # type: ignore[misc]
@@ -82,7 +87,7 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
 
 
 def Lightning(run: Run, metric: str | None = None) -> Any:  # noqa: N802
-    """Return a callback for `lightning.Trainer`, which reports after every validation."""
+    """Return a callback for `lightning.Trainer` that reports every validation."""
     clock = _Clock(run, metric, "val")
 
     class Callback(_base("lightning.pytorch.callbacks", "Callback")):  # type: ignore[misc]
@@ -104,7 +109,7 @@ def Lightning(run: Run, metric: str | None = None) -> Any:  # noqa: N802
 
 
 def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
-    """Return a callback for `fit` of Keras, which reports at the end of every epoch."""
+    """Return a callback for `fit` of Keras that reports at the end of every epoch."""
     clock = _Clock(run, metric, "val")
     if run.num_workers > 1:
         raise UserError(
@@ -133,7 +138,7 @@ def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
 
 
 def _base(module: str, name: str) -> Any:
-    """Return the class that a library's callbacks are of."""
+    """Return the base class of a library's callbacks."""
     library = module.partition(".")[0]
     try:
         return getattr(importlib.import_module(module), name)

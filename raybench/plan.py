@@ -1,6 +1,5 @@
 """`python -m raybench.plan`; imported, it is the function `raybench.plan`."""
 
-from raybench import api
 from raybench.commands.cli import run_module
 
-run_module(__name__, "plan", api.plan)
+run_module(__name__, "plan")

@@ -1,6 +1,5 @@
 """`python -m raybench.scale`; imported, it is the function `raybench.scale`."""
 
-from raybench import api
 from raybench.commands.cli import run_module
 
-run_module(__name__, "scale", api.scale)
+run_module(__name__, "scale")

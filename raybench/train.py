@@ -1,6 +1,5 @@
 """`python -m raybench.train`; imported, it is the function `raybench.train`."""
 
-from raybench import api
 from raybench.commands.cli import run_module
 
-run_module(__name__, "train", api.train)
+run_module(__name__, "train")

@@ -1,6 +1,5 @@
 """`python -m raybench.tune`; imported, it is the function `raybench.tune`."""
 
-from raybench import api
 from raybench.commands.cli import run_module
 
-run_module(__name__, "tune", api.tune)
+run_module(__name__, "tune")

@@ -3,13 +3,20 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raybench.commands import cli
 from raybench.results.records import TORN, decoded, texts_of
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
+
+
+def options_given(name: str, words: Sequence[str]) -> Any:
+    """The options of a command by the words of a command line."""
+    return cli.options_of(name, cli.parser_of(name).parse_args(words))
 
 
 def read_lines(path: Path) -> list[Any]:

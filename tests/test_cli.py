@@ -11,7 +11,6 @@ import pytest
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.commands import cli
-from raybench.commands.cli import tune
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.search.factorisation import factorise
@@ -38,7 +37,7 @@ RACE = "then a race of 24 runs over the best 12, 3 runs of each winner alone"
     ],
 )
 def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, arguments, words):
-    assert tune.main([*arguments, "--dry-run"]) == cli.DONE == 0
+    assert cli.main(["tune", *arguments, "--dry-run"]) == cli.DONE == 0
     printed = capsys.readouterr().out
     assert [word for word in words if word not in printed] == []
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
@@ -49,19 +48,19 @@ def test_the_plan_names_what_is_aimed_at_and_where_the_data_lie(capsys, tmp_path
     file.write_text("size,price\n" + "".join(f"{n % 7},{n % 7 + n % 3}.5\n" for n in range(60)))
     data = ["--set", f"dataset={{name: csv, path: {file}, label: price}}", "--set", "workload=mlp"]
     aim = ["--set", "objective={metric: mae, target: 0.5, hold: 2, max_train_seconds: 9}"]
-    assert tune.main([*data, *aim, "--dry-run"]) == cli.DONE
+    assert cli.main(["tune", *data, *aim, "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
     assert f"workload mlp, dataset csv {file}:" in printed
     assert (
         "objective time_to_target: validation mean absolute error 0.5, held for 2 evaluations, "
         "within 9 s of training" in printed
     )
-    assert tune.main(["--target", "0.5", "--dry-run"]) == cli.DONE
+    assert cli.main(["tune", "--target", "0.5", "--dry-run"]) == cli.DONE
     assert "time_to_target: validation 50 % accuracy, held for 2" in capsys.readouterr().out
 
 
 def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
-    assert tune.main(["--time-budget", "0.001"]) == cli.WRONG_INPUT
+    assert cli.main(["tune", "--time-budget", "0.001"]) == cli.WRONG_INPUT
     assert "increase --time-budget" in capsys.readouterr().err
 
 

@@ -1,15 +1,16 @@
 """`raybench init`: what it says of data, and that its file is a space file as it stands."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
-from raybench.commands import init
+from raybench.commands import cli
 from raybench.models.shipped import WORKLOADS
-from raybench.spec.documents import parse_yaml
+from raybench.spec.documents import read_mapping
 from raybench.spec.study import build_study
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -49,51 +50,40 @@ def table(tmp_path):
     return tmp_path / "t.csv"
 
 
-def study_of(path="space.yaml"):
-    from pathlib import Path
-
-    text = Path(path).read_text(encoding="utf-8")
-    study, space = build_study(parse_yaml(text, path), path)
+def made(*arguments, path="space.yaml"):
+    """Run the command, which must end well; return the study that its file holds."""
+    assert cli.main(["init", *map(str, arguments)]) == cli.DONE
+    study, space = build_study(read_mapping(Path(path)), path)
     assert study.workload in WORKLOADS or ":" in study.workload
     assert {"framework", "num_workers", "batch_size_per_worker", "learning_rate"} <= set(space)
-    return study, text
+    return study
 
 
 def test_a_table(table, capsys):
-    assert init.main([str(table), "--label", "sold"]) == 0
+    study = made(table, "--label", "sold")
     out = capsys.readouterr().out
     assert "t.csv: 300 rows, 5 columns" in out
     assert re.search(r"true +\d+ +9\d\.\d %", out)
     assert "Missing in training rows: size" in out
     assert "Column 'row' is left out: it counts the rows" in out
     assert out.endswith("python -m raybench.tune space.yaml\n")
-    study, text = study_of()
-    assert (study.workload, study.dataset.label, study.objective.metric) == (
-        "mlp",
-        "sold",
-        "accuracy",
-    )
-    assert study.dataset.path == str(table)
-    assert study.auto[0] == "target"
-    assert "python -m raybench.tune space.yaml --dry-run" in text
-
-
-def test_a_regression_in_one_framework(table):
-    assert init.main([str(table), "--label", "price", "--framework", "torch"]) == 0
-    study, _ = study_of()
-    assert (study.objective.metric, study.space["framework"]) == ("rmse", ["torch"])
+    assert (study.workload, study.objective.metric, study.auto[0]) == ("mlp", "accuracy", "target")
+    assert (study.dataset.label, study.dataset.path) == ("sold", str(table))
+    assert "python -m raybench.tune space.yaml --dry-run" in Path("space.yaml").read_text()
 
 
 def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
-    assert init.main([str(table)]) == 2
+    assert cli.main(["init", str(table)]) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert "by --label: row (numbers), size (numbers), colour (2 classes)" in error
-    assert init.main([str(table), "--label", "sold"]) == 0
-    assert init.main([str(table), "--label", "price"]) == 2
+    made(table, "--label", "sold")
+    kept = Path("space.yaml").read_text()
+    assert cli.main(["init", str(table), "--label", "price"]) == cli.WRONG_INPUT
     assert "space.yaml is there already" in capsys.readouterr().err
-    assert study_of()[0].dataset.label == "sold"
-    assert init.main([str(table), "--label", "price", "--force"]) == 0
-    assert study_of()[0].dataset.label == "price"
+    assert Path("space.yaml").read_text() == kept
+    study = made(table, "--label", "price", "--force", "--framework", "torch")
+    assert (study.dataset.label, study.objective.metric) == ("price", "rmse")
+    assert study.space["framework"] == ["torch"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "numbers", "images", "text"])
@@ -113,7 +103,7 @@ def test_one_class_alone_is_refused(tmp_path, capsys, kind):
                 Image.new("L", (4, 4), number).save(path / "only" / f"{number}.png")
             else:
                 (path / "only" / f"{number}.txt").write_text(f"text {number}")
-    assert init.main([str(path), *(["--label", "y"] if path.suffix == ".csv" else [])]) == 2
+    assert cli.main(["init", str(path), *(["--label", "y"] if path.suffix == ".csv" else [])]) == 2
     error = capsys.readouterr().err
     assert "nothing to learn" in error if kind == "numbers" else "nothing to tell apart" in error
     assert not (tmp_path / "space.yaml").exists()
@@ -122,16 +112,14 @@ def test_one_class_alone_is_refused(tmp_path, capsys, kind):
 @pytest.mark.parametrize("given", [["--label", "size", "--label", "price"], ["--label=size,price"]])
 def test_several_labels_are_a_vector(table, given):
     pd.read_csv(table).fillna({"size": 0}).to_csv(table, index=False)
-    assert init.main([str(table), *given]) == 0
-    study, _ = study_of()
+    study = made(table, *given)
     assert (study.dataset.label, study.objective.metric) == (["size", "price"], "rmse")
 
 
-def test_a_column_called_like_two_is_one(tmp_path):
+def test_a_column_called_like_two_is_one():
     frame = pd.DataFrame({"a,b": ["u", "v"] * 30, "a": np.arange(60) % 7, "b": np.arange(60) % 5})
     frame.to_csv("t.csv", index=False)
-    assert init.main(["t.csv", "--label", "a,b"]) == 0
-    assert study_of()[0].dataset.label == "a,b"
+    assert made("t.csv", "--label", "a,b").dataset.label == "a,b"
 
 
 def test_what_stands_beside_a_text_or_images_is_said(tmp_path, capsys):
@@ -146,14 +134,14 @@ def test_what_stands_beside_a_text_or_images_is_said(tmp_path, capsys):
         }
     )
     frame.to_csv("t.csv", index=False)
-    assert init.main(["t.csv"]) == 0
+    made("t.csv")
     out = capsys.readouterr().out
     assert "price, reply are not used beside text review" in out
     assert "columns: [price] in place of text" in out
     for row in range(60):
         Image.new("L", (4, 4), row).save(f"{row}.png")
     frame[["price", "label"]].assign(file=[f"{row}.png" for row in range(60)]).to_csv("i.csv")
-    assert init.main(["i.csv", "--label", "label", "--force"]) == 0
+    made("i.csv", "--label", "label", "--force")
     assert "Column price is not used beside image file" in capsys.readouterr().out
 
 
@@ -163,14 +151,13 @@ def test_images_that_are_all_the_same_are_said(tmp_path, capsys):
         image = Image.new("RGBA", (6, 6), (255, 255, 255, 0))  # white ink, over white
         image.putpixel((number % 6, 2), (255, 255, 255, 255))
         image.save(tmp_path / "p" / "ab"[number % 2] / f"{number}.png")
-    assert init.main(["p"]) == 0
+    made("p")
     assert "are the same image once decoded" in capsys.readouterr().out
 
 
-def test_running_text(tmp_path, capsys):
+def test_running_text(tmp_path):
     (tmp_path / "book.txt").write_text("Call me Ishmael. " * 500)
-    assert init.main(["book.txt"]) == 0
-    study, _ = study_of()
+    study = made("book.txt")
     assert (study.workload, study.dataset.tokens) == ("char_lm", "characters")
     assert study.objective.metric == "loss"
 
@@ -182,11 +169,10 @@ def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
             image = Image.new("RGB", (40 + number, 35))
             image.save(tmp_path / "pets" / name / f"{number}.jpg")
     (tmp_path / "pets" / "notes.txt").write_text("taken in May")
-    assert init.main([str(tmp_path / "pets")]) == 0
+    study = made("pets")
     out = capsys.readouterr().out
     assert re.search(r"dog +\d+ +6\d\.\d %", out)
     assert "1 files are no images by their names" in out
-    study, _ = study_of()
     assert (study.workload, study.dataset.image_size) == ("small_resnet", 32)
 
 
@@ -196,19 +182,17 @@ def test_images_in_a_table(tmp_path, capsys):
         paths.append(f"{number}.png")
         Image.new("L", (20 + number, 30), number).save(tmp_path / paths[-1])
     pd.DataFrame({"file": paths, "kind": ["a", "a", "a", "b"] * 10}).to_csv("t.csv", index=False)
-    assert init.main(["t.csv", "--label", "kind"]) == 0
+    study = made("t.csv", "--label", "kind")
     out = capsys.readouterr().out
     assert re.search(r"a +24 +75\.0 %", out)
     assert "sizes among" in out
-    study, _ = study_of()
     assert (study.dataset.image, study.dataset.image_size) == ("file", 32)
     assert study.workload == "mnist_small"
 
 
-def test_a_class_of_ones_own(tmp_path, capsys):
+def test_a_class_of_ones_own(tmp_path):
     (tmp_path / "my_init_workload.py").write_text(OWN)
-    assert init.main(["my_init_workload:Mine"]) == 0
-    study, _ = study_of()
+    study = made("my_init_workload:Mine")
     assert (study.workload, study.dataset.name) == ("my_init_workload:Mine", "workload")
 
 
@@ -226,6 +210,6 @@ def test_what_is_no_data_is_one_sentence(tmp_path, capsys, name, content, senten
         (tmp_path / name).write_bytes(content)
         (tmp_path / "pets" / "dog").mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / "pets" / "dog" / "1.png")
-    assert init.main([name.split("/")[0]]) == 2
+    assert cli.main(["init", name.split("/")[0]]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "space.yaml").exists()

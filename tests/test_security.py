@@ -19,7 +19,7 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
 from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.transfer import load_earlier
-from raybench.spec.documents import read_mapping
+from raybench.spec.documents import parse_settings, read_mapping
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import redact_text
@@ -68,9 +68,9 @@ def test_yaml_builds_no_objects(tag: str, mark: Path, folder: Path) -> None:
     with pytest.raises(UserError, match="not valid YAML"):
         read_mapping(written(folder / "spec.yaml", f"a: {tag.format(mark=mark)}\n"))
     with pytest.raises(UserError, match="not valid YAML"):
-        load_content(folder / "spec.yaml", [])
+        load_content(folder / "spec.yaml", {})
     with pytest.raises(UserError, match="not valid YAML"):
-        load_content(ROOT / "search_spaces" / "digits.yaml", [f"price={tag.format(mark=mark)}"])
+        parse_settings([f"price={tag.format(mark=mark)}"])
     study = (folder / "study.yaml").read_text() + f"notes: [{tag.format(mark=mark)}]\n"
     written(folder / "study.yaml", study)
     with pytest.raises(UserError, match="not valid YAML"):

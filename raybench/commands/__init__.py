@@ -1,1 +1,1 @@
-"""The commands: arguments, then a call of a package below, then what it says."""
+"""Commands: each takes its options, calls a package below and prints the result."""

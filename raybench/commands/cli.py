@@ -1,4 +1,4 @@
-"""Base of all commands: arguments, exit codes, and `raybench COMMAND`."""
+"""Command line: `raybench COMMAND`, arguments, exit codes."""
 
 import argparse
 import contextlib
@@ -10,8 +10,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin
 
 import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
@@ -21,74 +21,50 @@ from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
-from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean
-from raybench.spec.removed import removed
+from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean, removed
 from raybench.spec.text import clean, redact_text, shorten
 
 if TYPE_CHECKING:
-    from raybench.runs.options import Options
+    from pydantic.fields import FieldInfo
+
+    from raybench.runs.options import Argument, Options
 
 COMMANDS = {
-    "tune": "search for the configuration that reaches the target soonest",
+    "tune": "search for the configuration that reaches the target fastest",
     "train": "train one run spec",
-    "scale": "measure how a training scales, or predict it from measurements",
-    "plan": "say which machines to hire for a training, how many, and for how much",
-    "diagnose": "say what bounds a training, and what a change would bring",
-    "compare": "say whether B is better than A, by pairs of runs",
-    "transfer": "plan the few trials of a large model from searches of small ones",
-    "init": "look at your data, and write a space file for them",
-    "report": "write tables and page of a results folder anew, and print them",
-    "doctor": "say what this machine or cluster will really use, and what will not work",
-    "data": "list the decoded datasets that this machine keeps, remove some",
+    "scale": "measure how training scales, or predict it from measurements",
+    "plan": "choose which machines to rent for a training, how many, and at what cost",
+    "diagnose": "find the bottleneck of a training, and the gain of each remedy",
+    "compare": "test whether B is better than A, by paired runs",
+    "transfer": "plan the few trials of a large model from searches of small models",
+    "init": "inspect a dataset and write a search space for it",
+    "report": "rebuild the tables and the page of a results folder, and print them",
+    "doctor": "check hardware, drivers and network",
+    "data": "list or remove the decoded datasets that are kept on this machine",
 }
-HOMES = {
-    "tune": "raybench.search.tune",
-    "train": "raybench.runs.train",
-    "scale": "raybench.commands.scale",
-    "diagnose": "raybench.runs.diagnose",
-    "compare": "raybench.runs.compare",
+HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
+    "tune": "raybench.search",
+    **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
 }
-"""Modules of the functions of commands that take options; imported once signals are
-taken."""
-Command = Callable[[Any], Ended]
+"""Packages of the modules that define the functions of the commands."""
+WITHOUT_RAY = ("plan", "transfer", "init", "report", "data")
+"""Commands that do not start Ray: their functions take no Interrupt."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, like all of the user's mistakes."""
+    """Argument parser of a command; its errors are one sentence, like any invalid input."""
 
-    def __init__(self, **keys: Any) -> None:
-        super().__init__(**keys)
-        self.add_argument(
-            "--json", action="store_true", help="one document on stdout, all else on stderr"
-        )
+    def __init__(self, name: str) -> None:
+        about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
+        super().__init__(prog=f"raybench {name}", description=about)
+        self.name = name
+        about = "print one JSON document to stdout; everything else goes to stderr"
+        self.add_argument("--json", action="store_true", help=about)
         self._given: list[str] = []
-        self.kind: type[Options] | None = None
-        """Class of options that the arguments are made of, if any."""
-
-    @property
-    def name(self) -> str:
-        """The command's name."""
-        return self.prog.split()[-1]
-
-    def run(self, arguments: Sequence[str] | None, command: Command) -> int:
-        """Parse the arguments and run the command; return its exit code."""
-        given = self.parse_args(arguments)
-        options = given if self.kind is None else self.options(given)
-        return run_command(
-            lambda: command(options),
-            json_of=self.name if given.json else None,
-            is_silent=getattr(given, "progress", "") == "jsonl",
-        )
-
-    def options(self, given: argparse.Namespace) -> Any:
-        """Return what was given as the command's own class of options."""
-        assert self.kind is not None
-        return self.kind(**{name: getattr(given, name) for name in self.kind.model_fields})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Keep what was given: an error must know whether a document is wanted. Refuse options that
-        were removed."""
+        """Parse the arguments; refuse removed options. `error` needs the arguments for `--json`."""
         self._given = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         for option in (word.partition("=")[0] for word in unknown):
@@ -97,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is; exit 2."""
+        """Print the problem and where to find help; exit with code 2."""
         sentence = f"{message}; see {self.prog} --help."
         print(f"raybench: {sentence}", file=sys.stderr)
         if "--json" in self._given:
@@ -105,36 +81,92 @@ class Parser(argparse.ArgumentParser):
         sys.exit(WRONG_INPUT)
 
 
-def parser_of(name: str, about: str | None) -> Parser:
-    """Return a command's parser: arguments, defaults and help are those of its options."""
-    from raybench.runs.options import METAVARS, OPTIONS, POSITIONAL, TIME, duration
+def parser_of(name: str) -> Parser:
+    """Return the parser of a command, made of the fields of its options."""
+    from raybench.runs.options import OPTIONS, Argument
 
-    result = Parser(prog=f"raybench {name}", description=about)
-    result.kind = kind = OPTIONS[name]
-    for option, field in kind.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        types = [one for one in get_args(field.annotation) if one is not NoneType]
-        words: dict[str, Any] = {"metavar": METAVARS.get(option), "default": default}
-        text = (field.description or "").removesuffix(".").replace("%", "%%")
-        words["help"] = text if text[1:2].isupper() else text[:1].lower() + text[1:]
-        if default not in (None, False, []):
-            words["help"] += f" (default {str(default).replace('%', '%%')})"
-        if field.annotation is bool:
-            words = {"action": "store_true", "help": words["help"]}
-        elif get_origin(field.annotation) is Literal:
-            words["choices"] = types
-        elif get_origin(field.annotation) is list:
-            words |= {"nargs": "*"} if option in POSITIONAL else {"action": "append"}
-        else:
-            is_time = words["metavar"] == TIME
-            words["type"] = duration if is_time else (types or [field.annotation])[0]
-            words |= {"nargs": "?"} if option in POSITIONAL else {}
-        if option in POSITIONAL:
-            result.add_argument(option, **words)
+    parser = Parser(name)
+    for option, field in OPTIONS[name].model_fields.items():
+        argument = next((one for one in field.metadata if isinstance(one, Argument)), Argument())
+        words = {"help": _help(field), "default": argparse.SUPPRESS} | _reading(field, argument)
+        if argument.metavar is not None:
+            words["metavar"] = argument.metavar
+        if argument.is_positional:
+            parser.add_argument(option, **words)
             continue
-        flag = "set" if option == "settings" else option.replace("_", "-")
-        result.add_argument(f"--{flag}", dest=option, **words)
-    return result
+        flag = argument.flag or option.replace("_", "-")
+        parser.add_argument(f"--{flag}", dest=option, required=field.is_required(), **words)
+    return parser
+
+
+def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
+    """Return the keywords by which argparse reads the values of an option."""
+    kind, is_required = field.annotation, field.is_required()
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if kind is bool:
+        return {"action": "store_true"}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    if argument.parse is None and get_origin(kind) in (list, dict):
+        if argument.is_positional:
+            return {"nargs": "+" if is_required else "*"}
+        return {"action": "append"} if argument.nargs is None else {"nargs": argument.nargs}
+    optional = {"nargs": "?"} if argument.is_positional and not is_required else {}
+    return {"type": argument.parse or kind, **optional}
+
+
+def _help(field: "FieldInfo") -> str:
+    """Return the help text of an option, with its default."""
+    text = (field.description or "").removesuffix(".")
+    if not text[1:2].isupper():
+        text = text[:1].lower() + text[1:]
+    default = field.get_default(call_default_factory=True)
+    if not field.is_required() and default not in (None, False, [], {}):
+        text += f" (default {default})"
+    return text.replace("%", "%%")
+
+
+def options_of(name: str, given: argparse.Namespace) -> "Options":
+    """Return the options of a command from its parsed arguments.
+
+    Raises:
+        UserError: An argument has an invalid value.
+    """
+    from raybench.runs.options import OPTIONS
+    from raybench.spec.documents import validate
+
+    content = {key: value for key, value in vars(given).items() if key != "json"}
+    return validate(OPTIONS[name], content, name)
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a command and run it; return its exit code.
+
+    Signal handlers are installed first: the imports of a command take seconds.
+    """
+    interrupt = Interrupt()
+    with interrupt.listening():
+        try:
+            given = parser_of(name).parse_args(arguments)
+        except KeyboardInterrupt:
+            return _said(INTERRUPTED, "interrupted", "interrupted.").code
+        return run_command(
+            lambda: run_asked(options_of(name, given), interrupt),
+            json_of=name if given.json else None,
+            is_silent=getattr(given, "progress", "") == "jsonl",
+        )
+
+
+def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
+    """Run the command with these options; return its result."""
+    name = options.OF
+    if name not in WITHOUT_RAY:
+        refuse_hiding_files(Path.cwd())  # before importing the modules that they hide
+    with interrupt.heard():
+        function = getattr(importlib.import_module(f"{HOMES[name]}.{name}"), name)
+        ended: Ended = function(options) if name in WITHOUT_RAY else function(options, interrupt)
+    return ended
 
 
 def run_command(
@@ -142,8 +174,11 @@ def run_command(
 ) -> int:
     """Run a command; return its exit code.
 
-    `json_of` is the command's name where `--json` asks for its document, the only thing on stdout
-    then. What else is printed goes to stderr, or `is_silent` nowhere: lines of JSON are there.
+    Args:
+        command: Runs the command.
+        json_of: Name of the command if `--json` is given: stdout then gets its document alone.
+        is_silent: With `json_of`, drop all other output instead of printing it to stderr, which
+            gets the lines of `--progress jsonl`.
     """
     if json_of is None:
         return _ended(command).code
@@ -160,13 +195,13 @@ def _print_document(command: str, ended: Ended) -> None:
 
     try:
         document = document_of(command, ended)
-    except (UserError, StudyError) as error:  # of the results, which could not be read again
+    except (UserError, StudyError) as error:  # the results cannot be read
         document = document_of(command, Ended(ended.code, error=("study", _shown(error))))
     print(document.model_dump_json(indent=1))
 
 
 def _ended(command: Callable[[], Ended]) -> Ended:
-    """Run a command; the user's mistakes become one sentence and exit code 2."""
+    """Run a command; turn its exceptions into one sentence and an exit code."""
     try:
         return command()
     except UserError as error:
@@ -196,72 +231,20 @@ def _said(
     return Ended(code, error=(kind, sentence))
 
 
-def run_interruptible(
-    parser: Callable[[], Parser],
-    arguments: Sequence[str] | None,
-    command: Callable[[Any, Interrupt], Ended],
-) -> int:
-    """Parse the arguments and run a command that can be interrupted; return its exit code.
-
-    Signals are taken before anything that takes long is imported: `parser` and `command` do.
-    """
-    interrupt = Interrupt()
-
-    def interruptible(options: Any) -> Ended:
-        with interrupt.heard():
-            return command(options, interrupt)
-
-    with interrupt.listening():
-        try:
-            found = parser()
-        except KeyboardInterrupt:
-            return _said(INTERRUPTED, "interrupted", "interrupted.").code
-        return found.run(arguments, interruptible)
-
-
-def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
-    """Do what is asked for; return how it ended."""
-    refuse_hiding_files(Path.cwd())  # before what it hides is imported
-    name = options.OF
-    function = getattr(importlib.import_module(HOMES[name]), name)
-    ended: Ended = function(options, interrupt)
-    return ended
-
-
-class OptionsCommand:
-    """A command whose arguments are a class of `raybench.runs.options`."""
-
-    def __init__(self, name: str, about: str | None = None) -> None:
-        self.name = name
-        self.about = about or f"`python -m raybench.{name}`: {COMMANDS[name]}"
-
-    def parser(self) -> Parser:
-        """Return the command's arguments."""
-        return parser_of(self.name, self.about)
-
-    def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command and return its exit code."""
-        return run_interruptible(self.parser, arguments, run_asked)
-
-
-OF_OPTIONS = {name: OptionsCommand(name) for name in ("tune", "train", "diagnose", "compare")}
-tune, train, diagnose, compare = OF_OPTIONS.values()
-
-
 def leave(code: int) -> NoReturn:
-    """End the process; a signal that comes now changes nothing any more."""
+    """Exit the process with `code`; ignore signals from now on."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
 def _shown(error: Exception) -> str:
-    """Return the sentence without secrets: a job's screen is kept by Ray, for all to read."""
+    """Return the message without secrets: Ray keeps the output of a job, readable by all users."""
     return redact_text(clean(str(error)), os.environ)
 
 
 def _details(error: UserError) -> str:
-    """Keep what else is known of an error in a file; return where it is."""
+    """Write the details of an error to a file; return a sentence that names the file."""
     if not error.details:
         return ""
     handle, name = tempfile.mkstemp(prefix="raybench-error-", suffix=".txt")
@@ -290,18 +273,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--json" in given:
             _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
         return WRONG_INPUT
-    module = f"raybench.commands.{given[0]}"
-    command = OF_OPTIONS.get(given[0]) or importlib.import_module(module)
-    code: int = command.main(given[1:])
-    return code
+    return run(given[0], given[1:])
 
 
-def run_module(name: str, command: str, function: Any = None) -> None:
-    """Be `python -m raybench.COMMAND` where the calling module's `name` says so.
+def run_module(name: str, command: str) -> None:
+    """Run a command if the module `name` is executed as `python -m raybench.COMMAND`.
 
-    Imported, a module that is named like a `function` of the package becomes that function.
+    On import, replace the module by the function `raybench.COMMAND`, which it would hide.
     """
     if name == "__main__":
         leave(main([command, *sys.argv[1:]]))
-    if function is not None and name == f"raybench.{command}":
-        sys.modules[name] = function
+    if name == f"raybench.{command}" and command in raybench.HOMES:
+        sys.modules[name] = getattr(raybench, command)

@@ -1,34 +1,22 @@
-"""`python -m raybench.doctor`: say what this machine or cluster will really use, and what not."""
+"""`raybench doctor`: check hardware, drivers and network."""
 
-import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.report.console import make_console, say
+from raybench.runs.options import DoctorOptions
 from raybench.spec.errors import Ended
 
 GIB, MB = 2**30, 1e6
 WELL = "Nothing is wrong."
 
 
-def parser() -> cli.Parser:
-    """Return the command's arguments."""
-    result = cli.Parser(prog="raybench doctor", description=__doc__)
-    result.add_argument("--address", help="Ray cluster to look at, e.g. auto; else this machine")
-    return result
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 where something will not work."""
-    return cli.run_interruptible(parser, arguments, doctor)
-
-
-def doctor(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
-    """Examine, and print what was found."""
+def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
+    """Examine the machines and print the findings; exit code 1 means something will not work."""
     from raybench.cluster.doctor import examine
     from raybench.runs.wait_watch import live_session
 
@@ -43,7 +31,7 @@ def doctor(options: argparse.Namespace, interrupt: Interrupt) -> Ended:
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """Return the screen: a few lines a host, the network, then what will not work."""
+    """Return the screen: a few lines per host, the network, then the problems."""
     lines = [line for facts in found["hosts"] for line in _host(facts)]
     for where, network in (("", found["network"]), (" of one host", found["inside"])):
         if network is None:

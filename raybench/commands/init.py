@@ -1,7 +1,5 @@
-"""`python -m raybench.init`: look at your data, and write a space file for them."""
+"""`raybench init`: inspect a dataset and write a search space for it."""
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from raybench.commands import cli
@@ -10,48 +8,15 @@ from raybench.data.inspect.find import see, see_dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.starter import space_text, start_for
 from raybench.results.store import write_out
-from raybench.spec.dataset_spec import TASKS, DatasetSpec
+from raybench.runs.options import InitOptions
+from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import Ended, UserError
-from raybench.spec.run import FRAMEWORKS
 from raybench.spec.text import command_line
 
-DEFAULT_OUT = "space.yaml"
 
-
-def parser() -> cli.Parser:
-    """Return the command's arguments."""
-    result = cli.Parser(prog="raybench init", description=__doc__)
-    result.add_argument(
-        "data",
-        metavar="PATH_OR_CLASS",
-        help="folder of images or texts, .csv, .parquet, .npz or .txt file, folder of Hugging "
-        "Face's save_to_disk, or module:Class of a workload with load_dataset",
-    )
-    result.add_argument(
-        "--label",
-        metavar="COLUMN",
-        action="append",
-        help="column to learn, of a table; several (--label a --label b, or a,b) are a vector",
-    )
-    result.add_argument("--task", choices=TASKS, help="what to learn (default: told by the labels)")
-    result.add_argument(
-        "--framework", choices=FRAMEWORKS, help="search one alone (default: all installed)"
-    )
-    result.add_argument(
-        "--out", type=Path, default=Path(DEFAULT_OUT), metavar="FILE", help=f"({DEFAULT_OUT})"
-    )
-    result.add_argument("--force", action="store_true", help="write over the file if it is there")
-    return result
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return parser().run(arguments, init)
-
-
-def init(options: argparse.Namespace) -> Ended:
-    """Look, print what was seen, and write the file."""
-    out: Path = options.out
+def init(options: InitOptions) -> Ended:
+    """Print a summary of the data and write the search space."""
+    out = options.out
     if out.exists() and not options.force:
         raise UserError(f"{out} is there already; name another file by --out, or give --force.")
     if not out.parent.is_dir():
@@ -70,17 +35,17 @@ def init(options: argparse.Namespace) -> Ended:
     return Ended(cli.DONE, answer=[*seen.lines, task], details={"wrote": out})
 
 
-def _see(options: argparse.Namespace) -> tuple[DataSummary, str | None]:
-    """Return what was seen of the data, and the user's own workload if they named one."""
+def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
+    """Return the summary of the data, and the user's own workload if it is given."""
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8
         raise UserError(f"{str(path)!r} is no name that a space file can hold; rename it.")
     if ":" in options.data and not path.exists():
         for key in ("label", "task"):
-            if getattr(options, key) is not None:
+            if getattr(options, key):
                 raise UserError(f"--{key} is for data in files; {options.data} says it itself.")
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))
         return see_dataset(dataset, {"name": "workload"}), options.data
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path}: is no file and no folder; name your data.")
-    return see(path.resolve(), labels=options.label or (), task=options.task), None
+    return see(path.resolve(), labels=options.label, task=options.task), None

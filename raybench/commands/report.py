@@ -1,9 +1,5 @@
-"""`python -m raybench.report DIR`: rebuild tables and page of a results folder; print them.
+"""`raybench report`: rebuild the tables and the page of results folders, and print them."""
 
-Of several folders, `--compare` writes one page with all of them side by side.
-"""
-
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -18,40 +14,16 @@ from raybench.report.page.document import write_comparison
 from raybench.report.show import show
 from raybench.results.store import StudyFiles
 from raybench.results.study import load
+from raybench.runs.options import ReportOptions
 from raybench.spec.errors import Ended, UserError
 
 COMPARISON = "compare.html"
 
 
-def parser() -> cli.Parser:
-    """Return the command's arguments."""
-    result = cli.Parser(prog="raybench report", description=__doc__)
-    result.add_argument(
-        "folders", metavar="DIR", nargs="+", help="a results folder, or the URL of one"
-    )
-    result.add_argument("--verbose", action="store_true", help="print every table")
-    result.add_argument(
-        "--compare", action="store_true", help="write one page of several folders side by side"
-    )
-    result.add_argument(
-        "--out", metavar="FILE", help=f"where --compare writes it (default {COMPARISON} here)"
-    )
-    result.add_argument(
-        "--png", action="store_true", help="write every figure as a PNG file into the folder too"
-    )
-    help_ = "write the runs to tensorboard, mlflow or wandb too; repeatable"
-    result.add_argument("--log", action="append", default=[], metavar="TOOL", help=help_)
-    return result
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return parser().run(arguments, _asked)
-
-
-def _asked(options: argparse.Namespace) -> Ended:
+def report(options: ReportOptions) -> Ended:
+    """Write and print the report of one study, or one page of several."""
     if options.compare:
-        return compare(options.folders, Path(options.out or COMPARISON))
+        return _compare(options.folders, Path(options.out or COMPARISON))
     if options.out is not None:
         raise UserError(
             f"--out {options.out}: is of --compare; a single report is written into its folder."
@@ -61,21 +33,18 @@ def _asked(options: argparse.Namespace) -> Ended:
             f"{len(options.folders)} folders were named; add --compare for one page of all, or "
             "name one."
         )
-    return report(options.folders[0], options.log, verbose=options.verbose, png=options.png)
+    return _report(options)
 
 
-def report(
-    place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False, png: bool = False
-) -> Ended:
-    """Write the derived files anew from the records, with `png` the figures as pictures too, and
-    print the last screen, or with `verbose` all tables. Then bring to other
-    `tools` what they lack of the study.
+def _report(options: ReportOptions) -> Ended:
+    """Write the derived files of a study anew from its records, print them, log its runs.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
     files are written into this machine's copy.
     """
+    verbose, png, tools = options.verbose, options.png, options.log
     check_loggers(tools)
-    results, console = load(place), make_console(sys.stdout)
+    results, console = load(options.folders[0]), make_console(sys.stdout)
     # Not a Store: the study may be running, and its records are not ours.
     files, warn = StudyFiles(results.folder), partial(say, console)
     if results.is_scaling:
@@ -97,7 +66,7 @@ def report(
     return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
 
 
-def compare(places: Sequence[str], file: Path) -> Ended:
+def _compare(places: Sequence[str], file: Path) -> Ended:
     """Write one page of several studies; UserError for a single one."""
     if len(places) < 2:
         raise UserError(f"--compare: needs two folders or more, found {places[0]} alone.")

@@ -1,28 +1,21 @@
-"""`python -m raybench.scale`: measure how a training scales, or predict it from measurements."""
+"""`raybench scale`: measure how training scales, or predict it from measurements."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybench.cluster.signals import Interrupt
-from raybench.commands import cli
-from raybench.spec.errors import Ended, UserError
+from raybench.spec.errors import DONE, Ended, UserError
 from raybench.spec.text import clean
 
 if TYPE_CHECKING:
     from raybench.runs.options import ScaleOptions
 
-
-command = cli.OptionsCommand("scale", __doc__)
-parser, main = command.parser, command.main
-OF_A_STUDY = (
-    *("study", "quick", "dry_run", "settings", "address", "workload", "train", "command", "log"),
-    *("until", "time_budget", "seed", "wait", "metric_pattern"),
-)
-"""Options that --fit has no use for."""
+OF_A_FIT = ("fit", "predict", "network", "out", "progress", "keep_code_change")
+"""Options that --fit accepts."""
 
 
 def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
-    """Run a study, or fit a file of measurements, which needs no Ray."""
+    """Run a study, or fit a file of measurements without starting Ray."""
     if options.fit is not None:
         return fit_file(options, Path(options.fit))
     if options.network is not None:
@@ -33,14 +26,14 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
 
 
 def fit_file(options: "ScaleOptions", file: Path) -> Ended:
-    """Do what `--fit` asks; UserError for arguments that are of a study alone."""
+    """Fit a file of measurements; UserError for options that only a study has."""
     words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
-    for option in OF_A_STUDY:
-        if getattr(options, option):
+    for option in type(options).model_fields:
+        if option in options.model_fields_set and option not in OF_A_FIT:
             name = words.get(option, f"--{option.replace('_', '-')}")
             raise UserError(f"{name}: is of a study, and --fit runs none; leave one of them out.")
     from raybench.report.scaling_report import fit_to_files
 
     out = None if options.out is None else Path(options.out)
     answer, details = fit_to_files(file, options.predict, out, options.network)
-    return Ended(cli.DONE, answer=answer, details=details)
+    return Ended(DONE, answer=answer, details=details)

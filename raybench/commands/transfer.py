@@ -1,10 +1,8 @@
-"""`python -m raybench.transfer`: from studies of small models, the few trials of a large one."""
+"""`raybench transfer`: plan the few trials of a large model from searches of small models."""
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from raybench.models.layers import num_parameters
 from raybench.results.store import write_out
 from raybench.results.study import Study, load
 from raybench.results.verdict import find_verdicts
+from raybench.runs.options import TransferOptions
 from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.over_sizes import LEAST_TRIALS, BestRate, best_rate, predict
 from raybench.search.sampling.default_rates import batch_power
@@ -26,32 +25,11 @@ from raybench.spec.text import clean, command_line
 
 MOST_TRIALS = 100
 WIDE = 30.0
-"""An interval whose ends are so many times apart is no advice."""
+"""Ratio of the ends of an interval above which it is too wide to be useful."""
 
 
-def parser() -> cli.Parser:
-    """Return the command's arguments."""
-    result = cli.Parser(prog="raybench transfer", description=__doc__)
-    result.add_argument("studies", metavar="DIR", nargs="*", help="a search of a smaller model")
-    result.add_argument("--to", type=Path, required=True, metavar="FILE", help="the large one's")
-    result.add_argument("--trials", type=int, default=6, help="of the large one (default 6)")
-    result.add_argument(
-        "--size",
-        type=float,
-        metavar="PARAMETERS",
-        help="of the large one; by default counted, where its model is given by layers",
-    )
-    result.add_argument("--out", type=Path, metavar="FILE", help="(default: FILE-transferred.yaml)")
-    return result
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return parser().run(arguments, transfer)
-
-
-def transfer(options: argparse.Namespace) -> Ended:
-    """Predict the best rate, say how sure that is, write the space of the large one's trials."""
+def transfer(options: TransferOptions) -> Ended:
+    """Predict the best learning rate of the large model, and write the space of its trials."""
     if not 1 <= options.trials <= MOST_TRIALS:
         raise UserError(f"--trials: must be from 1 to {MOST_TRIALS}.")
     if options.size is not None and not 1 <= options.size < math.inf:
@@ -59,7 +37,7 @@ def transfer(options: argparse.Namespace) -> Ended:
     out = options.out or options.to.with_name(f"{options.to.stem}-transferred.yaml")
     if out.resolve() == options.to.resolve():
         raise UserError("--out: is the file that --to names; name another.")
-    content = load_content(options.to, [])
+    content = load_content(options.to, {})
     study, space = build_study(content, str(options.to))
     if not options.studies:
         raise UserError("DIR: name the searches of smaller models, as results/small.")
@@ -98,11 +76,11 @@ def transfer(options: argparse.Namespace) -> Ended:
 
 
 SET = ("optimizer", "learning_rate")
-"""Keys of the large one's space that are said anew."""
+"""Keys that are replaced in the space of the large model."""
 
 
 def global_batch(study: StudySpec, space: Space, source: str) -> int:
-    """Return the one global batch of a space; UserError where it has several."""
+    """Return the global batch of a space; UserError if it has several."""
     found = {1}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
         found = {one * int(value) for one in found for value in values_of(key, space, study.fixed)}
@@ -115,8 +93,11 @@ def global_batch(study: StudySpec, space: Space, source: str) -> int:
 
 
 def best_optimizer(study: Study, allowed: list[str] | None) -> str:
-    """Return the optimizer of a study's winner, or of the best trial of those `allowed`; UserError
-    where it has none."""
+    """Return the optimizer of the winner of a study, or of its best trial with an `allowed` one.
+
+    Raises:
+        UserError: The study has no winner, or no trial with an allowed optimizer.
+    """
     for verdict in find_verdicts(study, untested=True).values():
         best = study.specs[verdict.fastest].optimizer
         if allowed is None or best in allowed:
@@ -133,7 +114,7 @@ def best_optimizer(study: Study, allowed: list[str] | None) -> str:
 
 
 def size_of(study: Study) -> int:
-    """Return the parameters of the model of a study; UserError where these are not one number."""
+    """Return the number of model parameters of a study; UserError if not all runs have the same."""
     counts = Counter(run.num_parameters for run in study.runs.values() if run.num_parameters)
     if len(counts) != 1:
         several = "models of several sizes" if counts else "no model whose parameters are known"
@@ -142,7 +123,7 @@ def size_of(study: Study) -> int:
 
 
 def size_to(study: StudySpec) -> int:
-    """Return the parameters of the model of a file; UserError where no framework may count them."""
+    """Return the number of model parameters of a file; UserError if they cannot be counted."""
     model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
     workload, _ = load_workload_dataset(study.workload, study.dataset, model, data)
     if not isinstance(workload, LayerWorkload):
@@ -151,7 +132,7 @@ def size_to(study: StudySpec) -> int:
 
 
 def best_rate_of(study: Study, size: int, optimizer: str, batch: int) -> BestRate:
-    """Return the best rate of a study's optimizer; UserError where its trials do not tell."""
+    """Return the best learning rate of an optimizer; UserError if the study has too few trials."""
     trials = study.trials[study.trials["phase"] == "search"]
     trials = trials[trials["optimizer"] == optimizer]
     costs = trials["score"].where(trials["failure"].isna()).to_numpy(dtype=float)
@@ -177,7 +158,7 @@ def sentences(
     batch: int,
     optimizers: set[str],
 ) -> list[str]:
-    """Say what the best rates are, what follows from them, and whether they lie on one line."""
+    """Return the best rates, the prediction, and a check of it, in sentences."""
 
     def words(one: BestRate) -> str:
         low, high = one.interval

@@ -1,7 +1,5 @@
 """`python -m raybench.data` is `raybench data`."""
 
-from raybench.commands.cli import leave
-from raybench.commands.data import main
+from raybench.commands.cli import run_module
 
-if __name__ == "__main__":
-    leave(main())
+run_module(__name__, "data")

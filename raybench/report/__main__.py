@@ -1,7 +1,5 @@
-"""`python -m raybench.report` is `raybench.report`."""
+"""`python -m raybench.report` is `raybench report`."""
 
-from raybench.commands.cli import leave
-from raybench.commands.report import main
+from raybench.commands.cli import run_module
 
-if __name__ == "__main__":
-    leave(main())
+run_module(__name__, "report")

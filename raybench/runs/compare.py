@@ -7,13 +7,12 @@ every pair the test of `stats.sequential` says whether that is enough.
 import fcntl
 import hashlib
 import json
-import math
 import random
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -120,24 +119,12 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     return Ended(exit_code(pairs), place)
 
 
-def read_share(text: str, flag: str = "--smallest") -> float:
-    """Return `2%` or `0.02` as a share; UserError for what is none."""
-    try:
-        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value < 1.0:
-        raise UserError(f"{flag} {text}: must be a share below all, such as 2% or 0.02.")
-    return value
-
-
 def check_sides(options: CompareOptions) -> Compared:
     """Read and check all configurations: one objective, equal rows to validate on."""
     if len(options.sides) < 2:
         raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
-    smallest = read_share(options.smallest)
     specs, sources = dict[str, RunSpec](), dict[str, str]()
-    settings = [*options.trained(), *options.settings]
+    settings = options.trained() | options.settings
     datasets, warnings, labels = dict[str, Dataset](), list[str](), dict[str, np.ndarray]()
     for number, side in enumerate(options.sides):
         name = chr(ord("A") + number)
@@ -181,11 +168,11 @@ def check_sides(options: CompareOptions) -> Compared:
         Side(name, sources[name], describe(spec, label_keys(dict.fromkeys(keys))))
         for name, spec in specs.items()
     )
-    return Compared(sides, specs, datasets, warnings, smallest)
+    return Compared(sides, specs, datasets, warnings, options.smallest)
 
 
 def read_side(
-    side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Sequence[str]
+    side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Mapping[str, Any]
 ) -> RunSpec:
     """Return the run spec of a side: a run spec, a study's folder, or a space of one point; or of a
     training loop of the user's own, `FILE.py:FUNCTION` or a command.
@@ -194,10 +181,10 @@ def read_side(
     """
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
-        return validate(RunSpec, apply_settings(content, list(settings)), source)
+        return validate(RunSpec, apply_settings(content, settings), source)
     content, _ = content_of(side, source)
     if "space" not in content:
-        return validate(RunSpec, with_whole_paths(apply_settings(content, list(settings))), source)
+        return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
     study, space = build_study(with_whole_paths(content), source)
     number = num_configurations(space, study.fixed)
     if number != 1:
@@ -207,7 +194,7 @@ def read_side(
             "best.yaml of a search of it."
         )
     document = study.run_spec(first_values(study, space)).document()
-    return validate(RunSpec, apply_settings(document, list(settings)), source)
+    return validate(RunSpec, apply_settings(document, settings), source)
 
 
 def at_revision(side: str) -> str:

@@ -1,60 +1,183 @@
-"""Options of a command, or of the function of its name in Python: every option with its
-default. The arguments of the command line are made of these classes.
+"""Options of every command, one class per command, for the command line and for Python alike.
+
+Arguments of a command line and of a Python call are converted to the types of the options here.
+Whether the values make sense for a study or a run is checked where the study or the run is built.
 """
 
-import json
-from pathlib import Path
+import contextlib
+import inspect
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 
-from raybench.spec.documents import Document
+from raybench.spec.dataset_spec import Task
+from raybench.spec.documents import Document, parse_settings, parse_yaml
 from raybench.spec.errors import UserError
 from raybench.spec.own_loop import MARK, is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import StudySpec
-from raybench.spec.text import seconds_of
+from raybench.spec.text import clean, seconds_of
+
+
+@dataclass(frozen=True)
+class Argument:
+    """How the command line writes an option, beyond its name, type and default."""
+
+    metavar: str | None = None
+    """Name of the value in the help text."""
+    parse: Callable[[str], Any] | None = None
+    """Converts the text of the whole value; by default the first type of the option does."""
+    flag: str | None = None
+    """Name of the flag; by default that of the option."""
+    is_positional: bool = False
+    nargs: str | None = None
+    """Number of values after one flag, in the notation of argparse."""
 
 
 def duration(given: Any) -> Any:
-    """Return the seconds of a text such as `30min` or `2h`, and what is no text as it is."""
+    """Return the seconds of a text such as `30min` or `2h`; return any other value unchanged."""
     return (seconds_of(given) or float(given)) if isinstance(given, str) else given
 
 
-Duration = Annotated[float | None, BeforeValidator(duration)]
+def age(text: str) -> float:
+    """Return the seconds of an age such as `30d`."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
+    return seconds
+
+
+def deadline_seconds(given: Any) -> Any:
+    """Return the seconds of a deadline, a number or a text such as `2h`."""
+    seconds = None if given is None else seconds_of(str(given))
+    if given is not None and seconds is None:
+        raise UserError(f"--deadline {clean(str(given))[:40]}: write it as 90s, 30min, 2h or 1d.")
+    return seconds
+
+
+def share(given: Any, info: ValidationInfo) -> Any:
+    """Return `2%` or `0.02` as a share."""
+    if given is None:
+        return None
+    text, value = str(given), math.nan
+    with contextlib.suppress(ValueError):
+        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    if not 0.0 <= value < 1.0:
+        raise UserError(
+            f"--{info.field_name} {text}: must be a share below all, such as 2% or 0.02."
+        )
+    return value
+
+
+def number_or_word(given: Any) -> Any:
+    """Return the number that a text holds; return any other value unchanged."""
+    try:
+        return float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
+def text(given: Any) -> Any:
+    """Return a path, a number or a list of numbers as the command line writes it: `8,16,64`."""
+    if isinstance(given, list | tuple | range):
+        return ",".join(map(str, given))
+    return str(given) if isinstance(given, PurePath | int | float) else given
+
+
+def importable(given: Any) -> Any:
+    """Return the name by which workers import a class or a function."""
+    if inspect.isfunction(given):
+        return f"{inspect.getsourcefile(given)}:{given.__qualname__}"
+    if not isinstance(given, type):
+        return given
+    if given.__module__ == "__main__":
+        raise UserError(
+            f"workload {given.__name__}: workers import it, which they cannot from a notebook "
+            "or the script itself; write the class in a file of its own."
+        )
+    return f"{given.__module__}:{given.__qualname__}"
+
+
+def one_or_more(given: Any) -> Any:
+    """Return several values as a list, and a single value as a list of one."""
+    if isinstance(given, list | tuple | range):
+        return list(given)
+    return given if given is None else [given]
+
+
+def worker_counts(given: Any) -> Any:
+    """Return worker counts as a list: from `1,2,4`, a number, or a sequence."""
+    return one_or_more(parse_yaml(f"[{given}]", "--workers") if isinstance(given, str) else given)
+
+
+def confirmation(given: Any) -> Any:
+    """Return `race=24,fresh=3` as a dict."""
+    if not isinstance(given, str):
+        return dict(given) if isinstance(given, Mapping) else given
+    parts = given.split(",")
+    if not all("=" in part for part in parts):
+        raise UserError(f"--confirm {given}: write it as race=40,fresh=5, or only one of them.")
+    return parse_settings([part.replace(" ", "") for part in parts])
+
+
+def changes(given: Any) -> Any:
+    """Return the values of several `--set KEY=VALUE` by their keys."""
+    return parse_settings(given) if isinstance(given, list) else given
+
+
 TIME = "90|30min|2h"
+Duration = Annotated[float | None, BeforeValidator(duration), Argument(TIME, parse=duration)]
+Text = Annotated[str | None, BeforeValidator(text)]
+Tools = Annotated[list[str], BeforeValidator(one_or_more), Argument("TOOL")]
+Spec = str | Path | dict[str, Any] | RunSpec
 
 
 class Options(Document):
-    """Options shared by every command that runs trials."""
+    """Base of the options of a command."""
 
     OF: ClassVar[str]
-    settings: list[str] = []
-    """Change any key, KEY=VALUE, the value is YAML; repeatable."""
-    out: str | None = None
-    """Results folder, or a URL: s3://, gs://, abfs:// (default: one below results/)."""
-    workload: str | None = None
+    """Name of the command."""
+
+
+class TrialOptions(Options):
+    """Options shared by every command that runs trials."""
+
+    settings: Annotated[
+        dict[str, Any], BeforeValidator(changes), Argument("KEY=VALUE", flag="set")
+    ] = {}
+    """Set any key to a value in YAML syntax; repeatable."""
+    out: Annotated[Text, Argument("DIR")] = None
+    """Results folder, or a URL: s3://, gs://, abfs:// (default: a folder in results/)."""
+    workload: Annotated[str | None, BeforeValidator(importable)] = None
     """Workload to train: a shipped name, or module:Class."""
-    train: str | None = None
-    """A training loop of your own to run, FILE.py:FUNCTION: it is given a raybench.Run."""
+    train: Annotated[str | None, BeforeValidator(importable), Argument("FILE.py:FUNCTION")] = None
+    """Function with your own training loop, FILE.py:FUNCTION; it receives a raybench.Run."""
     command: str | None = None
-    """A command to run, such as "python train.py --lr {learning_rate}": it prints what it reaches
-    in lines of JSON, {"accuracy": 0.91, "samples": 50000}."""
-    metric_pattern: str | None = None
-    """Regular expression for a line that prints the metric; its first group is the number."""
+    """Training command to run, such as "python train.py --lr {learning_rate}"; it prints the metric
+    in lines of JSON, such as {"accuracy": 0.91, "samples": 50000}."""
+    metric_pattern: Annotated[str | None, Argument("REGEX")] = None
+    """Regular expression that finds the metric in the command's output, as its first group."""
     address: str | None = None
-    """A Ray cluster to use, e.g. auto; else one is started."""
+    """Address of a Ray cluster, such as auto (default: start Ray on this machine)."""
     wait: Duration = None
     """Maximum total time a run may wait for resources (default: unlimited)."""
     seed: int | None = None
     """Seed of the search or the training."""
     dry_run: bool = False
-    """Print the plan, start nothing."""
+    """Print the plan and exit."""
 
-    def trained(self, *, below: str = "") -> list[str]:
-        """Return what is to be trained as `--set` has it, its keys `below` another; UserError where
-        several are named."""
+    def trained(self, *, below: str = "") -> dict[str, Any]:
+        """Return the settings that name what to train, their keys prefixed with `below`.
+
+        Raises:
+            UserError: Several of `--workload`, `--train` and `--command` are given.
+        """
         own = {"--workload": self.workload, "--train": self.train, "--command": self.command}
         named = [name for name, value in own.items() if value is not None]
         if len(named) > 1:
@@ -64,161 +187,277 @@ class Options(Document):
         command = None if self.command is None else f"{MARK}{self.command.removeprefix(MARK)}"
         found = {"workload": self.workload or self.train or command}
         found["objective.metric_pattern"] = self.metric_pattern
-        return [f"{below}{key}={json.dumps(one)}" for key, one in found.items() if one is not None]
+        return {f"{below}{key}": one for key, one in found.items() if one is not None}
 
 
-class FollowedOptions(Options):
-    """Options shared by every command that shows its runs one by one."""
+class FollowedOptions(TrialOptions):
+    """Options shared by every command that displays the progress of its runs."""
 
     progress: Literal["screen", "jsonl"] = "screen"
-    """Progress display; jsonl: JSON objects, one a line, on stderr."""
+    """Progress display; jsonl writes one JSON object per line to stderr."""
 
 
 class LoggedOptions(FollowedOptions):
     """Options shared by every command that writes to other tools."""
 
-    log: list[str] = []
-    """Write the runs to tensorboard, mlflow or wandb too, while they are trained; repeatable."""
+    log: Tools = []
+    """Also log the runs to tensorboard, mlflow or wandb while they train; repeatable."""
 
 
 class TuneOptions(LoggedOptions):
     """Options of a search."""
 
     OF: ClassVar[str] = "tune"
-    space: str | Path | dict[str, Any] | StudySpec = "digits"
-    """Search space: a file, or a shipped name."""
+    space: Annotated[
+        str | Path | dict[str, Any] | StudySpec, Argument("SPACE.yaml", is_positional=True)
+    ] = "digits"
+    """Search space: a file, or the name of a shipped one."""
     trials: int | None = None
     """Number of trials."""
     time_budget: Duration = None
-    """Time for everything, confirmation included."""
-    workers: str | None = None
+    """Total time, confirmation included."""
+    workers: Annotated[
+        list[Any] | None, BeforeValidator(worker_counts), Argument("1,2,4", parse=str)
+    ] = None
     """Worker counts to search."""
     gpus_per_worker: float | None = None
-    """GPUs per worker: 0, 1 or a part."""
-    target: str | None = None
-    """Validation metric to reach: 0.95, or auto."""
-    first: list[str | Path | dict[str, Any] | RunSpec] = []
-    """Run spec of your own to run before all other trials (as `search.first`); repeatable."""
-    seed_from: str | None = None
-    """Results of the same task for the sampler to learn from: the folder or URL of an
-    earlier study or training, a CSV (columns named as settings, with time_to_target_s or the
-    metric), or an Optuna storage (a journal, a SQLite file, a URL; #NAME of one of several)."""
-    confirm: str | None = None
-    """Runs with new seeds: of the best few to find the winner, then of the
-    winner alone."""
+    """GPUs per worker: 0, 1 or a fraction."""
+    target: Annotated[str | float | None, BeforeValidator(number_or_word)] = None
+    """Value of the validation metric to reach, such as 0.95, or auto."""
+    first: Annotated[list[Spec], BeforeValidator(one_or_more), Argument("SPEC.yaml")] = []
+    """Run spec to try before all other trials (as `search.first`); repeatable."""
+    seed_from: Text = None
+    """Earlier results of the same task to start the sampler from: the folder or URL of a study or
+    training, a CSV (columns named like settings, with time_to_target_s or the metric), or an Optuna
+    storage (a journal, a SQLite file or a URL; #NAME selects a study)."""
+    confirm: Annotated[
+        dict[str, Any] | None,
+        BeforeValidator(confirmation),
+        Argument("race=24,fresh=3", parse=str),
+    ] = None
+    """Runs with new seeds: first of the best configurations to find the winner, then of the winner
+    alone."""
     no_confirm: bool = False
-    """Leave the result unconfirmed: one trial each."""
+    """Skip confirmation: the result rests on a single run per configuration."""
     more: int | None = None
-    """No search: run what is statistically tied in a finished study so many times more, in all
-    (after Ctrl-C or the time budget the same command runs the rest)."""
-    price: float | None = None
-    """Money per worker-hour: winners are given in money, too."""
+    """Skip the search and add MORE repeat runs, in total, for the configurations that are still
+    tied (rerun the same command to resume after Ctrl-C or the time budget)."""
+    price: Annotated[float | None, Argument("MONEY")] = None
+    """Price of a worker-hour; winners are then also reported in money."""
     concurrency: int | None = None
-    """Trials at the same time."""
+    """Number of trials at the same time."""
     isolation: Literal["none", "process"] = "none"
-    """process: new worker processes for every trial (slower; for code that leaks)."""
+    """With process, start new worker processes for every trial (slower; for code that leaks)."""
     verbose: bool = False
     """Print every table at the end."""
     fresh: bool = False
-    """Start anew beside it, do not continue."""
+    """Start a new study instead of resuming the existing one."""
     keep_code_change: bool = False
-    """Continue although your code has changed since; the column `code` tells the runs apart."""
+    """Resume even though your code has changed; the column `code` marks the version of each run."""
+
+    def study_settings(self) -> dict[str, Any]:
+        """Return all settings of the study: those of the flags, then those of `--set`.
+
+        Raises:
+            UserError: Flags contradict each other.
+        """
+        confirm = dict(self.confirm or {})
+        if self.no_confirm and self.confirm is not None:
+            raise UserError("--no-confirm: not with --confirm, which asks for the opposite.")
+        if self.no_confirm:
+            confirm = {"race": 0}
+        if confirm.get("race") == 0 and "fresh" in confirm:
+            wanted = ",".join(f"{key}={one}" for key, one in confirm.items())
+            raise UserError(
+                f"--confirm {wanted}: fresh runs are of a race's winner, and there is no race; "
+                "name race=2 or more, or write --no-confirm."
+            )
+        flags = {
+            "search.trials": self.trials,
+            # With --more it limits the added runs, not the search that is finished.
+            "search.time_budget_s": None if self.more else self.time_budget,
+            "search.concurrency": self.concurrency,
+            "search.seed": self.seed,
+            "objective.target": self.target,
+            "price": self.price,
+            "gpus_per_worker": self.gpus_per_worker,
+            "space.num_workers": self.workers,
+            **{f"confirm.{key}": one for key, one in confirm.items()},
+        }
+        given = {key: one for key, one in flags.items() if one is not None}
+        return given | self.trained() | self.settings
 
 
 class TrainOptions(LoggedOptions):
     """Options of one training."""
 
     OF: ClassVar[str] = "train"
-    spec: str | Path | dict[str, Any] | RunSpec | None = None
-    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
+    spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
+    """Run spec, or a study's folder (its best.yaml) (default: the default run spec)."""
 
 
-class DiagnoseOptions(Options):
+class DiagnoseOptions(TrialOptions):
     """Options of a diagnosis."""
 
     OF: ClassVar[str] = "diagnose"
-    spec: str | Path | dict[str, Any] | RunSpec | None = None
-    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
+    spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
+    """Run spec, or a study's folder (its best.yaml) (default: the default run spec)."""
     repeats: int = 4
-    """Rounds of all probes, from 3; where their spread hides the answer, up to twice as many."""
+    """Rounds of all probes, at least 3; up to twice as many where the spread hides the answer."""
     seconds: float = 0.5
-    """Seconds of training between two readings of a probe, which has four; with --fastest two."""
+    """Seconds of training between two readings of a probe: four readings, two with --fastest."""
     fastest: bool = False
-    """Measure instead what makes the run faster and leaves its curve alone: framework, workers,
-    micro-batch, prefetch, compile; write the fastest as fastest.yaml."""
+    """Find the fastest way to run the same training: vary framework, workers, micro-batch, prefetch
+    and compile, which leave the learning curve unchanged, and write fastest.yaml."""
 
 
 class ScaleOptions(LoggedOptions):
     """Options of a scaling study."""
 
     OF: ClassVar[str] = "scale"
-    study: str | Path | dict[str, Any] | ScalingStudy | None = None
-    """A study's file, or a named study; none: the shipped small model, weak and strong."""
+    study: Annotated[
+        str | Path | dict[str, Any] | ScalingStudy | None,
+        Argument("STUDY.yaml|NAME", is_positional=True),
+    ] = None
+    """File or name of a study (default: the shipped small model, weak and strong scaling)."""
     quick: bool = False
-    """A named study small enough for two cores."""
-    predict: str | None = None
-    """Numbers of workers, as 8,16,64: at every batch size measured, on nodes as full as the fullest
-    measured; or a CSV of cells with the columns of --fit but step_s."""
-    until: str | None = None
-    """Width of intervals, as 10%: run further cells, those that narrow the predictions most, until
-    the 90 % interval of each that --predict asks for is at most so much to each side."""
+    """Shorten a named study to fit two cores."""
+    predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
+    """Predict step times for these worker counts, such as 8,16,64, at every measured batch size, on
+    nodes as full as the fullest measured; or for the cells of a CSV with the columns of --fit
+    except step_s."""
+    until: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
+    """Relative half-width, such as 10%: keep measuring the cells that narrow the predictions most
+    until the 90 % interval of every prediction that --predict asks for is this narrow."""
     time_budget: Duration = None
-    """Time for everything."""
-    fit: str | None = None
-    """Run nothing, fit the steps of this CSV: columns num_workers, num_nodes,
-    batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
-    fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
-    file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+    """Total time."""
+    fit: Text = None
+    """Run nothing; fit the step times of this CSV with the columns num_workers, num_nodes,
+    batch_size_per_worker and step_s, optionally accumulate (passes per step), model and gpu_type
+    (one fit per pair of these two); rows of the same cell are repeats. --out names a file for the
+    predictions: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
     keep_code_change: bool = False
-    """Continue although your code has changed since; the column `code` tells the runs apart."""
-    network: str | None = None
-    """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file of
-    what raybench doctor --json printed."""
+    """Resume even though your code has changed; the column `code` marks the version of each run."""
+    network: Annotated[Text, Argument("RATIO|FILE")] = None
+    """With --fit: ratio of the time of an all-reduce between hosts to its time within a host, or a
+    file with the output of raybench doctor --json."""
 
 
 class CompareOptions(FollowedOptions):
     """Options of a comparison."""
 
     OF: ClassVar[str] = "compare"
-    sides: list[str | Path | dict[str, Any] | RunSpec] = []
-    """Present configuration, then what would replace it: run specs, folders of studies (their
-    best.yaml), or spaces of one configuration."""
+    sides: Annotated[list[Spec], Argument("A B", is_positional=True)] = []
+    """Present configuration, then its replacements: run specs, folders of studies (their
+    best.yaml), or spaces with a single configuration."""
     runs: int = 20
-    """Pairs at most."""
+    """Maximum number of pairs."""
     time_budget: Duration = None
-    """Time for everything."""
-    smallest: str = "2%"
-    """The least difference that matters; 0 looks for any."""
-    session: str | None = None
-    """Keep the error of many comparisons together below 5 %, in this file: each spends a part of
-    it."""
+    """Total time."""
+    smallest: Annotated[float, BeforeValidator(share), Argument(parse=str)] = 0.02
+    """Smallest relative difference that matters, such as 2%; 0 looks for any difference."""
+    session: Text = None
+    """File shared by several comparisons, which keeps their joint error rate below 5 %."""
+
+
+class PlanOptions(Options):
+    """Options of a plan."""
+
+    OF: ClassVar[str] = "plan"
+    folders: Annotated[list[str | Path], Argument("DIR", is_positional=True)]
+    """Results of scaling studies of one training, or their URLs: one folder, or one for each kind
+    of machine, of which some may be short runs without a target."""
+    prices: Annotated[str | Path | dict[str, Any] | None, Argument("FILE")] = None
+    """YAML file with machines and their prices (default: the price in the study, or
+    worker-seconds)."""
+    budget: Annotated[float | None, Argument("MONEY")] = None
+    """Maximum cost of a job."""
+    deadline: Annotated[
+        float | None, BeforeValidator(deadline_seconds), Argument("TIME", parse=str)
+    ] = None
+    """Maximum duration of a job: 90s, 30min, 2h."""
+    predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
+    """Worker counts to plan with beside those measured (default: the next two doublings)."""
+    out: Annotated[str, Argument("FILE")] = "plan.html"
+    """File to write the page to."""
+
+
+class TransferOptions(Options):
+    """Options of a search for a large model that builds on searches of small ones."""
+
+    OF: ClassVar[str] = "transfer"
+    studies: Annotated[list[str], Argument("DIR", is_positional=True)] = []
+    """Searches of smaller models."""
+    to: Annotated[Path, Argument("FILE")]
+    """Search space of the large model."""
+    trials: int = 6
+    """Trials of the large model."""
+    size: Annotated[float | None, Argument("PARAMETERS")] = None
+    """Number of parameters of the large model (default: counted, if it is given by layers)."""
+    out: Annotated[Path | None, Argument("FILE")] = None
+    """File to write (default: FILE-transferred.yaml)."""
+
+
+class InitOptions(Options):
+    """Options of the inspection of a dataset."""
+
+    OF: ClassVar[str] = "init"
+    data: Annotated[str, Argument("PATH_OR_CLASS", is_positional=True)]
+    """Folder of images or texts, .csv, .parquet, .npz or .txt file, folder of Hugging Face's
+    save_to_disk, or module:Class of a workload with load_dataset."""
+    label: Annotated[list[str], Argument("COLUMN")] = []
+    """Column of a table to predict; several (--label a --label b, or a,b) form a vector."""
+    task: Task | None = None
+    """Learning task (default: inferred from the labels)."""
+    framework: Literal["torch", "tensorflow"] | None = None
+    """Framework to search (default: all installed)."""
+    out: Annotated[Path, Argument("FILE")] = Path("space.yaml")
+    """File to write."""
+    force: bool = False
+    """Overwrite an existing file."""
+
+
+class ReportOptions(Options):
+    """Options of a report."""
+
+    OF: ClassVar[str] = "report"
+    folders: Annotated[list[str], Argument("DIR", is_positional=True)]
+    """Results folder, or its URL."""
+    verbose: bool = False
+    """Print every table."""
+    compare: bool = False
+    """Write one page that compares several folders."""
+    out: Annotated[str | None, Argument("FILE")] = None
+    """File that --compare writes (default: compare.html here)."""
+    png: bool = False
+    """Also write every figure to the folder as a PNG file."""
+    log: Tools = []
+    """Also log the runs to tensorboard, mlflow or wandb; repeatable."""
+
+
+class DoctorOptions(Options):
+    """Options of a check of the hardware."""
+
+    OF: ClassVar[str] = "doctor"
+    address: str | None = None
+    """Address of the Ray cluster to check, such as auto (default: this machine)."""
+
+
+class DataOptions(Options):
+    """Options of the list of decoded datasets."""
+
+    OF: ClassVar[str] = "data"
+    remove: Annotated[list[str], Argument("KEY", nargs="+")] = []
+    """Remove these datasets, or `all`, except those in use by a running command."""
+    unused_for: Annotated[float | None, Argument("AGE", parse=age)] = None
+    """Only datasets that no command has opened for this long: 12h, 30d, 8w."""
 
 
 OPTIONS: dict[str, type[Options]] = {
     one.OF: one
-    for one in (TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions)
+    for one in (
+        *(TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions),
+        *(PlanOptions, TransferOptions, InitOptions, ReportOptions, DoctorOptions, DataOptions),
+    )
 }
 """Options by command."""
-METAVARS = {
-    "settings": "KEY=VALUE",
-    "out": "DIR",
-    "wait": TIME,
-    "log": "TOOL",
-    "train": "FILE.py:FUNCTION",
-    "metric_pattern": "REGEX",
-    "space": "SPACE.yaml",
-    "first": "SPEC.yaml",
-    "time_budget": TIME,
-    "price": "MONEY",
-    "workers": "1,2,4",
-    "confirm": "race=24,fresh=3",
-    "spec": "SPEC.yaml",
-    "study": "STUDY.yaml|NAME",
-    "predict": "8,16,64|FILE.csv",
-    "network": "RATIO|FILE",
-    "until": "SHARE",
-    "sides": "A B",
-}
-"""Names of the values in the command line's help; else by the option's name."""
-POSITIONAL = ("space", "spec", "study", "sides")
-"""Options that need no name there."""

@@ -36,7 +36,6 @@ from raybench.results.storage import open_storage, study_file
 from raybench.results.store import CODE, SCALING, STUDY_FILE, Store, with_session
 from raybench.results.study import load
 from raybench.runs.code_change import code_versions
-from raybench.runs.compare import read_share
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
@@ -197,8 +196,8 @@ class ChosenStudy:
 
 def chosen_study(options: ScaleOptions) -> ChosenStudy:
     """Return the study of a command line, `--set` and the other flags applied."""
-    settings = [] if options.seed is None else [f"seed={options.seed}"]
-    settings += [*options.trained(below="base."), *options.settings]
+    seed = {} if options.seed is None else {"seed": options.seed}
+    settings = seed | options.trained(below="base.") | options.settings
     asked, name = options.study, DEFAULT_NAME
     if isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists():
         if asked not in STUDIES:
@@ -268,7 +267,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     check_address(options.address)
     check_time_budget(options.time_budget)
     check_predict(options.predict)
-    until = None if options.until is None else read_share(options.until, "--until")
+    until = options.until
     if until is not None and options.predict is None:
         raise UserError("--until: name what is to be predicted so surely, as --predict 8,16.")
     place = check_place(options.out or f"results/{chosen.study.name}")

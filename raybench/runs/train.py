@@ -107,12 +107,12 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
 
 def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
     """Return the run spec that is asked for."""
-    settings = [] if options.seed is None else [f"seed={options.seed}"]
-    settings += [*options.trained(), *options.settings]
+    seed = {} if options.seed is None else {"seed": options.seed}
+    settings = seed | options.trained() | options.settings
     if options.spec is None:
         defaults, source = RunSpec().document(), "run spec"
         content = {key: defaults[key] for key in ("dataset", "objective")}
-        if any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
+        if settings.keys() & {"dataset", "dataset.name"}:
             del content["dataset"]  # the size of its pictures is for the digits
     else:
         content, source = content_of(options.spec, "run spec")
@@ -157,8 +157,7 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
     """Whether the user has named an objective, or a part of it that says when to end."""
-    asked = ("objective", "objective.target", "objective.kind")
-    if any(setting.partition("=")[0].strip() in asked for setting in options.settings):
+    if options.settings.keys() & {"objective", "objective.target", "objective.kind"}:
         return True
     return options.spec is not None and "objective" in content_of(options.spec, "")[0]
 

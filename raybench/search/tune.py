@@ -274,7 +274,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     study, space = build_study(content, source)
     if chosen_address(options.address) is None:
         # A file may be shared between machines; the command line is meant for this one.
-        named = options.workers is not None or any("num_workers" in s for s in options.settings)
+        named = options.workers is not None or any("num_workers" in key for key in options.settings)
         content, given = preflight.with_gpus(
             content, study, space, local_capacity(), all_workers=named
         )
@@ -471,21 +471,7 @@ def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
     if isinstance(space, str):
         space = shipped_space(space) or Path(space)
     source = str(space) if isinstance(space, Path) else "space"
-    flags: dict[str, Any] = {
-        "search.trials": options.trials,
-        "search.time_budget_s": None if options.more else options.time_budget,
-        "search.concurrency": options.concurrency,
-        "search.seed": options.seed,
-        "objective.target": options.target,
-        "price": options.price,
-        "gpus_per_worker": options.gpus_per_worker,
-    }
-    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    settings += options.trained()
-    if options.workers is not None:
-        settings.append(f"space.num_workers=[{options.workers}]")
-    settings += _confirm_settings(options.confirm, options.no_confirm)
-    content = with_whole_paths(load_content(space, [*settings, *options.settings]))
+    content = with_whole_paths(load_content(space, options.study_settings()))
     content = _with_firsts(content, options.first)
     path = Path(source)
     return content, source, path.parent.name if path.name == STUDY_FILE else path.stem
@@ -511,21 +497,3 @@ def _with_firsts(
         return content
     search = content.get("search") or {}
     return content | {"search": search | {"first": [*(search.get("first") or []), *firsts]}}
-
-
-def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
-    """Return `--confirm race=40,fresh=5` and `--no-confirm` as settings of `--set`."""
-    if unwanted and wanted is not None:
-        raise UserError("--no-confirm: not with --confirm, which asks for the opposite.")
-    if unwanted:
-        return ["confirm.race=0"]
-    parts = [] if wanted is None else wanted.split(",")
-    if not all("=" in part for part in parts):
-        raise UserError(f"--confirm {wanted}: write it as race=40,fresh=5, or only one of them.")
-    given = dict(part.replace(" ", "").split("=", 1) for part in parts)
-    if given.get("race") == "0" and "fresh" in given:
-        raise UserError(
-            f"--confirm {wanted}: fresh runs are of a race's winner, and there is no race; name "
-            "race=2 or more, or write --no-confirm."
-        )
-    return [f"confirm.{part.strip()}" for part in parts]

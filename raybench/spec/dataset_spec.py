@@ -1,4 +1,4 @@
-"""Data that a run trains on (`dataset` of a file), and changes of its samples (`augment`)."""
+"""Training data (`dataset` of a file) and augmentations of its samples (`augment`)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -28,7 +28,7 @@ DatasetName = Literal[
 FILES: tuple[str, ...] = ("image_folder", "csv", "parquet", "text", "npz", "huggingface")
 """Datasets that are read from `path`."""
 LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
-"""Datasets that a library knows by the name in `set`, and has on this machine already."""
+"""Datasets of a library, named by `set`, that are already on this machine."""
 TABLES: tuple[str, ...] = ("csv", "parquet", "huggingface")
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
 
@@ -36,13 +36,13 @@ DecimalMark = Literal[".", ","]
 DateOrder = Literal["day_first", "month_first", "year_first"]
 
 Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
-"""Samples, as a number of them or as a share of all."""
+"""Number of samples, or fraction of all samples."""
 
 
 def with_whole_paths(content: Any) -> Any:
-    """Return a file's content with the paths of data and weights that are there as whole paths.
+    """Return the content of a file with existing paths of data and weights as absolute paths.
 
-    They are seen from where the command runs; a worker's own folder is another.
+    Relative paths are those of the command; workers run in other folders.
     """
     if isinstance(content, list):
         return [with_whole_paths(one) for one in content]
@@ -65,86 +65,85 @@ def _whole(content: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 class DatasetSpec(Document):
-    """Data, and how much of it."""
+    """Training data, and how much of it to use."""
 
     name: DatasetName = "digits"
-    """`digits` needs no download; `workload` asks the workload's own `load_dataset`."""
+    """Dataset; `digits` needs no download, `workload` calls the workload's `load_dataset`."""
     path: str | None = None
-    """File or folder of `image_folder`, `csv`, `parquet`, `text`, `npz` and `huggingface`; the
-    folder that a library keeps its sets in for `keras` and `torchvision` (by default its own)."""
+    """File or folder of `image_folder`, `csv`, `parquet`, `text`, `npz` and `huggingface`; for
+    `keras` and `torchvision` the folder with the datasets of the library (by default its own)."""
     set: str | None = None
-    """Name of a set that `keras` (`cifar10`) or `torchvision` (`CIFAR10`) knows."""
+    """Name of a dataset of `keras` (`cifar10`) or `torchvision` (`CIFAR10`)."""
     task: Task | None = None
-    """Task that is learnt; by default inferred from the labels."""
+    """Learning task; by default inferred from the labels."""
     label: str | list[str] | None = None
-    """Column (key, array) of the labels; several columns of numbers are a vector each."""
+    """Column (key, array) of the labels; several columns of numbers form a vector."""
     columns: list[str] | None = None
-    """Columns (keys, arrays) that are inputs; by default all that have no other use."""
+    """Input columns (keys, arrays); by default all columns without another use."""
     categories: list[str] | None = None
-    """Columns of inputs that are names even where they look like numbers (such as a code)."""
+    """Input columns that are categorical even if they hold numbers, such as codes."""
     decimal: DecimalMark | None = None
-    """Decimal mark of numbers whose mark may also stand between thousands (1,200 or 2.100) where
-    no other column tells; the other mark is the one between thousands."""
+    """Decimal mark of numbers that may also have thousands separators (1,200 or 2.100), if no other
+    column decides; the other mark separates thousands."""
     dates: DateOrder | None = None
-    """Order of dates that can be read in several (01/02/2017) where no other column tells."""
+    """Order of ambiguous dates (01/02/2017), if no other column decides."""
     image: str | None = None
-    """Column of images: their bytes, or paths from where the file lies."""
+    """Column of images: their bytes, or paths relative to the folder of the file."""
     text: str | None = None
     """Column of texts."""
     tokens: Literal["words", "characters", "bytes"] = "words"
-    """Units of a text: the words of the training split, its characters, or bytes."""
+    """Tokens of a text: words of the training split, its characters, or bytes."""
     vocabulary_size: Annotated[int, Field(ge=4)] = 20_000
-    """Most tokens with an id of their own, the most frequent ones; the others share one."""
+    """Maximum number of distinct tokens, the most frequent ones; all others share one id."""
     sequence_length: PositiveInt = 128
-    """Tokens of a sample: longer texts are cut, shorter ones padded."""
+    """Tokens per sample: longer texts are truncated, shorter ones padded."""
     image_size: PositiveInt | None = None
-    """Height and width in pixels the images are scaled to; by default their own size."""
+    """Height and width in pixels to which images are scaled; by default their own size."""
     resize: Literal["stretch", "crop"] = "stretch"
-    """Treatment of images that are not square: stretched to it, or their middle cut out."""
+    """How to make images square: `stretch` them, or `crop` their center."""
     channels: Literal[1, 3] | None = None
-    """Channels of images from files: 1 (grey) or 3 (RGB); by default what the first ones have."""
+    """Channels of images from files, 1 (gray) or 3 (RGB); by default those of the first images."""
     white: PositiveFloat | None = None
-    """Value of white in images of more than 8 bits a channel; by default the least of 1, 255, 1023,
-    4095, 16383 and 65535 that the first images do not exceed."""
+    """Value of white in images with more than 8 bits per channel; by default the smallest of 1,
+    255, 1023, 4095, 16383 and 65535 that the first images do not exceed."""
     weight: str | None = None
-    """Column (array) with the weight of each training sample in the loss; scaled to mean 1."""
+    """Column (array) of sample weights in the training loss, scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
-    """Weights of classes in the training loss: all as much as one another (`balanced`), or by name
-    of class; scaled to mean 1 over the training samples."""
+    """Class weights in the training loss: equal total weight for all classes (`balanced`), or a
+    weight per class name; scaled to mean 1 over the training samples."""
     repeat: PositiveInt = 1
-    """Number of times that the training split stands in one epoch (study 5 used 1, 4 and 8)."""
+    """Repetitions of the training split per epoch (study 5 used 1, 4 and 8)."""
     limit: PositiveInt | None = None
-    """Number of training samples kept, before `repeat`; by default all."""
+    """Maximum number of training samples, before `repeat`; by default all."""
     validation_size: Part | None = None
-    """Samples held out for validation, a number or a share; by default the dataset's own."""
+    """Number or fraction of samples held out for validation; by default the dataset's own split."""
     test_size: Part | Literal["none"] | None = None
-    """Samples held out for the test of winners where the data have no test split of their own, a
-    number or a share; left out it is as many as for validation. `none` holds out no row, and
-    nothing is tested."""
+    """Number or fraction of samples held out to test the winners, if the dataset has no test split;
+    by default as many as for validation. `none` holds out nothing and skips the test."""
     split_by: str | dict[Literal["time", "group"], str] | None = None
-    """Column that splits are cut by, in place of chance: of a column of dates (or of numbers, as
-    `{time: year}`) the latest rows are held out; `{group: patient}` keeps rows of a group in one
-    split."""
+    """Column that determines the splits instead of random sampling: a column of dates (or numbers,
+    as `{time: year}`) holds out the latest rows; `{group: patient}` keeps the rows of a group in
+    one split."""
     split_seed: Seed = 0
-    """Seed of the splits: the same for every run of a study."""
+    """Seed of the splits, the same for every run of a study."""
     shape: list[PositiveInt] = [28, 28, 1]
-    """Height, width, channels of `synthetic` images; other datasets bring their own."""
+    """Height, width and channels of `synthetic` images."""
     num_classes: PositiveInt = 10
-    """Number of classes of `synthetic` labels, of tokens of a language model's, of numbers in a
-    label of a regression."""
+    """Number of classes of `synthetic` labels; tokens of a language model; numbers in a label of a
+    regression."""
     num_samples: PositiveInt = 4096
-    """Number of `synthetic` training samples; validation and test get a quarter each."""
+    """Number of `synthetic` training samples; validation and test have a quarter each."""
 
     @model_validator(mode="before")
     @classmethod
     def _name_alone(cls, content: Any) -> Any:
-        """Take `dataset: mnist` for `dataset: {name: mnist}`."""
+        """Accept `dataset: mnist` for `dataset: {name: mnist}`."""
         return {"name": content} if isinstance(content, str) else content
 
     @field_validator("class_weights", mode="before")
     @classmethod
     def _names_of_classes(cls, value: Any) -> Any:
-        """Take classes that YAML reads as numbers by their text."""
+        """Convert classes that YAML reads as numbers to text."""
         return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -167,7 +166,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class RandomCrop(Document):
-    """Pad by `padding` pixels on each side, cut the old size out at a random place."""
+    """Pad by `padding` pixels on each side, then crop to the original size at random."""
 
     kind: Literal["random_crop"]
     padding: Annotated[int, Field(gt=0)] = 4
@@ -179,17 +178,17 @@ class Flip(Document):
 
     kind: Literal["flip"]
     probability: Share = 0.5
-    """Share of samples that are mirrored."""
+    """Fraction of samples that are mirrored."""
 
 
 class RandomResizedCrop(Document):
-    """Cut a random part out and scale it to the old size (Szegedy et al. 2015, arXiv 1409.4842)."""
+    """Crop at random and rescale to the old size (Szegedy et al. 2015, arXiv 1409.4842)."""
 
     kind: Literal["random_resized_crop"]
     min_area: Fraction = 0.08
-    """Least share of the image's area; the most is 1."""
+    """Minimum fraction of the area of the image; the maximum is 1."""
     max_ratio: Annotated[float, Field(ge=1)] = 4 / 3
-    """Most ratio of the part's sides, either way."""
+    """Maximum aspect ratio of the crop, in either direction."""
 
 
 class Cutout(Document):
@@ -197,15 +196,15 @@ class Cutout(Document):
 
     kind: Literal["cutout"]
     size: Fraction = 0.5
-    """Side of the square as a share of the image's shorter side; it may reach over the edge."""
+    """Side of the square as a fraction of the shorter side; it may extend over the edge."""
 
 
 class Mixup(Document):
-    """Mix each sample and its loss with another's (Zhang et al. 2018, arXiv 1710.09412)."""
+    """Mix each sample and its loss with another (Zhang et al. 2018, arXiv 1710.09412)."""
 
     kind: Literal["mixup"]
     alpha: PositiveFloat = 0.2
-    """Parameter of the Beta(alpha, alpha) distribution of the share."""
+    """Parameter of the Beta(alpha, alpha) distribution of the mixing weight."""
 
 
 class ColorJitter(Document):
@@ -213,11 +212,11 @@ class ColorJitter(Document):
 
     kind: Literal["color_jitter"]
     brightness: Share = 0.4
-    """Most relative change of the brightness."""
+    """Maximum relative change of the brightness."""
     contrast: Share = 0.4
-    """Most relative change of the distance from the mean grey."""
+    """Maximum relative change of the distance from the mean gray."""
     saturation: Share = 0.4
-    """Most relative change of the distance from the pixel's own grey; of three channels alone."""
+    """Maximum relative change of the distance from the gray of the pixel; for RGB only."""
 
 
 OF_KIND: dict[str, type[Document]] = {
@@ -228,14 +227,15 @@ OF_KIND: dict[str, type[Document]] = {
     "mixup": Mixup,
     "color_jitter": ColorJitter,
 }
-"""Class of an entry of `augment`, by its kind."""
+"""Classes of the entries of `augment`, by kind."""
 KINDS: tuple[str, ...] = tuple(OF_KIND)
 
 
 def _one_form(content: Any) -> Any:
-    """Take `flip` for `{kind: flip}`, and `{random_crop: {padding: 4}}` for a kind and its keys.
+    """Convert `flip` and `{random_crop: {padding: 4}}` to mappings with the key `kind`.
 
-    ValueError for an unknown kind or key, with the nearest one.
+    Raises:
+        ValueError: The kind or a key is unknown.
     """
     if isinstance(content, Document):
         return content

@@ -1,4 +1,4 @@
-"""YAML files and plain data into validated models, and every mistake into one sentence.
+"""YAML files and plain data as validated models; every problem becomes one sentence.
 
 YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are booleans, 1:30 is 90,
 1_000 is 1000, 010 is 8 and 1e-4 is text.
@@ -7,6 +7,7 @@ YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are bo
 import copy
 import math
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -14,15 +15,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.removed import removed
+from raybench.spec.errors import UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
-"""Levels of nesting that are read; more is a mistake, or meant to do harm."""
+"""Maximum depth of nesting."""
 MAX_BYTES = 10_000_000
 MAX_NODES = 100_000
-"""Values that are read, aliases counted as often as they stand for something."""
+"""Maximum number of values, with every use of an alias counted."""
 _PLAIN = (str, int, float, type(None))
 
 _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
@@ -39,10 +39,10 @@ _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that takes plain words for what YAML 1.2 takes them, and for nothing else."""
+    """SafeLoader that resolves plain scalars by the rules of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
-    # Without dates, bytes and sets: nothing here takes them, and PyYAML's own fall over bad ones.
+    # No dates, bytes and sets: no document has them, and bad ones crash their constructors.
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: construct
         for tag, construct in yaml.SafeLoader.yaml_constructors.items()
@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes text which a reader of YAML 1.1 or 1.2 would take for another."""
+    """SafeDumper that quotes text which YAML 1.1 or 1.2 would read as another type."""
 
 
 for _tag, _pattern, _first in _RESOLVERS:
@@ -77,7 +77,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML; a syntax error becomes a UserError naming `source` and the line."""
+    """Parse YAML; a syntax error becomes a UserError that names `source` and the line."""
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -92,7 +92,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def _refuse_too_much(content: Any, source: str) -> None:
-    """Raise for what is nested too deep, for ever (an alias of itself), or grows by aliases."""
+    """Raise UserError for too many values, or too deep nesting, as by an alias of itself."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
         inside = [one.values() if isinstance(one, dict) else one for one in level]
@@ -107,9 +107,9 @@ def _refuse_too_much(content: Any, source: str) -> None:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that must hold a mapping: UTF-8, or UTF-16 with its mark; any line ends."""
+    """Read a YAML file that holds a mapping: UTF-8, or UTF-16 with a byte-order mark."""
     try:
-        with path.open("rb") as file:  # of a device without end, as of a file, no more than that
+        with path.open("rb") as file:  # bounded: it may be an endless device
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
         reason = getattr(error, "strerror", None) or error
@@ -136,20 +136,28 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def content_of(
     given: "str | Path | dict[str, Any] | Document", name: str
 ) -> tuple[dict[str, Any], str]:
-    """Return what a file holds (of a study's folder its best.yaml), or what was given in its place,
-    and what messages call it: the file, or `name`."""
+    """Return the content of a document, its keys by their own names, and its name for messages.
+
+    Args:
+        given: A file, a study's folder (its best.yaml), or the content itself.
+        name: Name of a content that is no file.
+    """
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
     if isinstance(given, dict):
-        return plain_data(given, name), name
-    path = Path(given)
-    best = path / "best.yaml"
-    path = best if best.is_file() else path
-    return read_mapping(path), str(path)
+        content = plain_data(given, name)
+    else:
+        path = Path(given)
+        path = best if (best := path / "best.yaml").is_file() else path
+        content, name = read_mapping(path), str(path)
+    try:
+        return one_name_each(content), name
+    except ValueError as problem:
+        raise UserError(f"{name}: {problem}.") from None
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
-    """Render a mapping as YAML in the order given; not `in_lines`: all of it in one."""
+    """Render a mapping as YAML, in its order; without `in_lines` as a single line."""
     return yaml.dump(
         content,
         Dumper=_Dumper,
@@ -170,30 +178,31 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 SHORT_FORMS = {"dataset": "name"}
-"""Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
+"""Mappings that may be given as one of their values: `dataset: mnist` is `{name: mnist}`."""
 OTHER_NAMES = {"exchange_every": "accumulate"}
-"""Other names of run-spec keys, and the keys."""
+"""Keys of a run spec by their other names."""
 FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
-"""Bounds of what float32, in which all training happens, holds at full precision."""
+"""Range of float32 at full precision, in which all training happens."""
 
 
 class Document(BaseModel):
-    """Base of everything that is read from a file: frozen, strict, unknown keys refused."""
+    """Base of all documents: frozen, strict, without unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
     )
 
     def document(self) -> dict[str, Any]:
-        """Return it as plain data for YAML or JSON, every key included."""
+        """Return the document as plain data with every key."""
         return self.model_dump(mode="json")
 
 
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError.
 
-    A key that there is not comes before one that is missing: it may be that one, misspelt. Of what
-    may be a number or a mapping, what is wrong in the mapping comes before that it is no number.
+    An unknown key comes before a missing one, which it may be, misspelled. Where a number or a
+    mapping is allowed, a problem within the mapping comes before "not a number". A UserError of a
+    validator is raised as it is.
     """
     _check_numbers(content, source)
     try:
@@ -203,11 +212,13 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
             error.errors(),
             key=lambda one: (one["type"] != "extra_forbidden", one["type"] == "float_type"),
         )
+        if isinstance(problem := first.get("ctx", {}).get("error"), UserError):
+            raise problem from None
         raise UserError(_sentence(first, model, source)) from None
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
-    """Return `value` as `model` holds it; UserError if it cannot, whatever its other keys are."""
+    """Return `value` as `model` holds it; UserError if it is invalid, regardless of other keys."""
     _check_numbers({key: value}, source)
     try:
         return getattr(model.model_validate({key: value}), key)
@@ -219,9 +230,10 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
 
 
 def one_name_each(content: Any) -> Any:
-    """Return `content` with the keys of OTHER_NAMES by their own names, wherever they stand.
+    """Return `content` with the keys of OTHER_NAMES renamed, at any depth.
 
-    Raises ValueError where both names of a key stand together, with different values.
+    Raises:
+        ValueError: Both names of a key are given, with different values.
     """
     if isinstance(content, list):
         return [one_name_each(one) for one in content]
@@ -239,8 +251,14 @@ def one_name_each(content: Any) -> Any:
     return found
 
 
+def own_name(key: str) -> str:
+    """Return a dotted key by its own name, if it is one of OTHER_NAMES."""
+    parent, dot, last = key.rpartition(".")
+    return f"{parent}{dot}{OTHER_NAMES.get(last, last)}"
+
+
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return plain data with all keys at one level, dotted where they lie deeper."""
+    """Return plain data as a flat mapping with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"
@@ -249,7 +267,7 @@ def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def problem_of(detail: ErrorDetails) -> str:
-    """Return what pydantic found, as the end of a sentence without its full stop."""
+    """Return a problem that pydantic found, as the end of a sentence without its period."""
     if detail["type"] == "model_type":
         return "must hold keys of its own"
     message = detail["msg"].removeprefix("Value error, ")
@@ -258,11 +276,11 @@ def problem_of(detail: ErrorDetails) -> str:
 
 
 def number_problem(value: Any) -> str:
-    """Return why no machine holds this number, or nothing."""
+    """Return why a number cannot be used, or an empty text."""
     if isinstance(value, int) and abs(value) >= 2**63:
         return "is a number beyond 64 bits; name a smaller one"
     if isinstance(value, float):
-        if not math.isfinite(value):  # no JSON holds it: records would read null
+        if not math.isfinite(value):  # not valid in JSON: records would hold null
             return "is not a finite number; name one, or null"
         if abs(value) > FLOAT32_MAX:
             return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
@@ -281,7 +299,7 @@ def _check_numbers(content: Any, source: str, path: str = "") -> None:
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
-    # Of what may be a number or a mapping, pydantic names the kind as if it were a key.
+    # For unions, pydantic puts the type into the path as if it were a key.
     kinds = ("constrained-", "dict[")
     path = [part for part in map(str, detail["loc"]) if not part.startswith(kinds)]
     key = ".".join(path)
@@ -315,19 +333,34 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Return `content` with every `--set key.sub=value` applied (values are YAML)."""
-    for setting in settings:
-        key, separator, text = setting.partition("=")
+def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the values of `KEY=VALUE` texts, which are YAML, by the own names of the keys.
+
+    If a key is repeated, its last value counts, at its last position: the order of keys matters.
+
+    Raises:
+        UserError: A text has no `=`, no key, or a value that is not YAML.
+    """
+    found: dict[str, Any] = {}
+    for one in texts:
+        key, separator, text = one.partition("=")
         if not separator or not key.strip():
-            raise UserError(f"--set {setting}: write it as key=value, for example optimizer=lamb.")
-        value = parse_yaml(text, f"--set {key}")
-        content = with_key(content, key.strip(), value, f"--set {setting}")
+            raise UserError(f"--set {one}: write it as key=value, for example optimizer=lamb.")
+        name = own_name(key.strip())
+        found.pop(name, None)
+        found[name] = parse_yaml(text, f"--set {key}")
+    return found
+
+
+def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a document with the values of `settings`, whose keys are dotted."""
+    for key, value in settings.items():
+        content = with_key(content, key, value, f"--set {key}")
     return content
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
-    """Return `content` with the value of a key, dotted where it lies deeper."""
+    """Return a copy of `content` with the value of a dotted key."""
     result = copy.deepcopy(content)
     target = result
     *parents, last = key.split(".")
@@ -337,8 +370,5 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise UserError(f"{source}: '{parent}' holds no keys of its own.")
-    name = OTHER_NAMES.get(last, last)
-    for other in [other for other, of in OTHER_NAMES.items() if of == name]:
-        target.pop(other, None)  # what a file calls it is overridden too
-    target[name] = value
+    target[last] = value
     return result

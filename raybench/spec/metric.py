@@ -1,7 +1,7 @@
-"""Metrics: a metric's name, its direction, and how it comes from samples.
+"""Metrics: name, direction, and computation from samples.
 
-A metric is a number for each sample, averaged over a split and finished: RMSE is the root of the
-mean of squared errors. So it does not depend on which worker evaluates which samples.
+A metric is a function of the mean of a number per sample: RMSE is the square root of the mean of
+squared errors. Therefore, it does not depend on which worker evaluates which samples.
 """
 
 import math
@@ -15,18 +15,17 @@ from raybench.spec.errors import UserError, did_you_mean
 
 Direction = Literal["max", "min"]
 PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
-"""Value of a sample that is averaged: 1 where the answer is right (of five answers, where one of
-them is), the loss without label smoothing, the error's square or size in the labels' own unit (the
-mean over a vector's numbers), or what the workload's own hook returns."""
+"""Number per sample that is averaged: 1 for a correct prediction (or one in the top five), the loss
+without label smoothing, the squared or absolute error in the unit of the labels (the mean over the
+numbers of a vector), or the result of the workload's own function."""
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
-"""Form of a metric's name, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line
-of 80 characters at most that begins with a letter, a digit or `_`. It names columns."""
+"""Pattern of a metric's name, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line of
+up to 80 characters that begins with a letter, a digit or `_`. It names columns."""
 ROUNDING = 2.0**-22
-"""Distance from the target within which a value is at it, relative to the target: two steps of
-float32, in which frameworks compute metrics. The mean of 190 right answers of 200 is 0.94999999
-there."""
+"""Relative tolerance for reaching a target: two steps of float32, in which frameworks compute
+metrics. In float32, 190 correct predictions of 200 are 0.94999999."""
 Finish = Callable[[float, float], float]
-"""(mean over the samples, mean of the same for the labels' own mean as the answer) -> metric."""
+"""Function of the mean over the samples, and of that mean for the constant mean of the labels."""
 
 
 def _mean(mean: float, _of_mean: float) -> float:
@@ -47,24 +46,24 @@ def _exponential(mean: float, _of_mean: float) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric; a workload may have one of its own: `Metric(name="f", direction="max")`."""
+    """A metric, shipped or of a workload: `Metric(name="f1", direction="max")`."""
 
     name: str
-    """For columns, tables and axes (`METRIC_NAME`)."""
+    """Name in columns, tables and axes; see `METRIC_NAME`."""
     direction: Direction
-    """Whether more is better."""
+    """Whether higher (`max`) or lower (`min`) is better."""
     per_sample: PerSample = "own"
-    """Quantity that is averaged over the samples."""
+    """Number per sample that is averaged."""
     finish: Finish = field(default=_mean, compare=False)
-    """Makes the metric of the mean."""
+    """Converts the mean to the metric."""
     is_share: bool = False
-    """Whether it lies in 0..1 and is shown in per cent."""
+    """Whether the metric lies in 0..1 and is shown in percent."""
     tasks: tuple[Task, ...] = ("classification", "regression", "language_modelling")
-    """Tasks that it can be had of."""
+    """Tasks that have the metric."""
 
     @property
     def best_column(self) -> str:
-        """Column of a run's best value: `best_accuracy`."""
+        """Column of the best value of a run: `best_accuracy`."""
         return f"best_{self.name}"
 
     @property
@@ -74,41 +73,40 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """For a sentence: `mean absolute error`; any that is not ours as it is called."""
+        """Name for a sentence: `mean absolute error`; that of other metrics is unchanged."""
         return WORDS.get(self.name, self.name)
 
     @property
     def sign(self) -> int:
-        """1 where more is better, -1 where less is: `sign * value` is what may only grow."""
+        """1 if higher is better, else -1."""
         return 1 if self.direction == "max" else -1
 
     def reaches(self, value: float, target: float) -> bool:
-        """Whether `value` is at the target, to the rounding of float32, or beyond; never where it
-        is NaN. Wherever a value is compared with a target, this or `gap` does it."""
+        """Whether a value reaches the target, up to the rounding of float32; false for NaN."""
         return self.gap(target, value) <= 0
 
     def gap(self, target: float, value: float) -> float:
-        """Distance of `value` from the target; negative beyond it, 0 within float32's rounding."""
+        """Distance from the target; negative beyond it, 0 within the rounding of float32."""
         gap = self.sign * (target - value)
         return 0.0 if abs(gap) <= ROUNDING * abs(target) else gap
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best value, NaN left out; None where there is none."""
+        """Return the best value, ignoring NaN; None if there is none."""
         known = [value for value in values if not math.isnan(value)]
         return (max if self.direction == "max" else min)(known, default=None)
 
     @property
     def axis_words(self) -> str:
-        """For the axis of a figure: `validation accuracy [%]`, `validation RMSE`."""
+        """Label of an axis: `validation accuracy [%]`, `validation RMSE`."""
         return f"validation {self.words}" + (" [%]" if self.is_share else "")
 
     @property
     def superlative(self) -> str:
-        """Superlative of the best of several: `most accurate`, `best RMSE`."""
+        """Superlative of the best run: `most accurate`, `best RMSE`."""
         return "most accurate" if self.name == "accuracy" else f"best {self.words}"
 
     def shown(self, value: float | None, digits: int = 1) -> str:
-        """Return a value for a table or a sentence: `97.3 %`, `0.4312`; `none` for None."""
+        """Return a value as text: `97.3 %`, `0.4312`; `none` for None and NaN."""
         if value is None or math.isnan(value):
             return "none"
         return f"{100 * value:.{digits}f} %" if self.is_share else f"{value:.{digits + 3}g}"
@@ -132,13 +130,13 @@ _SHIPPED = (
     Metric("r2", "max", "squared_error", _explained, tasks=_OF_NUMBERS),
 )
 METRICS = {one.name: one for one in _SHIPPED}
-"""The metrics that come with raybench, by name."""
+"""Shipped metrics by name."""
 DEFAULTS: dict[Task, str] = {
     "classification": "accuracy",
     "regression": "rmse",
     "language_modelling": "loss",
 }
-"""The metric of a task where a file names none."""
+"""Default metrics by task."""
 OTHER_METRIC_NAMES = {"mae": "mean_absolute_error", "top5": "top5_accuracy", "r_squared": "r2"}
 ACCURACY = METRICS["accuracy"]
 
@@ -146,10 +144,15 @@ ACCURACY = METRICS["accuracy"]
 def find_metric(
     name: str | None, *, task: Task = "classification", own: Metric | None = None
 ) -> Metric:
-    """Return the metric of that name; `own` is the workload's, which none takes first.
+    """Return a metric by name.
 
-    None without an own one is the task's default. UserError for an unknown name, and for
-    a metric that the task does not have.
+    Args:
+        name: Name of the metric; by default that of `own`, or the default of the task.
+        task: Task of the dataset.
+        own: Metric of the workload, if it has one.
+
+    Raises:
+        UserError: The name is unknown, or the task does not have the metric.
     """
     if own is not None and not re.fullmatch(METRIC_NAME, own.name):
         raise UserError(
@@ -172,7 +175,7 @@ def find_metric(
 
 
 def named_metric(name: str, direction: Direction, *, is_share: bool = False) -> Metric:
-    """Return the metric of a record: a known one, or a user's own, of which these are known."""
+    """Return the metric of a record: a shipped one, or a user's own with these properties."""
     if name in METRICS:
         return METRICS[name]
     return Metric(name=name, direction=direction, is_share=is_share)

@@ -1,6 +1,6 @@
-"""Objective of a run: metric, target and budget, when it ends, and its score.
+"""Objective of a run: metric, target and budget, stopping rule, and score.
 
-The score is one number for the search, the less the better.
+The score is a number that the search minimizes.
 """
 
 import math
@@ -32,31 +32,31 @@ def _kind(given: object) -> object:
 
 
 class Objective(Document):
-    """Objective: what a run is judged by, and when it may end."""
+    """Metric, target and budget of a run."""
 
     kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
-    """`time_to_target` (train seconds to the target) or `best_at_budget`."""
+    """`time_to_target` (training seconds to the target) or `best_at_budget`."""
     metric: str | None = None
-    """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or the workload's own; by default that of the task."""
+    """Metric on the validation split: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
+    mean_absolute_error, or that of the workload; by default that of the task."""
     direction: Direction | None = None
-    """Whether more of the metric is better (`max`, `min`); known of all but a workload's own, which
-    says it, and those that a training loop of your own reports."""
+    """Whether higher (`max`) or lower (`min`) is better; only needed for metrics that your own
+    training loop reports."""
     is_share: bool | None = None
-    """Whether a workload's own metric lies in 0..1 and is shown in per cent; the workload says
-    it, and of all others it is known."""
+    """Whether the metric lies in 0..1 and is shown in percent; only needed for metrics that your
+    own training loop reports."""
     metric_pattern: str | None = None
-    """Regular expression that finds the metric in a line that a command prints, as its first group:
-    `accuracy=([0-9.]+)`; groups named `train_s`, `samples` and `test` are read too. By default such
-    a line is JSON."""
+    """Regular expression for the output of a command, whose first group is the metric:
+    `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default the
+    output is lines of JSON."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
+    """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Value of an answer that does not look at the inputs; by default from the labels."""
+    """Metric of a constant prediction; by default computed from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
-    """Evaluations in a row at or beyond the target; the time of the first one counts."""
+    """Consecutive evaluations that must reach the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0
-    """Seconds on the training clock after which a run ends (at the next evaluation)."""
+    """Maximum training seconds; the run ends at the next evaluation."""
 
     @field_validator("metric_pattern")
     @classmethod
@@ -83,14 +83,14 @@ class Objective(Document):
 
     @property
     def judged_by(self) -> Metric:
-        """The metric, as far as it is known without the workload: accuracy where none is named."""
+        """The metric as far as it is known without the workload; by default accuracy."""
         if self.metric is None:
             return ACCURACY
         return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
 
 
 def naming(metric: Metric) -> dict[str, object]:
-    """Return the keys of an objective that name a metric; `is_share` of a workload's own alone."""
+    """Return the keys of an objective that describe a metric."""
     is_share = None if metric.name in METRICS else metric.is_share
     return {"metric": metric.name, "direction": metric.direction, "is_share": is_share}
 
@@ -98,10 +98,16 @@ def naming(metric: Metric) -> dict[str, object]:
 def resolved(
     objective: Objective, *, task: Task, own: Metric | None, baseline_value: float | None
 ) -> Objective:
-    """Return the objective with its metric, direction and baseline value named.
+    """Return the objective with its metric, direction and baseline value set.
 
-    `own` is the workload's metric, `baseline_value` what the labels say. UserError for a metric
-    that the task does not have, and for a target that the baseline reaches.
+    Args:
+        objective: Objective of the file.
+        task: Task of the dataset.
+        own: Metric of the workload, if it has one.
+        baseline_value: Metric of a constant prediction, from the labels.
+
+    Raises:
+        UserError: The task does not have the metric, or the baseline reaches the target.
     """
     metric = find_metric(objective.metric, task=task, own=own)
     is_max, target = metric.direction == "max", objective.target
@@ -138,9 +144,17 @@ def time_to_target(
     hold: int = 1,
     metric: Metric = ACCURACY,
 ) -> float | None:
-    """Train seconds at the first of `hold` evaluations in a row that reach the target.
+    """Return the training seconds of the first of `hold` consecutive evaluations at the target.
 
-    None if that never happened. The sequences are one run's evaluations, in order.
+    Args:
+        values: Metric of each evaluation of a run, in order.
+        train_seconds: Training seconds until each evaluation.
+        target: Value to reach.
+        hold: Number of consecutive evaluations.
+        metric: Metric of the values.
+
+    Returns:
+        Seconds, or None if the target is not reached.
     """
     row = 0
     for index, value in enumerate(values):
@@ -151,9 +165,12 @@ def time_to_target(
 
 
 class StopRule:
-    """Follows one run's evaluations and names the reason to end, if there is one.
+    """Stopping rule of a run.
 
-    A continued run begins with the `values` and `train_seconds` of its evaluations so far.
+    Args:
+        objective: Objective of the run.
+        values: Metric of the evaluations before the run was resumed.
+        train_seconds: Training seconds until these evaluations.
     """
 
     def __init__(
@@ -169,7 +186,7 @@ class StopRule:
     def update(
         self, *, value: float, train_s: float, finished: bool
     ) -> Literal["target", "max_train_seconds", "epochs"] | None:
-        """Take one evaluation; `finished` says that all epochs are done."""
+        """Add an evaluation; return the reason to stop, if any. `finished`: all epochs are done."""
         self._values.append(value)
         self._seconds.append(train_s)
         if self._objective.kind == TIME and self.time_to_target_s is not None:
@@ -180,7 +197,7 @@ class StopRule:
 
     @property
     def time_to_target_s(self) -> float | None:
-        """Train seconds to the target so far; None if not reached or no target is given."""
+        """Training seconds to the target; None if there is no target or it is not reached."""
         target, hold = self._objective.target, self._objective.hold
         if target is None:
             return None
@@ -191,10 +208,10 @@ class StopRule:
 
     @property
     def best_value(self) -> float | None:
-        """The value that the run is judged by so far; None before the first evaluation.
+        """Metric of the run so far; None before the first evaluation.
 
-        The best one. With `best_at_budget` that of the last evaluation within the budget, whose
-        weights are kept: the best of many is luck, and the more evaluations, the more of it.
+        It is the best value. With `best_at_budget` it is the last value within the budget, whose
+        weights are kept: the best of several evaluations is biased upward.
         """
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
@@ -204,18 +221,18 @@ class StopRule:
 
 
 MISS_WEIGHT = 2.0
-"""lambda: how far the worst miss stands above log(max_train_seconds)."""
+"""Score of the worst miss above log(max_train_seconds)."""
 MIN_SECONDS = 1e-3
-"""Times below this count as this (log of 0 does not exist)."""
+"""Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0
-"""The worst `shortfall` where the baseline is unknown: that of a value of 240 million."""
+"""Worst `shortfall` if the baseline is unknown: that of a value of 240 million."""
 BEST_OF_MANY = 3.0
-"""Standard errors above the baseline that a target of ours lies, where a test split judges the
-winner once more: the best of a search's evaluations of noise is 2.5 to 4 above."""
+"""Standard errors of an automatic target above the baseline if a test split checks the winner: the
+best evaluation of a search on pure noise is 2.5 to 4 above."""
 BEST_OF_ALL = 4.0
-"""Standard errors above the baseline that a target of ours lies where there is no test split."""
+"""Standard errors of an automatic target above the baseline without a test split."""
 ONE_SIDED = 1.645
-"""Standard errors above the baseline that luck gets to in 5 of 100."""
+"""Standard errors above the baseline that chance exceeds in 5 % of cases."""
 _FREQUENCIES, _MEAN = "always answering how frequent classes are", "always answering the mean"
 GUESSES = {
     "accuracy": "always answering the most frequent class",
@@ -226,34 +243,33 @@ GUESSES = {
     "rmse": _MEAN,
     "r2": _MEAN,
 }
-"""The baseline of a metric, for a sentence."""
+"""Constant prediction behind the baseline of a metric, for a sentence."""
 PART_OF_GAP = 0.01
-"""Size of a point of metrics that are no shares: a hundredth of the gap to the baseline."""
+"""A point, for metrics that are not shares, as a fraction of the gap to the baseline."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Value that the best answer without a look at the inputs reaches on a split's rows, and how
-    far above it models get on as many rows where there is nothing to learn.
+    """Metric of the best constant prediction on a split, and the gain that chance allows above it.
 
-    All runs share these rows, so new seeds do not help against their luck. A model of noise whose
-    answers differ from the baseline's by d gains z standard errors, proportional to d, and loses
-    what is proportional to d squared: at best `z**2 * square`. Where d costs nothing, as between
-    equally frequent classes, the gain is at most `z * error` (binomial).
+    All runs share the rows of the split, so new seeds do not reduce this chance. The predictions of
+    a model that differ from the baseline by d gain z standard errors, proportional to d, and lose a
+    term proportional to d squared: the gain is at most `z**2 * square`. If d costs nothing, as
+    between equally frequent classes, the gain is at most `z * error` (binomial).
     """
 
     value: float
     rows: int
     error: float | None = None
-    """Standard error over the rows, where the value is a share."""
+    """Standard error over the rows, if the metric is a share."""
     square: float | None = None
-    """None where it is not known, or does not bound the gain."""
+    """Factor of the bound above; None if unknown, or if it does not bound the gain."""
     level: float | None = None
-    """The value by the training labels, where classes may be equally frequent: which of them leads
-    among these rows is luck too."""
+    """Metric according to the training labels, if classes may be equally frequent: which class is
+    the most frequent among the rows is then due to chance."""
 
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
-        """Return the value that noise does not get beyond with so many standard errors of luck."""
+        """Return the bound for pure noise at the given number of standard errors."""
         known = [] if self.error is None else [errors * self.error]
         known += [] if self.square is None else [errors**2 * self.square]
         if not known:
@@ -262,12 +278,12 @@ class Baseline:
         return min(max(value, 0.0), 1.0) if metric.is_share else value
 
     def document(self) -> dict[str, Any]:
-        """Return it for `study.yaml`."""
+        """Return the baseline as plain data for `study.yaml`."""
         return asdict(self)
 
 
 def share_error(share: float, rows: int) -> float:
-    """Return the standard error of a share that was measured on so many rows (binomial)."""
+    """Return the binomial standard error of a share measured on `rows` rows."""
     return math.sqrt(max(share * (1.0 - share), 0.0) / rows)
 
 
@@ -278,13 +294,18 @@ def search_score(
     best_value: float | None,
     baseline_value: float | None,
 ) -> float:
-    """Return the number the search minimises; comparable over all runs of a study.
+    """Return the score of a run, which the search minimizes.
 
-    time_to_target: log T if the target was reached within `max_train_seconds`, else
-    log T_max + 2 gap(A*, best) / gap(A*, baseline), at most 2, so that every reached run beats
-    every missed one and the searcher still sees a slope. best_at_budget: `shortfall`.
-    `best_value` None (nothing evaluated, out of memory, NaN) scores worst. `baseline_value` stands
-    in where the objective has none; None is unknown.
+    With `time_to_target`, it is log T if the target is reached within `max_train_seconds`, else
+    log T_max + 2 min(1, gap(target, best) / gap(target, baseline)): every run that reaches the
+    target beats every run that does not, and runs that do not are still ordered. With
+    `best_at_budget`, it is `shortfall`.
+
+    Args:
+        objective: Objective of the run.
+        time_to_target_s: Training seconds to the target; None if it is not reached.
+        best_value: Best metric; None (no evaluation, out of memory, NaN) has the worst score.
+        baseline_value: Baseline if the objective has none; None if unknown.
     """
     metric = objective.judged_by
     if objective.baseline_value is not None:
@@ -306,8 +327,8 @@ def search_score(
 
 
 def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None) -> float:
-    """Return what the baseline lacks to the target; where it is unknown, what the worst share
-    lacks, and of others as much as the target itself: half of a miss is due there."""
+    """Return the gap between baseline and target. If the baseline is unknown, use the worst share,
+    or 0 for other metrics."""
     if baseline_value is None and not metric.is_share:
         return abs(target) or 1.0
     if baseline_value is None:
@@ -316,12 +337,12 @@ def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None
 
 
 def shortfall(metric: Metric, value: float | None, baseline_value: float | None) -> float:
-    """Return what a value lacks, the less the better; None is as bad as a value can count.
+    """Return a value as a score to minimize; None has the worst score.
 
-    Of shares what is missing to 1, or where less is better all there is above 0. Of others the
-    value itself, its sign turned where more is better, and no worse than twice as far from 0 as
-    the baseline is: a loss that has burst says no more than that. Where the baseline is unknown its
-    asinh, about the logarithm of large values, and at most 20.
+    A share scores its distance to the best share, 1 or 0. Other metrics score the value, negated if
+    higher is better, up to about twice the baseline, as a diverged loss carries no information. If
+    the baseline is unknown, they score the asinh of the value, which is about the logarithm of a
+    large one, up to 20.
     """
     worst = 1.0 if metric.is_share else MOST_UNKNOWN
     if baseline_value is not None and not metric.is_share:
@@ -335,17 +356,14 @@ def shortfall(metric: Metric, value: float | None, baseline_value: float | None)
 
 
 def worst_score(objective: Objective, *, baseline_value: float | None = None) -> float:
-    """Return the score of a run that failed (out of memory, NaN)."""
+    """Return the score of a failed run (out of memory, NaN)."""
     return search_score(
         objective, time_to_target_s=None, best_value=None, baseline_value=baseline_value
     )
 
 
 def baseline_value_of(objective: Objective, num_classes: int | None) -> float | None:
-    """Return the baseline value of an objective; of accuracy 1 / classes where it says none.
-
-    None for other metrics.
-    """
+    """Return the baseline value of an objective; by default 1 / classes for accuracy, else None."""
     if objective.baseline_value is not None or objective.judged_by != ACCURACY or not num_classes:
         return objective.baseline_value
     return 1.0 / num_classes
@@ -354,9 +372,9 @@ def baseline_value_of(objective: Objective, num_classes: int | None) -> float | 
 def small_difference(
     metric: Metric, value: float, baseline_value: float | None, *, points: float = 0.01
 ) -> float:
-    """Return a difference of a metric near `value` that says little: `points` of a share.
+    """Return a negligible difference of a metric near `value`: `points`, if it is a share.
 
-    Of others 1 % of the gap between baseline and `value`; of `value` where that is unknown.
+    For other metrics it is 1 % of the gap to the baseline, or of `value` if that is unknown.
     """
     if metric.is_share:
         return points

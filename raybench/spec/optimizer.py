@@ -1,12 +1,11 @@
-"""The optimizers by name: ours, with the settings that each reads, and the classes of libraries."""
+"""Optimizers by name: the shipped ones with the settings they read, and classes of libraries."""
 
 import re
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from raybench.spec.errors import did_you_mean
-from raybench.spec.removed import removed
+from raybench.spec.errors import did_you_mean, removed
 
 Own = Literal["adam", "radam", "lars", "lamb", "sgd", "adamw", "muon"]
 OPTIMIZERS: tuple[str, ...] = get_args(Own)
@@ -20,11 +19,11 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "adamw": ADAM,
     "muon": {"momentum": 0.95} | ADAM,
 }
-"""The settings that each optimizer reads, as its authors have them."""
+"""Settings that each optimizer reads, with the defaults of its authors."""
 LEFT_TO_IT = ("momentum", "beta2", "epsilon")
-"""Keys of a run whose default is the optimizer's own."""
+"""Run-spec keys whose default depends on the optimizer."""
 FRAMEWORK_OF = {"torch": "torch", "keras": "tensorflow"}
-"""Prefix of the name of a library's class, and the framework that it trains in."""
+"""Frameworks by the prefix of a library's class."""
 KEY_OF = {
     **dict.fromkeys(("lr", "learning_rate"), "learning_rate"),
     "weight_decay": "weight_decay",
@@ -32,7 +31,7 @@ KEY_OF = {
     **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency"), "ema_decay"),
     "gradient_accumulation_steps": "accumulate",
 }
-"""Arguments of libraries' classes that a run has keys for."""
+"""Run-spec keys by the arguments of libraries' classes that they replace."""
 _CLASS = r"(torch|keras):([A-Za-z_]\w*\.)*[A-Za-z_]\w*"
 
 
@@ -57,17 +56,17 @@ Optimizer = Annotated[
 
 
 def is_librarys(name: str) -> bool:
-    """Whether an optimizer is a library's class, by its name."""
+    """Whether an optimizer is a class of a library."""
     return ":" in name
 
 
 def framework_of(name: str) -> str | None:
-    """Return the one framework that an optimizer is for; None of ours, which are in both."""
+    """Return the framework of a library's optimizer; None for shipped ones, which have both."""
     return FRAMEWORK_OF[name.partition(":")[0]] if is_librarys(name) else None
 
 
 def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]) -> str | None:
-    """Return why an optimizer cannot have these options in a framework."""
+    """Return why an optimizer, its options and a framework do not go together; else None."""
     wanted = framework_of(optimizer)
     if wanted is None:
         if not options:

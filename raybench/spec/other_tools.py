@@ -1,5 +1,4 @@
-"""Dimensions in the forms of other tools (W&B, Optuna, Ray Tune, NNI, Katib, Ax, Hydra), and how
-they are written here."""
+"""Translations of search-space dimensions from W&B, Optuna, Ray Tune, NNI, Katib, Ax and Hydra."""
 
 import math
 import re
@@ -28,12 +27,12 @@ _CALL = re.compile(
     r"|sample_from|interval|range|tag|glob)\(.*\)"
 )
 MOST_STEPS = 20
-"""Values of a range with a step that a sentence lists."""
+"""Maximum number of values of a range with a step that a sentence lists."""
 
 
 def written_here(content: Any) -> str | None:
-    """Return how a dimension in another tool's form is written here, the end of a sentence; None
-    where it is in no such form."""
+    """Return how to write another tool's dimension here, as the end of a sentence; None if the
+    content is not in the form of another tool."""
     if isinstance(content, str) and _CALL.fullmatch(content.strip()):
         return "write a list of values, or a range as {low: 0.001, high: 0.1, log: true}"
     if not isinstance(content, Mapping) or not {str(key).lower() for key in content} & _FOREIGN:
@@ -68,11 +67,11 @@ def written_here(content: Any) -> str | None:
 
 
 MAX_EXPONENT = 300
-"""Beyond it a range cannot be of exponents: they are of no float."""
+"""Exponents above this bound overflow a float, so that a range cannot be of exponents."""
 
 
 def _inside(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield keys in lower case, those of a mapping within (`feasibleSpace`) among them."""
+    """Yield keys in lower case with their values, including those of nested mappings."""
     for key, value in content.items():
         yield str(key).lower(), value
         if isinstance(value, Mapping):
@@ -84,7 +83,7 @@ def _first(found: Mapping[str, Any], names: Names) -> Any:
 
 
 def _steps(low: Any, high: Any, step: Any) -> list[Any]:
-    """Return the values from `low` to `high` by `step`; [] of no numbers, or of too many."""
+    """Return the values from `low` to `high` by `step`; [] if not numeric, or too many."""
     if not all(isinstance(one, int | float) for one in (low, high, step)) or step <= 0:
         return []
     number = int((high - low) / step + 1e-9) + 1

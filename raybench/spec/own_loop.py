@@ -1,14 +1,13 @@
-"""Training loops and commands without a Workload, by how they are written as a run spec's
-`workload`.
+"""The user's own training loops: the syntax of `workload` for a function or a command.
 
-    train.py:train                        a function of the user's own, given a `raybench.Run`
-    $ python train.py --lr {learning_rate}    a command, which prints what it reaches
+    train.py:train                            a function, which receives a `raybench.Run`
+    $ python train.py --lr {learning_rate}    a command, which prints its metric
 
-Such a loop brings its data with it. A command is one process that has the resources of all its
-workers, and `{key}` in it stands for a key of the run spec, `{model.NAME}` for one of `model`, as
-JSON writes it, a text as it is. `{--flag:key}` is an option: `--flag` for true, nothing for false
-and null, `--flag VALUE` for anything else; `{--flag=:key}` is `--flag=VALUE`, and
-`{--bn|--no-bn:key}` has an option for false.
+Both load their own data. A command is one process with the resources of all its workers. In it,
+`{key}` is replaced by the value of a key of the run spec, and `{model.NAME}` by a setting of the
+model; text is inserted as it is, other values as JSON. `{--flag:key}` is replaced by `--flag` for
+true, by nothing for false and null, and by `--flag VALUE` for other values. `{--flag=:key}` inserts
+`--flag=VALUE`, and `{--bn|--no-bn:key}` names a flag for false.
 """
 
 import json
@@ -20,15 +19,14 @@ from typing import Any
 from raybench.spec.errors import UserError, did_you_mean
 
 MARK = "$ "
-"""Beginning of a command."""
+"""Prefix of a workload that is a command."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
-"""Beginning of what a command fails with that has printed no metric: another configuration will not
-do better."""
+"""Prefix of the error of a command that has printed no metric; all configurations fail with it."""
 OWN_DATA = {"name": "workload"}
-"""The `dataset` of a loop of one's own: whatever it loads."""
+"""The `dataset` of the user's own training loops."""
 PLACE = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
-"""An option that depends on a key: what stands there if it is true, and if it is false."""
+"""Option that depends on a key: its flag, its flag for false, and the key."""
 
 
 def is_command(workload: object) -> bool:
@@ -37,32 +35,33 @@ def is_command(workload: object) -> bool:
 
 
 def is_own_loop(workload: object) -> bool:
-    """Whether a workload is a training loop of the user's own: a function of a file, or a command.
+    """Whether a workload is the user's own training loop: a function of a file, or a command.
 
-    All others are a Workload: `mnist_small`, `torchvision:resnet18`, `module:Class`.
+    All others name a Workload: `mnist_small`, `torchvision:resnet18`, `module:Class`.
     """
     return is_command(workload) or ".py:" in str(workload)
 
 
 def with_own_data(content: Any) -> Any:
-    """Return a document with a `workload` that is a loop of one's own with its own data."""
+    """Return a document, with OWN_DATA as `dataset` if its `workload` is an own training loop."""
     is_own = isinstance(content, dict) and is_own_loop(content.get("workload", ""))
     return content | {"dataset": OWN_DATA} if is_own else content
 
 
 def keys_of(workload: str) -> list[str]:
-    """Return the keys that stand in a command."""
+    """Return the keys that a command inserts."""
     return [*PLACE.findall(workload), *(found[3] for found in OPTION.finditer(workload))]
 
 
 def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command with `values` in place of their names; no shell reads them.
+    """Return the words of a command with all keys replaced by their values, without a shell.
 
-    `values` has mappings as they are: `{model.block.kernel}` is a value within `model.block`.
+    Args:
+        workload: The command.
+        values: Values by key; `{model.block.kernel}` is a value in the mapping `model.block`.
 
     Raises:
-        UserError: For a name that there is not, quotes that do not close, and an option within a
-            word.
+        UserError: A key is unknown, quotes do not close, or an option is part of a word.
     """
     try:
         words = shlex.split(workload.removeprefix(MARK))
@@ -85,8 +84,7 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _option(name: str, otherwise: str | None, value: Any) -> list[str]:
-    """Return the words of an option: none for null, and for false unless `otherwise` stands for
-    it."""
+    """Return the words of an option: none for null, and `otherwise` or none for false."""
     if value is None:
         return []
     if isinstance(value, bool):
@@ -97,7 +95,7 @@ def _option(name: str, otherwise: str | None, value: Any) -> list[str]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a name, or one within a mapping; UserError where there is none."""
+    """Return the value of a key, or of a key in a mapping; UserError if there is none."""
     parent, dot, name = key.rpartition(".")
     if key in values:
         return values[key]

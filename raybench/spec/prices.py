@@ -1,4 +1,4 @@
-"""`prices.yaml`: what machines cost that can be hired, by their names; `raybench plan` bills them.
+"""`prices.yaml`: machines that can be rented, by name, with their prices; `raybench plan` reads it.
 
 p4d.24xlarge:
   accelerator: A100
@@ -24,22 +24,22 @@ CPU = "cpu"
 
 
 class MachinePrice(Document):
-    """A kind of machine that can be hired."""
+    """Type of machine that can be rented."""
 
     accelerator: str = CPU
-    """Ray's name of its GPUs (`A100`: `accelerators` in `trials.csv`), or `cpu`."""
+    """Ray's name of the GPUs (`A100`; see `accelerators` in `trials.csv`), or `cpu`."""
     workers: PositiveInt
-    """Workers that one machine has room for: its GPUs, with one each."""
+    """Maximum number of workers on a machine: its number of GPUs."""
     price: PositiveFloat
-    """Money per hour of one machine; all of it is paid, however few workers it has."""
+    """Price of a machine per hour, regardless of its number of workers."""
     billing_step_s: NonNegativeFloat = 1.0
-    """Seconds that are billed whole: 3600 bills every hour that was begun; 0 bills as it is."""
+    """Billing increment in seconds: 3600 bills every started hour; 0 bills exact seconds."""
     startup_s: NonNegativeFloat = 0.0
-    """Seconds from ordering a machine until workers start on it; they are billed too."""
+    """Seconds until workers can start on a machine, which are billed too."""
 
 
 def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
-    """Return the machines of a file, or of what such a file holds, by their names."""
+    """Return machines by name from a file, or from the content of such a file."""
     content, source = content_of(given, "prices")
     if not content:
         raise UserError(f"{source}: names no machine; write one, as p4d: {{workers: 8, price: 33}}")

@@ -1,6 +1,5 @@
-"""The run spec: everything that determines one training, and what of it goes together.
-
-Here too: how a run is spread over workers, and a configuration in one line.
+"""The run spec: all settings of one training, which of them exclude each other, its placement on
+workers, and its one-line label.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,50 +28,50 @@ from raybench.spec.own_loop import is_command, is_own_loop, with_own_data
 from raybench.spec.values import identity, short
 
 ROUNDING = 1e-6
-"""Parts of a worker that are an error of arithmetic: ten tenths of a GPU are a whole one."""
+"""Tolerance for rounding when workers are counted: ten tenths of a GPU are a whole GPU."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Workers of one framework, what each of them has, and the samples each sees in a pass."""
+    """Workers of a run: their framework, number and resources, and the layout of a step."""
 
     framework: str
     num_workers: int
     batch_size_per_worker: int = 0
-    """0 where it does not matter, as in `group`."""
+    """Samples of one worker in a pass; 0 where irrelevant, as in `group`."""
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0
-    """A part of a GPU where there is one worker only."""
+    """GPUs of one worker; a fraction for a single worker only."""
     strategy: str = "pack"
-    """`pack`: on as few hosts as can be; `spread`: on as many."""
+    """`pack` uses as few hosts as possible, `spread` as many as possible."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU's model; by default any."""
+    """Ray's name of the GPU model; by default any."""
     replicas_per_process: int = 1
-    """Replicas of the model in each process; several where one process has them all, which is then
-    the group's one worker and has what all of them need."""
+    """Replicas of the model in each process. With several, the process is the only worker of the
+    group and has the resources of all replicas."""
     compile: str = "none"
-    """Way to compile a pass; every worker group can."""
+    """Compilation of a pass."""
     accumulate: int = 1
-    """Passes of a step."""
+    """Passes per optimizer step."""
     prefetch: int = 0
-    """Readers of the samples."""
+    """Number of prefetched batches."""
     precision: str = "fp32"
-    """Arithmetic of a pass."""
+    """Floating-point precision of a pass."""
 
     @property
     def samples(self) -> int:
-        """Samples of a step."""
+        """Samples per optimizer step."""
         return self.num_workers * self.batch_size_per_worker * self.accumulate
 
     @property
     def in_one_process(self) -> "Placement":
-        """Replicas in one process of one node, in place of a worker for each."""
+        """The placement with all replicas in one process instead of one worker each."""
         whole = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
         return replace(whole, num_workers=1, replicas_per_process=self.num_workers)
 
     @property
     def group(self) -> "Placement":
-        """The worker group it needs: groups with equal ones are interchangeable."""
+        """The worker group that the run needs, without the settings of a step."""
         bare = replace(self, batch_size_per_worker=0, accumulate=1, prefetch=0)
         return replace(bare, compile="none", precision="fp32")
 
@@ -88,11 +87,11 @@ class Placement:
 
     @property
     def shares_a_gpu(self) -> bool:
-        """Whether its workers would have to share GPUs, which collectives between GPUs refuse."""
+        """Whether workers would share GPUs, which collectives between GPUs do not support."""
         return self.num_workers > 1 and 0 < self.gpus_per_worker < 1
 
     def num_fitting(self, cpus: float, gpus: float) -> int:
-        """Return how many of its workers fit into so many free cores and GPUs of a node."""
+        """Return the number of workers that fit into the free CPU cores and GPUs of a node."""
         fitting = float(self.num_workers)
         for free, each in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
             if each:
@@ -105,7 +104,7 @@ ScheduleName = Literal[
     "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"
 ]
 OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
-"""Schedules that begin with a warm-up of their own."""
+"""Schedules with a built-in warm-up."""
 FRAMEWORKS: tuple[str, ...] = ("torch", "tensorflow")
 """Frameworks that can train a `Workload`."""
 
@@ -116,157 +115,157 @@ NOT_IN_ONE_PROCESS = (
     *("placement_strategy", "exchange_gradients", "gradient_compression", "bucket_mb"),
     "compile",
 )
-"""Keys on how processes are placed, exchange gradients and compile."""
+"""Keys that do not apply to `single_process`."""
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
-"""Values of `compile` beside `none`, by framework."""
+"""Values of `compile` besides `none`, by framework."""
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Setting = JsonValue
-"""A number, a text, true, false, null, or a list or a mapping of them."""
+"""Any plain value: a number, text, boolean or null, or a list or mapping of these."""
 
 
 class RunSpec(Document):
-    """Everything that determines one training. Frozen; unknown keys are refused."""
+    """All settings of one training."""
 
     workload: str = "mnist_small"
-    """A shipped name, `module:Class` of your own, a function of a file with a training loop of your
-    own (`train.py:train`), or a command (`$ python train.py --lr {learning_rate}`)."""
+    """Model and task to train: a shipped name, your own `module:Class`, a function with your own
+    training loop (`train.py:train`), or a command (`$ python train.py --lr {learning_rate}`)."""
     model: dict[Name, Setting] = {}
-    """The model's own settings, which the workload's constructor takes (a loop of your own has them
-    as `run.model`): `{hidden_units: 128}`. In a
-    space each is a key of its own, `model: {hidden_units: [64, 128]}`."""
+    """Settings of the model, passed to the constructor of the workload (your own training loop
+    reads `run.model`): `{hidden_units: 128}`. In a space, each setting has its own values:
+    `model: {hidden_units: [64, 128]}`."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
-    """Data, and how much of it."""
+    """Training data, and how much of it to use."""
     data: dict[Name, Setting] = {}
-    """The data's own settings, which the workload's `load_dataset` takes (dataset `workload`); in a
-    space `data: {window: [16, 32]}`, lists alone: each value is a dataset."""
+    """Settings of the data, passed to the workload's `load_dataset` (dataset `workload`). A space
+    lists their values, `data: {window: [16, 32]}`; each value is a dataset of its own."""
     objective: Objective = Objective(target=0.95)
-    """Objective: what the run is judged by, and when it may end."""
+    """Metric, target and budget of the run."""
     framework: Framework = "torch"
-    """Backend that trains; `python` imports none: of a training loop of your own, with one worker,
-    and of a command."""
+    """Backend that trains. `python` imports no framework; it is for commands, and for your own
+    training loop on one worker."""
     num_workers: PositiveInt = 1
-    """Number of data-parallel workers: processes, or replicas of a `single_process`."""
+    """Number of data-parallel workers: processes, or replicas with `single_process`."""
     strategy: Literal["distributed", "single_process"] = "distributed"
-    """`distributed`: a process a worker, by torch DDP or TensorFlow's MultiWorkerMirroredStrategy;
-    `single_process`: all workers are replicas in one process of one host, by torch nn.DataParallel
-    (GPUs alone) or TensorFlow's MirroredStrategy, and the first of them evaluates. The same samples
-    and sums of gradients in both; with one worker they are the same."""
+    """`distributed` runs one process per worker, with torch DDP or TensorFlow's
+    MultiWorkerMirroredStrategy. `single_process` runs all workers as replicas in one process on one
+    host, with torch nn.DataParallel (GPUs only) or TensorFlow's MirroredStrategy; the first replica
+    evaluates. Samples and summed gradients are the same in both."""
     cpus_per_worker: PositiveInt = 1
-    """CPU cores of one worker; its thread pools are sized to them."""
+    """CPU cores per worker, which also set the size of its thread pools."""
     gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
-    """GPUs of one worker: 0 or 1 (data parallelism is one worker a GPU); a run of one worker may
-    take a part of one, such as 0.5. Where a search says nothing, 1 on a machine with GPUs that its
-    frameworks see."""
+    """GPUs per worker: 0 or 1; a run with one worker may use a fraction, such as 0.5. A search that
+    does not set it uses 1 on machines with GPUs that its frameworks can use."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU's model, such as `H100`; by default any."""
+    """Ray's name of the GPU model, such as `H100`; by default any."""
     placement_strategy: Literal["pack", "spread"] = "pack"
-    """Workers on as few hosts as hold them (`pack`) or on as many (`spread`)."""
+    """Place workers on as few hosts as possible (`pack`) or on as many as possible (`spread`)."""
     batch_size_per_worker: PositiveInt = 64
-    """Samples one worker sees in one forward and backward pass."""
+    """Samples per worker in one forward and backward pass."""
     accumulate: PositiveInt = 1
-    """Forward and backward passes between two optimizer steps; `exchange_every` is its other
-    name, as gradients are exchanged once a step."""
+    """Forward and backward passes per optimizer step. `exchange_every` is another name of this key,
+    because gradients are exchanged once per step."""
     exchange_gradients: bool = True
-    """Whether workers exchange gradients; false lets each train by itself, to measure what the
-    exchange costs: such a run is never ranked."""
+    """Whether workers exchange gradients. Without the exchange each worker trains by itself, which
+    measures the cost of the exchange; such runs are not ranked."""
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    """Type of the gradients on their way between workers, in which they are added up too; fp16
-    ends at 65,504, and a run whose gradients are beyond it fails as `nan`, unless it has
-    `precision: fp16`, which scales them. `bf16` is not of tensorflow between GPUs."""
+    """Type in which gradients are sent between workers and summed. The maximum of fp16 is 65,504;
+    a run with larger gradients fails as `nan`, unless `precision: fp16` scales them. TensorFlow
+    does not support `bf16` between GPUs."""
     bucket_mb: PositiveFloat = 25.0
-    """MiB of gradients that are exchanged together, while the others are still computed."""
+    """MiB of gradients per exchange; the exchange overlaps with the rest of the backward pass."""
     optimizer: Optimizer = "adam"
-    """The optimizer, with the same update in both frameworks: adam, radam, lars, lamb, sgd, adamw,
-    muon. Or any class of torch.optim or keras.optimizers, for that framework: `torch:SGD`,
-    `keras:Nadam`; of another module `torch:pytorch_optimizer.Lion`."""
+    """Optimizer: adam, radam, lars, lamb, sgd, adamw or muon, with the same update in both
+    frameworks; or a class of one framework: `torch:SGD`, `keras:Nadam`, or of another module
+    `torch:pytorch_optimizer.Lion`."""
     optimizer_options: dict[Name, Setting] = {}
-    """Arguments of such a class beside the rate and `weight_decay`, by the names of its
-    own: `{momentum: 0.9}`; null is the class's default. In a space each is a key of its own."""
+    """Further arguments of such a class by name, besides the learning rate and `weight_decay`:
+    `{momentum: 0.9}`; null is the default of the class. In a space, each has its own values."""
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Multiplies the rate by `num_workers` (linear) or its square root."""
+    """Multiply the learning rate by `num_workers` (linear) or its square root (sqrt)."""
     schedule: ScheduleName = "constant"
-    """Shape of the rate over the training samples, after the warm-up and until `epochs`.
-    `one_cycle` rises over 30 % of them from a 25th of the rate, and `ramp_decay` is that of study
-    2: both have no other warm-up."""
+    """Learning-rate schedule over the training samples, from the end of the warm-up to `epochs`.
+    `one_cycle` rises over 30 % of them from 1/25 of the rate, and `ramp_decay` is the schedule of
+    study 2; both take no other warm-up."""
     warmup_epochs: NonNegativeFloat = 0.0
-    """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
+    """Epochs of linear warm-up, from the unscaled learning rate (from 0 without scaling)."""
     warmup_samples: NonNegativeInt = 0
-    """Training samples of linear warm-up, in place of `warmup_epochs`."""
+    """Training samples of linear warm-up, instead of `warmup_epochs`."""
     final_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the rate that cosine, linear, polynomial and one_cycle end at."""
+    """Final fraction of the learning rate for cosine, linear, polynomial and one_cycle."""
     decay_power: PositiveFloat = 2.0
-    """Power of the share of samples that is left (`polynomial`)."""
+    """Exponent of the `polynomial` schedule."""
     step_at: list[Annotated[float, Field(gt=0, lt=1)]] = [0.5, 0.75]
-    """Shares of `epochs` at which `step` multiplies the rate by `step_factor`."""
+    """Fractions of `epochs` at which `step` multiplies the rate by `step_factor`."""
     step_factor: Fraction = 0.1
-    """Factor of `step` on the rate."""
+    """Factor of the `step` schedule."""
     epochs: PositiveFloat = 100.0
-    """Epochs after which a run ends; also the horizon of the schedule."""
+    """Maximum number of epochs; also the horizon of the schedule."""
     weight_decay: NonNegativeFloat = 0.0
-    """Weight decay; biases and norm parameters are left out."""
+    """Weight decay, not applied to biases and normalization parameters."""
     momentum: Decay | None = None
-    """Momentum of sgd, lars and muon; by default the optimizer's own (0.9; muon 0.95)."""
+    """Momentum of sgd, lars and muon; by default that of the optimizer (0.9; muon 0.95)."""
     nesterov: bool = False
-    """Whether sgd looks ahead (Nesterov's momentum); muon always does."""
+    """Whether sgd uses Nesterov momentum; muon always does."""
     beta1: Decay = 0.9
-    """Decay of the first moment (all but sgd and lars); of muon for what AdamW trains."""
+    """Decay of the first moment (all but sgd and lars); for muon, of the part AdamW trains."""
     beta2: Decay | None = None
     """Decay of the second moment (all but sgd and lars); by default 0.999."""
     epsilon: PositiveFloat | None = None
-    """Added to denominators; by default the optimizer's own (1e-8; lamb 1e-6)."""
+    """Term added to denominators; by default that of the optimizer (1e-8; lamb 1e-6)."""
     trust_coefficient: PositiveFloat = 0.001
-    """The trust coefficient of lars."""
+    """Trust coefficient of lars."""
     clip_norm: PositiveFloat | None = None
-    """Most norm of the whole gradient of a step, which is scaled down to it; by default never."""
+    """Maximum norm of the gradient of a step, to which it is scaled down; by default no limit."""
     label_smoothing: Decay = 0.0
-    """Share of a label that is spread over all classes in the training loss (Szegedy et al. 2016,
-    arXiv 1512.00567); evaluation uses the labels as they are."""
+    """Label smoothing of the training loss (Szegedy et al. 2016, arXiv 1512.00567); evaluation uses
+    the original labels."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Decay, a step, of an average of the weights that is evaluated and saved in their place."""
+    """Decay per step of an exponential moving average of the weights, which is evaluated and saved
+    instead of the weights."""
     augment: list[Augmentation] = []
-    """Augmentations of training samples, in this order, keyed by seed, epoch and sample: `flip`, or
-    `{kind: random_crop, padding: 4}`."""
+    """Augmentations of training samples in order, such as `flip` or `{kind: random_crop, padding:
+    4}`; their randomness depends on seed, epoch and sample only."""
     weights: str = "none"
-    """Weights that training begins with, of a model by name: `none` draws them, `cached` takes the
-    library's own where this machine has them, anything else is a file."""
+    """Initial weights of a library's model: `none` initializes them at random, `cached` uses the
+    library's pretrained weights if this machine has them, any other value is a file."""
     frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
-    """Epochs in which only the head of a model by name is trained, `all`: to the end."""
+    """Epochs in which only the head of a library's model is trained; `all` for all epochs."""
     sync_batch_norm: bool = False
-    """Whether batch normalisation takes the samples of all workers, or of each worker alone. On
-    GPUs, and of a whole step, so with `accumulate: 1` only."""
+    """Whether batch normalization uses the samples of all workers instead of those of each worker.
+    Requires GPUs and `accumulate: 1`."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward and backward; weights stay fp32. `tf32` multiplies float32 with 10 bits
-    of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it. `fp16`
-    scales the loss, and does not take a step whose gradients overflow."""
+    """Floating-point precision of the forward and backward pass; weights stay fp32. `tf32`
+    multiplies with 10 bits of mantissa on NVIDIA GPUs since Ampere and equals fp32 elsewhere;
+    `fp32` never does. `fp16` scales the loss and skips steps whose gradients overflow."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune", "xla"] = "none"
-    """Compiles what a pass does with a full batch (forward, loss, backward), before the training
-    clock starts: of torch `default`, `reduce-overhead` (CUDA graphs) and `max-autotune`, of
-    tensorflow `xla`. The same numbers within rounding, but dropout may draw others. A smaller
-    batch, as an epoch's last, is not compiled."""
+    """Compile the pass of a full batch (forward, loss, backward) before the training clock starts:
+    `default`, `reduce-overhead` (CUDA graphs) or `max-autotune` with torch, `xla` with tensorflow.
+    Results are equal within rounding, except for the random numbers of dropout. Smaller batches,
+    such as the last of an epoch, are not compiled."""
     prefetch: Annotated[int, Field(ge=0)] = 0
-    """Batches prepared ahead (with tensorflow those of so many optimizer steps) by as many threads,
-    of data that are augmented or read on demand; data in memory need none. Samples on demand are
-    read by one thread at a time. More threads than `cpus_per_worker` bring nothing."""
+    """Number of batches (with tensorflow: optimizer steps) prepared ahead, by as many threads, for
+    data that are augmented or read on demand; data in memory need none. One thread at a time reads
+    samples on demand. More threads than `cpus_per_worker` do not help."""
     eval_every_samples: PositiveInt | None = None
     """Training samples between two evaluations; by default one epoch."""
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
     checkpoint_every_s: NonNegativeFloat = 300.0
-    """Seconds of training and evaluation between two checkpoints, taken at evaluations: what a
-    lost worker costs at most, and more than a short run lasts; 0 takes none."""
+    """Seconds of training and evaluation between two checkpoints, which are saved at evaluations: a
+    lost worker costs no more than this; 0 saves no checkpoints."""
     record_steps: bool = False
-    """Record the time of every step, memory, bytes exchanged and gradient noise; see `StepTimes`
-    and what follows `steps` in an `eval` record."""
+    """Record the time of every step, memory, exchanged bytes and gradient noise; see `StepTimes`
+    and the keys after `steps` in an `eval` record."""
 
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, content: Any) -> Any:
-        """Take `exchange_every: 4` for `accumulate: 4`; name what follows from a loop's name."""
+        """Rename other names of keys; set the keys that the user's own training loop implies."""
         content = with_own_data(one_name_each(content))
         if isinstance(content, dict) and is_command(content.get("workload", "")):
             content = {"framework": "python"} | content
@@ -275,7 +274,7 @@ class RunSpec(Document):
     @field_validator("optimizer_options")
     @classmethod
     def _by_default(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Leave out null: a case of a space says so that there is nothing to set."""
+        """Leave out null, which means the default."""
         return {name: one for name, one in options.items() if one is not None}
 
     @model_validator(mode="after")
@@ -285,7 +284,7 @@ class RunSpec(Document):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same configuration; settings of 1, 1.0 and true are not."""
+        """Return whether both are the same configuration; settings of 1, 1.0 and true differ."""
         return (
             super().__eq__(other)
             and isinstance(other, RunSpec)
@@ -294,18 +293,18 @@ class RunSpec(Document):
 
     @property
     def replicas_per_process(self) -> int:
-        """Replicas of the model in each process: all of them (so of a command), or one."""
+        """Replicas of the model in each process: all of them, as for a command, or one."""
         is_one = self.strategy == "single_process" or is_command(self.workload)
         return self.num_workers if is_one else 1
 
     @property
     def global_batch_size(self) -> int:
-        """Samples per optimizer step: per worker x workers x accumulate."""
+        """Samples per optimizer step: batch per worker x workers x accumulate."""
         return self.batch_size_per_worker * self.num_workers * self.accumulate
 
     @property
     def placement(self) -> Placement:
-        """Placement: its spread over processes."""
+        """Placement of the run on workers."""
         workers = Placement(
             self.framework,
             self.num_workers,
@@ -322,22 +321,22 @@ class RunSpec(Document):
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 
     def complete(self) -> dict[str, Any]:
-        """Return the spec for other scripts: what is left to the optimizer in numbers, and without
-        what it does not read. Read back it is another spec of the same run: see `in_short`."""
+        """Return the document for other programs: with the optimizer's defaults as numbers, and
+        without keys that the optimizer does not read. `in_short` is the inverse."""
         own = DEFAULTS.get(self.optimizer, {})
         found = self.document()
         found |= {key: own.get(key) for key in LEFT_TO_IT if found[key] is None}
         return {key: one for key, one in found.items() if key not in LEFT_TO_IT or one is not None}
 
     def in_short(self) -> "RunSpec":
-        """Return the same run with null where a number is the optimizer's own default."""
+        """Return the same run with null in place of the optimizer's defaults."""
         own = DEFAULTS.get(self.optimizer, {})
         same = [key for key in LEFT_TO_IT if key in own and getattr(self, key) == own[key]]
         return self.model_copy(update=dict.fromkeys(same))
 
 
 def _problems(spec: RunSpec) -> Iterator[str]:
-    """Yield what excludes each other; a space tries all values of the keys that are looked at."""
+    """Yield keys that exclude each other; spaces check all values of the keys read here."""
     if spec.warmup_samples and spec.warmup_epochs:
         yield "warmup_samples and warmup_epochs are one warm-up; keep one of them"
     for key in ("warmup_epochs", "warmup_samples"):
@@ -426,46 +425,45 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
 
 
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
-"""Keys of what a worker is given."""
+"""Keys for the resources of a worker."""
 OPEN = ("model", "data", "optimizer_options")
-"""Keys that hold settings of the user's own, each a key of its own: `model.hidden_units`."""
+"""Keys with settings of any name, which are keys themselves: `model.hidden_units`."""
 
 
 def is_open(key: str, *parents: str) -> bool:
-    """Whether a key is a setting below one of OPEN, or of these among them."""
+    """Whether a key is a setting below one of `parents`, by default any of OPEN."""
     parent, dot, _ = key.partition(".")
     return bool(dot) and parent in (parents or OPEN)
 
 
 def is_key(key: str) -> bool:
-    """Whether a run spec has this key; `model.NAME` is one whatever the name."""
+    """Whether a run spec has this key; `model.NAME` is one for any name."""
     return key in RunSpec.model_fields or is_open(key)
 
 
 def value_of(spec: RunSpec, key: str) -> Any:
-    """Return the value of a key; of a setting below OPEN that the spec does not name None."""
+    """Return the value of a key; None for a setting below OPEN that the spec does not have."""
     parent, _, name = key.partition(".")
     return getattr(spec, parent).get(name) if is_open(key) else getattr(spec, key)
 
 
 def has_value(spec: RunSpec, key: str) -> bool:
-    """Return whether a run spec has a key; of a setting below OPEN, whether it is named, even as
-    null."""
+    """Return whether a spec has a key; a setting below OPEN must be set, if only to null."""
     parent, _, name = key.partition(".")
     return not is_open(key) or name in getattr(spec, parent)
 
 
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys and what they have, each setting below OPEN as a key of its own."""
+    """Return a mapping of keys with the settings below OPEN as dotted keys; see `nested`."""
     found: dict[str, Any] = {}
-    for key, value in content.items():  # at its place: later keys may depend on it
+    for key, value in content.items():  # in order: later keys may depend on earlier ones
         own = isinstance(value, dict) and key in OPEN
         found |= {f"{key}.{name}": one for name, one in value.items()} if own else {key: value}
     return found
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as a run spec has them: the settings below OPEN in their places."""
+    """Return values as a run spec has them, with the settings below OPEN as mappings."""
     found: dict[str, Any] = {}
     for key, one in values.items():
         parent, _, name = key.partition(".")
@@ -477,18 +475,18 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_case(content: object) -> bool:
-    """Return whether an item of a searched key's list is a case of other keys, not a value."""
+    """Return whether an item of a list in a space is a case with a condition, not a value."""
     return isinstance(content, Mapping) and "when" in content
 
 
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
-"""Keys that every label has."""
+"""Keys that are part of every label."""
 
 
 def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the searched keys, in order, that a label needs beside BASE_KEYS.
+    """Return the searched keys, in order, that a label needs besides BASE_KEYS.
 
-    `space` is a study's space as its file has it; a key with one value does not differ.
+    `space` is the space of a study as its file has it; keys with a single value are left out.
     """
     return tuple(
         str(key)
@@ -500,10 +498,10 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
-    """Return a configuration in one line: framework, workers x batch, optimizer, rate, `keys`;
-    passes of a step where there are several: `2x16x4`.
+    """Return the label of a configuration: `torch 1x64 adam 0.003 weight_decay 0.01`.
 
-    `keys` (see `label_keys`) follow with their names: `torch 1x64 adam 0.003 weight_decay 0.01`.
+    It has the framework, workers x batch (x passes per step, if several), the optimizer, its
+    learning rate, and `keys` with their names (see `label_keys`).
     """
     passes = f"x{spec.accumulate}" if spec.accumulate > 1 else ""
     base = (
@@ -515,22 +513,21 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
 
 
 def _shown_value(spec: RunSpec, key: str) -> str:
-    """Return a key's value as labels have it; `0` for 0.0 where the key's type is known."""
+    """Return the value of a key for a label; `0` for 0.0 where the type of the key is known."""
     text = short(value_of(spec, key))
     return text if is_open(key) else text.removesuffix(".0")
 
 
 RATE = "rate"
-"""Label of the rate where the optimizer is not known."""
+"""Label of the learning rate if the optimizer is unknown."""
 
 
 def named_optimizer(spec: RunSpec) -> str:
-    """Return the optimizer as labels have it: a training loop of the user's own may have any where
-    the default stands."""
+    """Return the optimizer for a label; a user's own loop may use any with the default."""
     is_default = spec.optimizer == RunSpec.model_fields["optimizer"].default
     return RATE if is_own_loop(spec.workload) and is_default else spec.optimizer
 
 
 def shown_key(key: str) -> str:
-    """Return a key as labels have it: a setting of the model or the optimizer by its name alone."""
+    """Return a key for a label: a setting of the model or the optimizer without its parent."""
     return key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key

@@ -1,6 +1,6 @@
-"""A scaling study: the run specs of a grid over workers and batch sizes, each run several times.
+"""Scaling study: run specs on a grid of worker counts and batch sizes, each run several times.
 
-As a file it reads like a search space:
+Example file:
 
     name: my_training
     base: {workload: mnist_small, dataset: mnist, epochs: 3}
@@ -14,21 +14,17 @@ As a file it reads like a search space:
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from raybench.spec.documents import (
-    OTHER_NAMES,
     Document,
     PositiveFloat,
     PositiveInt,
     Seed,
-    apply_settings,
-    one_name_each,
-    parse_yaml,
     validate,
     with_key,
 )
@@ -37,14 +33,14 @@ from raybench.spec.run import RunSpec
 
 Scaling = Literal["weak", "strong"]
 OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"}
-"""Keys of a run spec that the grid sets, and the keys of the study that say how."""
+"""Run-spec keys that the grid sets, with the keys of the study that list their values."""
 NO_AXES = (*OWN_KEYS, "seed", "record_steps")
 ALWAYS = {"record_steps": True}
-"""Keys that all runs of a study have."""
+"""Keys with the same value in all runs of a study."""
 
 
 def _several(value: Any) -> Any:
-    """Take `scaling: weak` for `scaling: [weak]`."""
+    """Accept `scaling: weak` for `scaling: [weak]`."""
     return value if value is None or isinstance(value, list) else [value]
 
 
@@ -55,47 +51,47 @@ def _plain(name: str) -> str:
 
 
 class WrittenCell(Document):
-    """A cell that is written out, where a grid does not say it."""
+    """Cell that is listed explicitly, outside a grid."""
 
     scaling: Scaling = "weak"
-    """Kind of speed-up curve that it belongs to."""
-    changes: Annotated[dict[str, Any], AfterValidator(one_name_each)]
-    """Run-spec keys that differ from `base`, and their values: `num_workers`, `dataset.repeat`."""
+    """Speed-up curve of the cell."""
+    changes: dict[str, Any]
+    """Run-spec keys that differ from `base`, dotted, and their values."""
 
 
 class ScalingStudy(Document):
-    """A scaling study, validated; see `study_cells` for what it runs."""
+    """Validated content of a scaling study; `study_cells` returns its cells."""
 
     name: Annotated[str, AfterValidator(_plain)]
-    """Names the results folder: letters, digits, _ and -."""
+    """Name of the results folder: letters, digits, _ and -."""
     base: RunSpec
-    """Keys that all cells have in common; workers and batch size are the grid's."""
+    """Keys common to all cells, except workers and batch size, which the grid sets."""
     scaling: Annotated[list[Scaling], BeforeValidator(_several), Field(min_length=1)] = [
         "weak",
         "strong",
     ]
-    """`weak`: the batch of a worker stays, `strong`: the batch of all workers together."""
+    """`weak` keeps the batch per worker constant, `strong` the global batch."""
     num_workers: Annotated[
         Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_several)
     ] = None
-    """Numbers of workers; by default 1, 2, 4, ... as many as there is room for."""
+    """Worker counts; by default 1, 2, 4, ... up to the available room."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
-    """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
-    axes: Annotated[dict[str, list[Any]], AfterValidator(one_name_each)] = {}
-    """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
+    """Batch sizes: per worker in weak scaling, global in strong scaling."""
+    axes: dict[str, list[Any]] = {}
+    """Further dotted run-spec keys with lists of values; all combinations are run."""
     cells: Annotated[list[WrittenCell], Field(min_length=1)] | None = None
-    """Cells written out instead of the grid; `base` then says workers and batch size, too."""
+    """Explicit cells instead of a grid; `base` then also sets workers and batch size."""
     more: list[WrittenCell] = []
-    """Cells beside these: those that `--until` has added."""
+    """Further cells, added by `--until`."""
     repeats: PositiveInt = 3
-    """Runs of each cell, with seeds `base.seed`, `base.seed` + 1, ..."""
+    """Runs per cell, with the seeds `base.seed`, `base.seed` + 1, ..."""
     seed: Seed = 0
-    """Seed of the order in which cells run."""
+    """Seed of the order of the cells."""
     price: PositiveFloat | dict[str, PositiveFloat] | None = None
-    """Money per worker-hour, or that of each model of GPU; with it, plans are in money."""
+    """Price of a worker-hour, or prices by GPU model; plans are then in money."""
     budget: PositiveFloat | None = None
-    """Budget of a training in money (worker-seconds without a price): the plan then names the
-    fastest within it."""
+    """Maximum cost of a training, in worker-seconds without a price: the plan names the fastest
+    configuration within it."""
 
     @field_validator("axes")
     @classmethod
@@ -123,20 +119,20 @@ class ScalingStudy(Document):
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with numbers of workers, where it leaves them to the machines."""
+        """Return the study with these worker counts, unless it has its own."""
         if self.num_workers is not None or self.cells is not None:
             return self
         return self.model_copy(update={"num_workers": num_workers})
 
     @property
     def counts(self) -> list[int]:
-        """The numbers of workers of its cells, in order; 1 where they are left to the machines."""
+        """The worker counts of the cells in order; [1] if the machines determine them."""
         if self.cells is None:
             return sorted(self.num_workers or [1])
         return sorted({self._count(cell) for cell in self.cells})
 
     def only_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with the cells of these numbers of workers alone."""
+        """Return the study with only the cells with these worker counts."""
         if self.cells is None:
             return self.model_copy(update={"num_workers": num_workers})
         kept = [cell for cell in self.cells if self._count(cell) in num_workers]
@@ -148,25 +144,30 @@ class ScalingStudy(Document):
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One run spec of a study. Weak and strong scaling often meet in it: it runs once for both."""
+    """Run spec of a study. A cell of both weak and strong scaling runs once."""
 
     name: str
-    """`0000`, `0001`, ... in the order of the grid; the `source` of its runs."""
+    """`0000`, `0001`, ... in the order of the grid; `source` in the records of its runs."""
     spec: RunSpec
     scalings: tuple[Scaling, ...]
-    """The kinds of scaling whose curves it is a point of."""
+    """Speed-up curves that the cell belongs to."""
 
     def repeat(self, number: int) -> tuple[str, RunSpec]:
-        """Return the name and the run spec of a repeat: 0, 1, 2, ..."""
+        """Return the name and the run spec of repeat 0, 1, 2, ..."""
         seed = (self.spec.seed + number) % 2**32
         return f"{self.name}-r{number}", self.spec.model_copy(update={"seed": seed})
 
 
 def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCell]:
-    """Return the cells of a study, equal run specs once.
+    """Return the cells of a study, without duplicate run specs.
 
-    UserError, with the cell, where a run spec cannot be as the study asks, or where a global batch
-    does not divide among the workers. `source` names the study in it.
+    Args:
+        study: Study with worker counts, or with explicit cells.
+        source: Name of the study in error messages.
+
+    Raises:
+        UserError: The run spec of a cell is invalid, or a global batch is not a multiple of the
+            number of workers.
     """
     source = source or f"study {study.name}"
     pairs = list(_grid(study, source)) if study.cells is None else []
@@ -209,7 +210,7 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
 
 
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
-    """Return a run spec whose workers share a global batch."""
+    """Return a run spec with the batch per worker that gives the global batch `batch`."""
     own, left = divmod(batch, spec.num_workers * spec.accumulate)
     if left or not own:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
@@ -226,42 +227,39 @@ BASE: dict[str, Any] = {
     "epochs": 3.0,
     "objective": {"kind": "best_at_budget", "max_train_seconds": 600.0},
 }
-"""Default of `base`: the first epoch, and two of the steady state; no run
-ends at a target, so that all cells train as long."""
+"""Default of `base`: a first epoch and two in steady state, without a target, so that all cells
+train equally long."""
 
 
-def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Apply `--set`: the study's own keys as they are, run-spec keys in `base` and in all cells.
+def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's content with `settings`: its own keys as they are, run-spec keys everywhere.
 
-    `--set epochs=5` is `--set base.epochs=5`; `--set framework=torch` ends an axis of frameworks,
-    and what written-out cells say of them.
+    `epochs: 5` is `base.epochs: 5`; `framework: torch` ends an axis of frameworks, and replaces
+    what written-out cells say of them.
     """
-    known = (*ScalingStudy.model_fields, *RunSpec.model_fields, *OTHER_NAMES)
-    for setting in settings:
-        key, is_set, text = (part.strip() for part in setting.partition("="))
+    known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
+    for key, value in settings.items():
         first, _, axis = key.partition(".")
-        if first == "axes" and axis and is_set:  # one key, however many dots: `dataset.limit`
-            axes = content.get("axes") or {}
-            content = content | {"axes": axes | {axis: parse_yaml(text, f"--set {key}")}}
+        if first == "axes" and axis:  # one key, however many dots: `dataset.limit`
+            content = content | {"axes": (content.get("axes") or {}) | {axis: value}}
             continue
-        if first not in ("", *known):
+        if first not in known:
             raise UserError(f"--set {key}: unknown key; {did_you_mean(first, known)}")
-        is_of_base = first in known and first not in ScalingStudy.model_fields
+        is_of_base = first not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
-        if is_set and key.partition(".")[0] == "base":
-            value = parse_yaml(text, f"--set {key}")
+        if key.partition(".")[0] == "base":
             whole = value.items() if key == "base" and isinstance(value, dict) else ()
             for name, said in whole or [(key.removeprefix("base."), value)]:
                 if ALWAYS.get(str(name), said) != said:
                     raise UserError(f"--set {name}: a study's runs all have it; leave it out.")
                 content = _everywhere(content, str(name), said)
-        content = apply_settings(content, [f"{key}{is_set}{text}"])
+        content = with_key(content, key, value, f"--set {key}")
     return content
 
 
 def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Give a run-spec key its value in axes and cells too, which would overrule the base."""
+    """Set a run-spec key in axes and cells, which would override the base."""
     axes, cells = content.get("axes"), content.get("cells")
     if key in OWN_KEYS and not cells:
         raise UserError(f"--set {key}: is the grid's; write --set '{OWN_KEYS[key]}=[{value}]'.")
@@ -275,7 +273,7 @@ def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]
 def _in_cell(cell: Any, key: str, value: Any) -> Any:
     changes = cell.get("changes") if isinstance(cell, dict) else None
     if not isinstance(changes, dict):
-        return cell  # refused where the study is validated
+        return cell  # validation reports it
     if key in OWN_KEYS and key in changes:
         raise UserError(
             f"--set {key}: the cells of this study are written out, each with its own {key}; leave "
@@ -286,11 +284,10 @@ def _in_cell(cell: Any, key: str, value: Any) -> Any:
 
 
 def _overruled(axes: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return lists of values by their keys, without those of `key` and below it, and with `value`
-    in those that it lies deeper in."""
+    """Return axes without `key` and its subkeys; mappings above `key` get its `value`."""
     kept = {}
     for name, values in axes.items():
-        if f"{OTHER_NAMES.get(name, name)}.".startswith(f"{OTHER_NAMES.get(key, key)}."):
+        if f"{name}.".startswith(f"{key}."):
             continue
         if key.startswith(f"{name}.") and isinstance(values, list):
             source = f"--set {key}"
@@ -304,7 +301,16 @@ def _once(values: list[Any]) -> list[Any]:
 
 
 def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:
-    """Validate a study's content; `name` is its name where the content has none."""
+    """Validate the content of a study.
+
+    Args:
+        content: Content of a study's file.
+        source: Name of the file in error messages.
+        name: Default name of the study.
+
+    Raises:
+        UserError: The content is invalid.
+    """
     base = content.get("base", {})
     if isinstance(base, dict):
         for key, own in OWN_KEYS.items():

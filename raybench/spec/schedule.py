@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of training samples seen, never of seconds."""
+"""Learning-rate schedules as functions of the number of training samples."""
 
 import math
 from collections.abc import Callable
@@ -10,19 +10,19 @@ RAMP_EPOCHS = 5
 RAMP_DECAY = 0.8
 
 CYCLE_RISE = 0.3
-"""Share of one cycle in which the rate rises, of Smith, Topin 2017 (arXiv 1708.07120) in the form
-of torch.optim.lr_scheduler.OneCycleLR."""
+"""Fraction of a cycle in which the rate rises (Smith, Topin 2017, arXiv 1708.07120; as in
+torch.optim.lr_scheduler.OneCycleLR)."""
 CYCLE_START = 1 / 25
-"""Share of the peak that it begins at."""
+"""Initial fraction of the peak rate of a cycle."""
 
 
 def scaled_rate(spec: RunSpec) -> float:
-    """Peak learning rate after the scaling rule over workers."""
+    """Return the peak learning rate, scaled by the number of workers."""
     return spec.learning_rate * scaling_factor(spec.num_workers, spec.learning_rate_scaling)
 
 
 def scaling_factor(num_workers: int, rule: str) -> float:
-    """Return the factor on the rate by `learning_rate_scaling`.
+    """Return the factor of `learning_rate_scaling`.
 
     linear: Goyal et al. 2017 (arXiv 1706.02677), section 2.1; sqrt: Krizhevsky 2014
     (arXiv 1404.5997), typical for Adam-like optimizers.
@@ -31,14 +31,14 @@ def scaling_factor(num_workers: int, rule: str) -> float:
 
 
 def warmup_start(spec: RunSpec) -> float:
-    """Rate at sample 0 of a warm-up: the unscaled rate (Goyal et al.), 0 if nothing is scaled."""
+    """Return the initial rate of a warm-up: the unscaled rate (Goyal et al.), or 0 if unscaled."""
     return spec.learning_rate if scaled_rate(spec) > spec.learning_rate else 0.0
 
 
 def ramp_decay(epoch: float, *, peak: float) -> float:
-    """Return the second published study's rate at a whole epoch: a ramp, then decay by 0.8.
+    """Return the rate of study 2 at an epoch: a linear ramp, then a decay by 0.8 per epoch.
 
-    The study's peak is 5e-5 x workers: `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
+    The peak of the study is 5e-5 x workers: `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
     """
     whole = math.floor(epoch)
     if whole < RAMP_EPOCHS:
@@ -47,15 +47,17 @@ def ramp_decay(epoch: float, *, peak: float) -> float:
 
 
 def one_cycle(progress: float, *, final: float) -> float:
-    """Return the share of the peak: two half cosines, up from `CYCLE_START`, down to `final`."""
+    """Return the fraction of the peak: a half cosine up from CYCLE_START, then down to `final`."""
     if progress < CYCLE_RISE:
         return _cosine(progress / CYCLE_RISE, begin=CYCLE_START, end=1.0)
     return _cosine((progress - CYCLE_RISE) / (1 - CYCLE_RISE), begin=1.0, end=final)
 
 
 def shape(spec: RunSpec, progress: float) -> float:
-    """Return the share of the peak when `progress` (0 to 1) of the samples after the warm-up are
-    seen; `step` counts all samples and is not of these."""
+    """Return the fraction of the peak rate of a schedule, except `step` and `ramp_decay`.
+
+    `progress` is the fraction of the samples after the warm-up, from 0 to 1.
+    """
     final = spec.final_rate
     match spec.schedule:
         case "cosine":
@@ -70,13 +72,20 @@ def shape(spec: RunSpec, progress: float) -> float:
 
 
 def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Callable[[float], float]:
-    """Return the learning rate of a step by the samples seen before it, of a run over a training
-    set of `samples_per_epoch` samples."""
+    """Return the learning-rate schedule of a run.
+
+    Args:
+        spec: Run spec.
+        samples_per_epoch: Training samples per epoch.
+
+    Returns:
+        Function from the number of samples before a step to the learning rate of the step.
+    """
     peak = scaled_rate(spec)
     start = warmup_start(spec)
     warmup = spec.warmup_samples or spec.warmup_epochs * samples_per_epoch
     horizon = spec.epochs * samples_per_epoch
-    # A warm-up step uses the rate at its end, so that the first step is never at rate 0.
+    # A warm-up step uses the rate at its end, so that the first rate is not 0.
     step = spec.global_batch_size
 
     def rate(samples: float) -> float:
@@ -94,5 +103,5 @@ def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Callable[[float], f
 
 
 def _cosine(progress: float, *, begin: float, end: float) -> float:
-    """Return what lies on half a cosine from `begin` to `end`."""
+    """Return the value at `progress` on a half cosine from `begin` to `end`."""
     return end + (begin - end) * 0.5 * (1.0 + math.cos(math.pi * progress))

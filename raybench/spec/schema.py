@@ -1,4 +1,4 @@
-"""The JSON Schema of a search-space file, for editors; `search_spaces/schema.json` is its copy."""
+"""JSON Schema of a search-space file, for editors; it is stored in `search_spaces/schema.json`."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ _DIMENSION = [{"$ref": "#/$defs/Dimension"}, {"$ref": "#/$defs/Cases"}]
 
 
 def study_schema() -> dict[str, Any]:
-    """Return the schema, with the run spec's keys under `space` and `fixed`."""
+    """Return the JSON schema, with the keys of a run spec under `space` and `fixed`."""
     schema = StudySpec.model_json_schema()
     schema["$defs"] |= {"Dimension": {"oneOf": _SIMPLE}, "Cases": _CASES}
     run = RunSpec.model_json_schema()
@@ -47,7 +47,7 @@ def study_schema() -> dict[str, Any]:
     seconds = schema["$defs"]["Objective"]["properties"]["max_train_seconds"]
     number = {key: seconds.pop(key) for key in ("type", "exclusiveMinimum")}
     seconds["anyOf"] = [number, {"const": AUTO, "description": "from a reference run"}]
-    for key in ("auto", "is_set"):  # what a study notes by itself
+    for key in ("auto", "is_set"):  # not for files
         del schema["properties"][key]
     dataset = schema["properties"]["dataset"]
     names = schema["$defs"]["DatasetSpec"]["properties"]["name"]["enum"]

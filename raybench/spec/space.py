@@ -1,4 +1,4 @@
-"""The search space: the `space:` part of a file, read and checked, and what can be drawn of it."""
+"""The search space: parses and checks `space:` of a file, and enumerates its values."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,19 +24,19 @@ NOT_SEARCHED = (
     "workload",
 )
 SEARCHABLE = tuple(key for key in RunSpec.model_fields if key not in NOT_SEARCHED)
-"""Run-spec keys that a space may search, and that its conditions may name."""
+"""Run-spec keys that may be searched, or named in a condition."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """One of a list of values, without order."""
+    """Unordered list of values."""
 
     values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Range:
-    """A number between two bounds, both included; `log` samples its logarithm evenly."""
+    """Numbers between two bounds, both included; `log` samples the logarithm uniformly."""
 
     low: float
     high: float
@@ -46,7 +46,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Powers:
-    """A power of two between two bounds, both included."""
+    """Powers of two between two bounds, both included."""
 
     low: int
     high: int
@@ -62,31 +62,31 @@ Simple = Choices | Range | Powers
 
 @dataclass(frozen=True)
 class Case:
-    """A dimension that holds where every key in `when` has one of its values."""
+    """Dimension that applies if every key in `when` has one of its values."""
 
     when: tuple[tuple[str, tuple[Any, ...]], ...]
     dimension: Simple
 
     def holds(self, values: dict[str, Any]) -> bool:
-        """Whether `values` are this case's; a key they lack has the run spec's default."""
+        """Whether the case applies to `values`; missing keys have the default of the run spec."""
         return all(
             is_one_of(key, values.get(key, _DEFAULTS.get(key)), allowed)
             for key, allowed in self.when
         )
 
     def label(self) -> str:
-        """Return the condition in a few words."""
+        """Return the condition as text: `optimizer=adam|lamb`."""
         return ",".join(f"{key}={'|'.join(map(short, allowed))}" for key, allowed in self.when)
 
 
 @dataclass(frozen=True)
 class Cases:
-    """A dimension whose range depends on others; exactly one case holds."""
+    """Dimension that depends on other keys; exactly one case applies."""
 
     cases: tuple[Case, ...]
 
     def choose(self, values: dict[str, Any]) -> Case:
-        """Return the case that holds; give all that is fixed or chosen, see `known_values`."""
+        """Return the case that applies to all fixed and chosen values; see `known_values`."""
         for case in self.cases:
             if case.holds(values):
                 return case
@@ -97,7 +97,7 @@ class Cases:
         )
 
     def keys(self) -> set[str]:
-        """Return the keys that the conditions name."""
+        """Return the keys in the conditions."""
         return {key for case in self.cases for key, _ in case.when}
 
 
@@ -108,13 +108,15 @@ _DEFAULTS: dict[str, Any] = {key: RunSpec.model_fields[key].default for key in S
 
 
 def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
-    """Return whether a key's value is one of `values`; of a setting below OPEN, whose type is not
-    known, 1, 1.0 and true are three."""
+    """Return whether the value of a key is among `values`.
+
+    For settings below OPEN, whose type is unknown, 1, 1.0 and true differ.
+    """
     return is_among(value, values) if is_open(key) else value in values
 
 
 def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any]) -> bool:
-    """Return whether a key's value is one of its dimension's; `known`: see `known_values`."""
+    """Return whether a value lies in the dimension of its key; for `known` see `known_values`."""
     if isinstance(dimension, Cases):
         cases = [case for case in dimension.cases if case.holds(known)]
         return any(lies_in(key, case.dimension, value, known) for case in cases)
@@ -125,12 +127,12 @@ def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any])
 
 
 def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return every run-spec key's value: what is chosen, else fixed, else the default."""
+    """Return the value of every run-spec key: chosen, else fixed, else the default."""
     return _DEFAULTS | flat(fixed) | values
 
 
 def possible_values(dimension: Dimension) -> list[Any]:
-    """Return every value of a discrete dimension, or the bounds of a range."""
+    """Return all values of a discrete dimension, or the bounds of a range."""
     if isinstance(dimension, Choices):
         return list(dimension.values)
     if isinstance(dimension, Powers):
@@ -142,19 +144,19 @@ def possible_values(dimension: Dimension) -> list[Any]:
 
 
 def values_of(key: str, space: Space, fixed: dict[str, Any]) -> list[Any]:
-    """Return every value that a run-spec key can have in a study (of a range, its bounds)."""
+    """Return all values of a run-spec key in a study, or the bounds of its range."""
     return possible_values(space[key]) if key in space else [known_values(fixed, {})[key]]
 
 
 def combinations(
     space: Space, fixed: dict[str, Any], keys: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what can be drawn together for `keys`, and for the keys that they depend on.
+    """Yield all combinations of values of `keys` and of the keys that these depend on.
 
-    Of a range, its bounds. Keys that are not searched have their one value.
+    A range counts as its bounds; a key that is not searched has its single value.
     """
     wanted = set(keys)
-    for key in reversed(space):  # a dimension depends on keys above it alone
+    for key in reversed(space):  # a dimension only depends on keys above it
         dimension = space[key]
         if key in wanted and isinstance(dimension, Cases):
             wanted |= dimension.keys()
@@ -171,15 +173,15 @@ def _combine(space: Space, keys: list[str], chosen: dict[str, Any]) -> Iterator[
 
 
 def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int | None:
-    """Return the number of distinct configurations; None if a range makes it endless.
+    """Return the number of distinct configurations; None if a range makes it infinite.
 
-    `fixed` is what conditions may depend on beside the space's own keys.
+    Conditions may also depend on the `fixed` keys.
     """
     cases = [one for one in space.values() if isinstance(one, Cases)]
     conditions = set().union(*(one.keys() for one in cases))
     total = 0
     for chosen in combinations(space, fixed or {}, conditions):
-        # Keys that conditions name have one value here; the others multiply.
+        # Keys in conditions have one value here; the numbers of the others multiply.
         rest = [resolve(one, chosen) for key, one in space.items() if key not in chosen]
         if any(isinstance(one, Range) and not one.is_integer for one in rest):
             return None
@@ -188,18 +190,18 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 
 
 def resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
-    """Return what a dimension is where `known` (see `known_values`) holds."""
+    """Return the dimension, or its case for the `known` values (see `known_values`)."""
     return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
 
 
 NEAR = 0.05
-"""Share of a range from its end that is at the end."""
+"""Fraction of a range, from its end, that counts as the end."""
 
 
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
-    """Return at which end of a range the value of `key` lies: upper, lower; None within it.
+    """Return the end of a range, upper or lower, at which the value of `key` lies; None inside.
 
-    A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
+    A list has no ends, nor has a range a lower end at 0 (whole numbers: at 1).
     """
     found, value = at_run(dimension, spec), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
@@ -214,28 +216,34 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
 
 
 def at_run(dimension: Dimension, spec: RunSpec) -> Simple:
-    """Return what a dimension is in a run."""
+    """Return the dimension, or its case for the values of a run."""
     known = {one: getattr(spec, one) for one in SEARCHABLE}
     return resolve(dimension, known | flat({one: getattr(spec, one) for one in OPEN}))
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:
-    """Return every value of a dimension, of a range of whole numbers too; of others the bounds."""
+    """Return all values of a dimension; only ranges of fractions count as their bounds."""
     if isinstance(dimension, Range) and dimension.is_integer:
         return range(int(dimension.low), int(dimension.high) + 1)
     return possible_values(dimension)
 
 
 def is_searchable(key: str) -> bool:
-    """Whether a space may search a key, and its conditions name it; any setting below OPEN."""
+    """Whether a key may be searched or named in a condition; true for settings below OPEN."""
     return key in SEARCHABLE or is_open(str(key))
 
 
 def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Space:
-    """Read the `space:` part of a file; UserError names the key and what is allowed.
+    """Parse `space:` of a file.
 
-    Dimensions may depend on those above them in the file, on fixed keys and on keys that keep
-    their default. `fixed` may hold any run-spec key.
+    Args:
+        raw: Content of `space:`. Dimensions may depend on those above them, on fixed keys and on
+            keys with their default.
+        fixed: Run-spec keys with a single value.
+        source: Name of the file, with which error messages begin.
+
+    Raises:
+        UserError: A dimension is invalid, or no run spec can have some combination of values.
     """
     space: Space = {}
     for key, content in raw.items():
@@ -259,12 +267,12 @@ Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class RangeForm(Document):
-    """A range as a file has it, both bounds included."""
+    """Range of a file, both bounds included."""
 
     low: Bound
     high: Bound
     log: bool = False
-    """Sample the logarithm evenly."""
+    """Sample the logarithm uniformly."""
     log2: bool = False
     """Powers of two only."""
 
@@ -307,7 +315,7 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 
 
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
-    """Read values or a range and check all that can be drawn; `source` begins what is refused."""
+    """Parse a list of values or a range, and check its values; errors begin with `source`."""
     if (how := written_here(content)) is not None:
         raise UserError(f"{where}: is in another tool's form; {how}.")
     if isinstance(content, dict):
@@ -332,12 +340,12 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     found = [_validated(key, value, source) for value in values]
     if len({*map(identity, found)}) < len(found):
         raise UserError(f"{where}: a value stands there twice; name each once.")
-    # Lists (`augment`) come as a run spec holds them.
+    # Values that are lists (`augment`) take the form of the run spec.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
 
 
 def _validated(key: str, value: Any, source: str) -> Any:
-    """Return a value as a run spec holds it; UserError where it cannot."""
+    """Return a value as a run spec holds it; UserError if it is invalid."""
     if not is_open(key):
         return validate_key(RunSpec, key, value, source)
     parent, _, name = key.partition(".")
@@ -345,10 +353,10 @@ def _validated(key: str, value: Any, source: str) -> Any:
 
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:
-    if is_open(key):  # its type is not known here: 1 and 8 are whole, 1.0 and 8.0 not
+    if is_open(key):  # of unknown type: 1 and 8 are whole numbers, 1.0 and 8.0 are not
         is_integer = _are_whole(content["low"], content["high"], where)
     else:
-        # The key's type decides whether numbers are whole, not the bounds.
+        # The type of the key decides whether numbers are whole, not the bounds.
         annotation = RunSpec.model_fields[key].annotation
         is_integer = annotation is int or int in _members(annotation)
     low, high = form.low, form.high
@@ -365,8 +373,7 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
 
 
 def _are_whole(low: float, high: float, where: str) -> bool:
-    """Return whether a range whose bounds are `low` and `high` is of whole numbers; UserError where
-    one bound says so and the other, a whole number too, does not."""
+    """Return whether both bounds are whole numbers; UserError for 1 and 8.0, which is ambiguous."""
     whole = [isinstance(end, int) for end in (low, high)]
     if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
         raise UserError(
@@ -377,7 +384,7 @@ def _are_whole(low: float, high: float, where: str) -> bool:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types in an annotation such as `Annotated[int, ...] | None`."""
+    """Return all types in an annotation such as `Annotated[int, ...] | None`."""
     inner = get_args(annotation)
     return tuple(part for item in inner for part in (item, *_members(item)))
 
@@ -385,7 +392,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _check_conditions(
     dimension: Cases, space: Space, fixed: dict[str, Any], where: str, raw: dict[str, Any]
 ) -> None:
-    """Check that exactly one case holds for every combination of what the cases depend on."""
+    """Check that exactly one case applies to every combination of the keys in conditions."""
     for case in dimension.cases:
         for other, allowed in case.when:
             if not is_searchable(other):
@@ -418,7 +425,7 @@ def _has_range(dimension: Dimension | None) -> bool:
 
 
 class _Watched(RunSpec):
-    """A run spec that notes which keys its checks look at."""
+    """Run spec that records which keys its checks read."""
 
     seen: ClassVar[list[str]] = []
 
@@ -431,9 +438,8 @@ class _Watched(RunSpec):
 def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
     """Raise UserError for the first combination of values that no run spec can have.
 
-    Which keys exclude each other is the run spec's own: its checks are asked with all combinations
-    of the keys that they look at, and of no others, so large spaces cost nothing. `keys` are those
-    known so far.
+    The checks of the run spec run for all combinations of the keys that they read, and of no other
+    keys, so that large spaces are cheap. `keys` are the keys found so far.
     """
     for values in combinations(space, fixed, keys):
         known, problem = known_values(fixed, values), ""

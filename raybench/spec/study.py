@@ -1,4 +1,4 @@
-"""The study file: what a search trains, judges, searches and keeps fixed."""
+"""The search-space file: what a study trains, searches, keeps fixed and confirms."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,16 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from raybench.spec.documents import (
-    OTHER_NAMES,
     Document,
     PositiveFloat,
     PositiveInt,
     Seed,
-    apply_settings,
     content_of,
-    one_name_each,
     validate,
     validate_key,
+    with_key,
 )
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.objective import BUDGET, Objective
@@ -27,18 +25,18 @@ from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, neste
 from raybench.spec.space import SEARCHABLE, Space, parse_space, values_of
 
 MOST = 200
-"""Runs of a race at most."""
+"""Maximum number of confirmation runs."""
 
 
 class ConfirmSpec(Document):
-    """Confirmation: candidates race with new seeds, then winners run alone."""
+    """Confirmation: the best candidates run with new seeds, then the winners run alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
-    """Runs with new seeds that the best few of the search share out to find the fastest, and as
-    many to find the cheapest (most of them are the same runs); 0 leaves the result unconfirmed.
-    Within a time budget, as many of them as there is time for."""
+    """Runs with new seeds, shared by the best candidates of the search, to find the fastest, and as
+    many to find the cheapest (most runs serve both). A time budget may allow fewer; 0 skips
+    confirmation."""
     fresh: PositiveInt = 3
-    """Runs of each winner alone on the machine, for the time that is printed."""
+    """Runs of each winner with nothing else on the machine, for the reported time."""
 
 
 AUTO = "auto"
@@ -47,121 +45,123 @@ STANDS_FOR = {
     "target": 1.0,
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
 }
-"""Keys of an objective that may be `auto`, and what stands there until reference runs set them."""
+"""Keys of an objective that may be `auto`, with placeholders until reference runs set them."""
 COMMON = ("workload", "dataset", "objective")
-"""Keys of a run spec that a study has at its top level."""
+"""Keys of a run spec at the top level of a study."""
 EVAL_INTERVAL = "eval_every_samples"
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
 
 class SearchSpec(Document):
-    """Length and way of the search."""
+    """Length and method of the search."""
 
     trials: PositiveInt | None = None
-    """Number of trials that are proposed: 200 by default, of a `grid` all its combinations; a grid
-    of more than this runs the first of its order."""
+    """Number of trials: by default 200, and all combinations of a `grid`; a larger grid runs its
+    first combinations."""
     first: list[dict[str, Any]] = []
-    """Configurations of your own that run before all others, in a grid and beyond the ranges too:
-    `[{learning_rate: 0.02, model: {n: 2}}]`. A searched key that one does not name has its usual
-    value. They run to their end; reference runs train the first of them, and the answer compares
-    the winner with it."""
+    """Your own configurations, which run before all others, also in a grid and outside the ranges:
+    `[{learning_rate: 0.02, model: {n: 2}}]`. Searched keys that they leave out have their default
+    values. They are not stopped early. Reference runs train the first of them, and the answer
+    compares the winner with it."""
     seed: Seed = 0
-    """Seed of the sampler, and of every trial's training."""
+    """Seed of the sampler and of the training of every trial."""
     time_budget_s: PositiveFloat | None = None
-    """Seconds for everything, start-up and confirmation included: the search ends when what is
-    left is needed to confirm."""
+    """Total seconds, with start-up and confirmation: the search ends when the rest is needed for
+    confirmation."""
     trial_seconds: PositiveFloat | None = None
-    """Wall-clock seconds that one run may take, from when it has its workers: set-up, evaluations
-    and what never answers included. A run that takes longer has failed (`timeout`), its workers are
-    replaced where they hang, and the search goes on. By default there is no limit."""
+    """Maximum wall-clock seconds of a run from when it has its workers, with set-up and
+    evaluations. A longer run fails (`timeout`), workers that hang are replaced, and the search
+    continues; by default there is no limit."""
     concurrency: PositiveInt | None = None
-    """Trials at the same time; by default as many as the cluster has room for."""
+    """Number of trials at the same time; by default as many as fit the cluster."""
     sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
-    """Sampler of configurations: `model` uses a model of all learning curves, the others are
-    Optuna's; `cmaes` samples categories by TPE, `nsga2` looks for the front of seconds and
-    worker-seconds, `grid` runs every combination of lists."""
+    """Sampler of configurations: `model` uses a model of all learning curves, the others are those
+    of Optuna. `cmaes` samples categorical keys with TPE, `nsga2` searches the Pareto front of
+    seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
-    """Stop trials that the learning curves seen so far rule out as the best; false also leaves out
-    the time cutoff."""
+    """Stop trials that cannot be the best according to the learning curves so far; false also
+    disables `cap_factor`."""
     priors: bool = True
-    """Try each optimizer's typical learning rate among the first trials."""
+    """Try the typical learning rate of each optimizer among the first trials."""
     widen: bool = True
-    """Let sampler `model` try learning rates up to a factor of four beyond their range, where it
+    """Let the sampler `model` try learning rates up to a factor of four outside their range if it
     expects an improvement."""
     factorise: bool = True
-    """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
-    speed alone (workers, model of GPU, compilation, and the framework of equal networks); false
-    samples all alike."""
+    """Sample the keys that affect accuracy (optimizer, learning rate, global batch) and predict the
+    effect of those that affect speed only (workers, GPU model, compilation, and the framework if
+    both have the same network); false samples all keys."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Stop trials whose next evaluation comes after this multiple of the best configuration's
-    expected time (with `grid`, of the best time measured); none never does."""
+    """Stop trials whose next evaluation comes after this multiple of the expected time of the best
+    configuration (with `grid`, of the best measured time); null disables it."""
 
 
 class StudySpec(Document):
-    """The content of a search-space file, validated."""
+    """Validated content of a search-space file."""
 
     workload: str = "mnist_small"
-    """A shipped name, `module:Class` of your own, or a training loop of your own:
-    `FILE.py:FUNCTION`, or a command after `$ `."""
+    """Model and task: a shipped name, your own `module:Class`, or your own training loop,
+    `FILE.py:FUNCTION` or a command after `$ `."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
-    """Data, and how much of it."""
+    """Training data, and how much of it to use."""
     objective: Objective
-    """Objective of the trials."""
+    """Metric, target and budget of the trials."""
     search: SearchSpec = SearchSpec()
-    """Length and way of the search."""
+    """Length and method of the search."""
     confirm: ConfirmSpec = ConfirmSpec()
     """Confirmation of the winners."""
     auto: list[AutoKey] = []
-    """Settings that reference runs make before the search: keys of the objective that the file has
-    as `auto`, and the distance of evaluations where it names none. Not written by hand."""
+    """Keys that reference runs set before the search: those of the objective that are `auto`, and
+    the evaluation interval by default. Not for files."""
     is_set: bool = False
-    """Whether they have; not written by hand."""
+    """Whether reference runs have set these keys. Not for files."""
     price: PositiveFloat | None = None
-    """Money per worker-hour: with it, winners are given in money too, and the cheapest is what
-    costs the least as billed."""
+    """Price of a worker-hour: winners are then also reported in money, and the cheapest one has the
+    lowest bill."""
     space: dict[str, Any]
-    """Run-spec keys and their lists, ranges or cases."""
+    """Searched run-spec keys with their lists, ranges or cases."""
     fixed: dict[str, Any] = {}
-    """Run-spec keys with one value for all trials."""
+    """Run-spec keys with the same value for all trials."""
 
     @property
     def needs_reference(self) -> bool:
-        """Whether reference runs have yet to set something."""
+        """Whether reference runs still have to set a key."""
         return bool(self.auto) and not self.is_set
 
     @property
     def needs_target(self) -> bool:
-        """Whether reference runs have yet to set the target."""
+        """Whether reference runs still have to set the target."""
         return "target" in self.auto and not self.is_set
 
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
-        """Return the run spec of one configuration: `values` of the space, and what is fixed."""
+        """Return the run spec of a configuration: the `values` of the space and the fixed keys."""
         content = nested(self.fixed | values) | self.model_dump(include=set(COMMON))
         content["seed"] = self.search.seed if seed is None else seed
         return validate(RunSpec, content, "configuration")
 
 
 def target_of(study: Mapping[str, Any]) -> float | None:
-    """Return the target in a study's document; None where there is none, or none yet."""
+    """Return the target in the document of a study; None if it has none, or none yet."""
     is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
     target: float | None = None if is_placeholder else study["objective"].get("target")
     return target
 
 
 def load_content(
-    given: str | Path | dict[str, Any] | StudySpec, settings: list[str]
+    given: str | Path | dict[str, Any] | StudySpec, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a search space with `--set` applied, not validated yet: of a file, given as it is, or
-    as the `study.yaml` of a results folder has it."""
+    """Return the content of a search space with `settings` applied, not validated yet.
+
+    `given` is a file (the `study.yaml` of a results folder too), its content, or a study.
+    """
     content, source = content_of(given, "space")
     whole = content if isinstance(given, StudySpec) else content.get("study")
     if isinstance(whole, dict):
         content = as_written(validate(StudySpec, whole, source).document())
-    return apply_settings_to_study(_one_name_each(content, source), settings)
+    return apply_settings_to_study(content, settings)
 
 
 def as_written(study: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's document as its file has it: `auto` where reference runs set a key."""
+    """Return the document of a study as its file has it, with `auto` for keys of reference runs."""
     auto, objective = study["auto"], study["objective"]
     own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
     return own | {
@@ -171,8 +171,15 @@ def as_written(study: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
-    """Validate a study's content, its space and its fixed keys."""
-    content = _one_name_each(content, source)
+    """Validate the content of a study, its space and its fixed keys.
+
+    Args:
+        content: Content of a search-space file.
+        source: Name of the file, with which error messages begin.
+
+    Raises:
+        UserError: The content is invalid.
+    """
     for key in ("auto", "is_set"):
         if key in content:
             raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
@@ -192,7 +199,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
         if key in elsewhere:
             raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.")
     named = study.fixed | {"workload": study.workload}
-    for key, value in study.fixed.items():  # what excludes each other depends on the space too
+    for key, value in study.fixed.items():  # parse_space checks keys that exclude each other
         validate_key(RunSpec, key, value, f"{source}: fixed")
     space = parse_space(study.space, named, source)
     for number, given in enumerate(study.search.first):
@@ -207,8 +214,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
 
 
 def _check_first(given: dict[str, Any], where: str) -> None:
-    """Raise UserError where a configuration of the user's own has keys that are the study's, or
-    values that no run has."""
+    """Raise UserError if a configuration of `search.first` has keys of the study or bad values."""
     for key, value in flat(given).items():
         if key in (*COMMON, "seed"):
             raise UserError(f"{where}: '{key}' is the study's, for all its runs; leave it out.")
@@ -219,26 +225,16 @@ def _check_first(given: dict[str, Any], where: str) -> None:
 
 
 def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
-    """Name what follows where a training loop of the user's own is searched."""
+    """Set the keys that a search of the user's own training loop implies."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
-    if not is_own_loop(workload):
-        return content
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
     if is_command(workload) and isinstance(fixed, dict) and not is_named:
         content = content | {"fixed": {"framework": "python"} | fixed}
-    return content | {"dataset": OWN_DATA}
-
-
-def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
-    try:
-        named: dict[str, Any] = one_name_each(content)
-    except ValueError as problem:
-        raise UserError(f"{source}: {problem}.") from None
-    return named
+    return content | ({"dataset": OWN_DATA} if is_own_loop(workload) else {})
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
-    """Note what is `auto`, and put a number there that stands for it until it is set."""
+    """Move `auto` values to the key `auto`, and replace them with placeholders."""
     objective = content.get("objective")
     auto: list[str] = []
     if isinstance(objective, dict):
@@ -248,37 +244,34 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
             raise UserError(f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.")
         content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
     is_named = any(EVAL_INTERVAL in (content.get(part) or ()) for part in ("space", "fixed"))
-    if not is_named and not is_own_loop(content.get("workload", "")):  # which evaluates as it likes
+    if not is_named and not is_own_loop(content.get("workload", "")):
         auto.append(EVAL_INTERVAL)
     return content | {"auto": auto}
 
 
-def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
+def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's content with `settings`: study keys as they are, run-spec keys fixed.
 
-    `--set optimizer=lamb` takes `optimizer` out of the space and fixes it;
-    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
+    `optimizer: lamb` takes `optimizer` out of the space and fixes it; `space.optimizer:
+    [lamb, lars]` takes it out of what is fixed.
     """
-    for setting in settings:
-        key, separator, value = setting.partition("=")
-        *parents, last = key.strip().split(".")
-        key = ".".join([*parents, OTHER_NAMES.get(last, last)])
-        setting = f"{key}{separator}{value}"
+    for given, value in settings.items():
+        key = given
         if key == "seed":
-            setting = f"search.{setting.strip()}"
+            key = "search.seed"
         elif is_open(key) or (key in RunSpec.model_fields and key not in StudySpec.model_fields):
             content = _without(content, "space", key)
-            setting = f"fixed.{setting.strip()}"
+            key = f"fixed.{key}"
         elif key.startswith("space."):
             content = _without(content, "fixed", key.removeprefix("space."))
         elif key not in StudySpec.model_fields and (whole := _deeper(key)):
-            raise UserError(f"--set {setting}: unknown key '{key}'; did you mean '{whole}'?")
-        content = apply_settings(content, [setting])
+            raise UserError(f"--set {given}: unknown key '{key}'; did you mean '{whole}'?")
+        content = with_key(content, key, value, f"--set {given}")
     return content
 
 
 def _deeper(key: str) -> str | None:
-    """Return the key with what it lies below: `objective.max_train_seconds`."""
+    """Return the dotted key of a nested key: `objective.max_train_seconds`; None for others."""
     for name, field in StudySpec.model_fields.items():
         model = field.annotation
         if isinstance(model, type) and issubclass(model, Document) and key in model.model_fields:

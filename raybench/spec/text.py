@@ -1,4 +1,4 @@
-"""Text from outside (users, libraries, files), made safe to print and to write; secrets hidden."""
+"""Text from users, libraries and files: made printable, with secrets hidden."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from pathlib import PurePath
 from urllib.parse import quote, quote_plus
 
 SCRIPT = "raybench"
-"""The installed program; its commands are modules too: `python -m raybench.tune`."""
+"""Name of the installed program; its commands also run as `python -m raybench.tune`."""
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
@@ -25,13 +25,13 @@ UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 8640
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of `90`, `90s`, `30min`, `2h`, `1d` or `8w`; None of anything else."""
+    """Return the seconds of `90`, `90s`, `30min`, `2h`, `1d` or `8w`; None for any other text."""
     found = DURATION.fullmatch(text)
     return float(found[1]) * UNITS[found[2]] or None if found else None
 
 
 def clean(text: str) -> str:
-    """Return `text` as one line that any terminal, any file and UTF-8 takes as it is.
+    """Return `text` as one line that is safe for terminals, files and UTF-8.
 
     Line ends become a space (none at the ends), tabs too; escape sequences and control characters
     go, and half a surrogate pair (a byte that was no UTF-8) becomes the replacement character.
@@ -44,15 +44,18 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Return `text` with each line `clean`: for files that hold a library's own words."""
+    """Return `text` with every line cleaned, for files that hold a library's messages."""
     return "\n".join(clean(line) for line in text.splitlines())
 
 
 def command_line(name: str, *arguments: object, given: str | None = None) -> str:
-    """Return `name` of our commands with its arguments, quoted: it can be copied into a shell.
+    """Return a command line of raybench, quoted for a shell.
 
-    In the words of the command that was `given`, of this process without one: `raybench tune` or
-    `python -m raybench.tune`.
+    Args:
+        name: Name of the command.
+        arguments: Arguments of the command.
+        given: Command line whose form is used, `raybench tune` or `python -m raybench.tune`; by
+            default that of this process.
     """
     words = split_command(given) if given is not None else [program()]
     first = words[:1] if words and _is_script(words[0]) else None
@@ -61,7 +64,7 @@ def command_line(name: str, *arguments: object, given: str | None = None) -> str
 
 
 def split_command(given: str) -> list[str]:
-    """Return the words of a command line; [] of what no shell would take."""
+    """Return the words of a command line; [] if its quotes do not close."""
     try:
         return shlex.split(given)
     except ValueError:
@@ -69,7 +72,7 @@ def split_command(given: str) -> list[str]:
 
 
 def program() -> str:
-    """Return this process's program as a user names it: bare where a shell finds it."""
+    """Return the program of this process: its bare name if a shell finds it, else its path."""
     found = sys.argv[0]
     is_found = _is_script(found) and shutil.which(SCRIPT) == found
     return SCRIPT if is_found else found
@@ -85,12 +88,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def file_name(text: str) -> str:
-    """Return `text` as the name of a file that any system takes: letters, digits, `_`, `.`, `-`."""
+    """Return `text` as a portable file name: letters, digits, `_`, `.` and `-`."""
     return re.sub(r"[^\w.-]", "_", text, flags=re.ASCII).lstrip(".")[:100] or "_"
 
 
 def shorten(text: str, length: int) -> str:
-    """Return `text` in at most `length` characters; the middle goes, its ends say most."""
+    """Return `text` in at most `length` characters, with its middle left out."""
     if len(text) <= length:
         return text
     tail = length // 3
@@ -100,7 +103,7 @@ def shorten(text: str, length: int) -> str:
 HIDDEN = "***"
 LONGEST_PATH = 4096
 SHORTEST = 6
-"""Values of secret variables that are shorter are no secrets, and stand in too many words."""
+"""Minimum length of a secret value; shorter ones occur in ordinary words."""
 # A key is of words: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
 _NAMES = r"(?:secret|passw(?:or)?d|passphrase|credential|(?:api|private|access|account)[_-]?key)"
 _KEY = (
@@ -111,7 +114,7 @@ KEY = re.compile(_KEY)
 # In a text the value ends where a word does, or its quotes do.
 KEY_AND_VALUE = re.compile(rf"({_KEY})(\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
 SENTENCE = re.compile(r"[A-Za-z]+[ \t]+\w")
-"""Two words after `passwd: ` that are no secret but the end of a message."""
+"""Two words after `passwd: `: the end of a message, not a secret."""
 USER = re.compile(r"(?<=://)[^/\s?#]*@")
 PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -120,7 +123,7 @@ KNOWN = re.compile(
     r"|\b(?:hf|ghp|gho|ghs|github_pat)_\w{20,}"  # Hugging Face, GitHub
     r"|\bsk-[\w-]{20,}"
 )
-"""Secrets that are known by how they begin, wherever they come from."""
+"""Secrets that are recognized by their prefix."""
 VARIABLE = re.compile(
     r"(?i)token|secret|passw|passphrase|credential|(?:api|private|access)_?key|_key$"
     r"|connection_?string"
@@ -128,18 +131,17 @@ VARIABLE = re.compile(
 
 
 def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return a command's arguments with what looks secret replaced by `***`.
+    """Return the arguments of a command with secrets replaced by `***`.
 
-    That is: what follows a key or a flag that is named like a secret (`token`, `password`,
-    `api_key`, ...), the user of an URL, and the value of any variable of `environment` that is
-    named so.
+    Secrets are the text after a key or a flag with a secret name (`token`, `password`, `api_key`,
+    ...), the user of a URL, and the values of the variables of `environment` with a secret name.
     """
     values = secret_values(environment)
     hidden, follows_flag = [], False
     for argument in arguments:
         shown = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _without(argument, values))
         found = KEY.search(shown)
-        # The rest of the argument: a secret may hold any character.
+        # Hide the rest of the argument: a secret may hold any character.
         hidden.append(shown if found is None else shown[: found.end()] + HIDDEN)
         is_flag = argument.startswith("-") and "=" not in argument
         follows_flag = is_flag and KEY.search(f"{argument}=x") is not None
@@ -147,10 +149,10 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
 
 
 def redact_text(text: str, environment: Mapping[str, str]) -> str:
-    """Return a message or a traceback, of any number of lines, with what looks secret hidden.
+    """Return a message or a traceback with secrets replaced by `***`.
 
-    As `redact` does, but what follows a key named like a secret ends with the word: the rest of
-    the message is what the user needs. Its lines stay as many as they were.
+    Like `redact`, except that the value of a key ends with its word: the rest of the message is
+    kept, and so is the number of lines.
     """
     text = _without(text, secret_values(environment))
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
@@ -159,9 +161,9 @@ def redact_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """Hide the value of a key; not the words after a colon that follow a path, or are a sentence.
+    """Hide the value of a key, except words after a colon that follow a path or form a sentence.
 
-    `/etc/passwd: is not a file` tells no secret, `passwd=is` and `{"passwd": "is"}` may.
+    `/etc/passwd: is not a file` holds no secret; `passwd=is` and `{"passwd": "is"}` may.
     """
     key, text = found[1], found.string
     if key.endswith((": ", ":\t")) and key.rstrip(": \t")[-1:].isalnum():
@@ -173,11 +175,10 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return what must not be shown of an environment, the longest first: one may stand in
-    another.
+    """Return the secret values of an environment, the longest first, as one may contain another.
 
-    The values of variables that are named like secrets and the passwords of all URLs; each line
-    of those with several (keys in files), and as an URL writes them.
+    These are the values of variables with a secret name, each of their lines, the passwords of all
+    URLs, and the URL-encoded forms of these.
     """
     found: set[str] = set()
     for name, value in environment.items():

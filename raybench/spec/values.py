@@ -1,4 +1,4 @@
-"""Values of settings: plain data from Python objects, identity, and the text that labels show."""
+"""Values of settings: conversion from Python objects, identity, and text for labels."""
 
 import contextlib
 import json
@@ -17,18 +17,18 @@ _MARKS = frozenset("'\"[]{},")
 
 
 def plain_data(value: Any, source: str, path: str = "") -> Any:
-    """Return a value of Python as YAML or JSON would hold it, copied.
+    """Return a copy of a Python value as plain data for YAML or JSON.
 
     Arrays (NumPy, pandas, torch), tuples, ranges and sets become lists, their scalars plain
-    numbers, a path its text, a member of an enumeration its value.
+    numbers, paths text, and members of an enumeration their values.
 
     Args:
-        value: What a caller of the Python API has passed.
-        source: Begins the message: what the value was given as.
-        path: The keys above the value, dotted.
+        value: Value from a call of the Python API.
+        source: Name of the argument, with which an error message begins.
+        path: Dotted keys above the value.
 
     Raises:
-        UserError: For an object that no file could hold, such as another tool's distribution.
+        UserError: An object has no plain form, such as another tool's distribution.
     """
     if isinstance(value, Mapping):
         return {key: plain_data(one, source, f"{path}.{key}") for key, one in value.items()}
@@ -59,8 +59,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
 
 
 def identity(value: Any) -> str:
-    """Return the same text for the same value alone: 1, 1.0, true and '1' are four values, which
-    Python's `==` and `in` take for two."""
+    """Return a text that is unique to a value: unlike for `==`, 1, 1.0, true and '1' differ."""
     return json.dumps(to_jsonable_python(value), sort_keys=True)
 
 
@@ -71,10 +70,10 @@ def is_among(value: Any, values: Sequence[Any]) -> bool:
 
 
 def short(value: object) -> str:
-    """Return a value as a label shows it: as YAML writes it, numbers in three digits or four.
+    """Return a value as a label shows it: as in YAML, numbers with three or four digits.
 
-    `relu`, `null`, `true`, `1`, `1.0`, `'1'`, `[64,32]`, `{kernel:3,stride:1}`; of a document what
-    differs from the defaults: `random_crop(padding=8)`.
+    Examples: `relu`, `null`, `true`, `1`, `1.0`, `'1'`, `[64,32]`, `{kernel:3,stride:1}`. A
+    document shows the keys that differ from the defaults: `random_crop(padding=8)`.
     """
     if isinstance(value, BaseModel):
         given = value.model_dump(exclude_defaults=True)
@@ -102,7 +101,7 @@ def _shown_number(value: float) -> str:
 
 
 def _is_word(text: str) -> bool:
-    """Return whether a text shown without quotes is taken for nothing else."""
+    """Return whether YAML reads a text without quotes as that text."""
     if text != text.strip() or not text.isprintable() or not text or _MARKS & set(text):
         return False
     if text.lower() in _WORDS:

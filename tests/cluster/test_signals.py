@@ -52,13 +52,15 @@ with interrupt.listening():
 def test_a_library_that_takes_a_signal_for_its_own_failure_ends_no_otherwise() -> None:
     body = """
 from raybench.commands import cli
-def command(options, interrupt):
-    try:
-        print("ready", flush=True)
-        time.sleep(20)
-    except KeyboardInterrupt:
-        raise ImportError("of an extension") from None
-cli.leave(cli.run_interruptible(lambda: cli.Parser(prog="raybench tune"), [], command))
+def command():
+    with interrupt.heard():
+        try:
+            print("ready", flush=True)
+            time.sleep(20)
+        except KeyboardInterrupt:
+            raise ImportError("of an extension") from None
+with interrupt.listening():
+    cli.leave(cli.run_command(command))
 """
     assert run(body, signal.SIGTERM) == (130, "", "raybench: interrupted.\n")
 

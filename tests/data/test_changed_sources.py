@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.commands.init import main
+from raybench.commands import cli
 from raybench.data.load import build_dataset
 from raybench.data.store import build
 from raybench.data.store.build import pinning
@@ -98,6 +98,6 @@ def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
     for data, label in {"d.npz": ["--label", "z"], "pictures": []}.items():
         out = tmp_path / f"{data}.yaml"
         asked = [*label, "--task", "regression", "--out", str(out)]
-        assert main([str(tmp_path / data), *asked]) == 0
+        assert cli.main(["init", str(tmp_path / data), *asked]) == 0
         dataset = parse_yaml(out.read_text(), "out")["dataset"]
         assert build_dataset(DatasetSpec.model_validate(dataset)).task == "regression"

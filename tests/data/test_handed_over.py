@@ -109,4 +109,4 @@ def test_data_lie_beside_the_results_and_settings_go_to_load_dataset(tmp_path: P
     assert isinstance(options, TrainOptions)
     path = Path(read_spec(options).dataset.path or "")
     assert path.parent == tmp_path / FOLDER
-    assert asked("train", {"data": {"window": 16}}).settings == ['data={"window": 16}']
+    assert asked("train", {"data": {"window": 16}}).settings == {"data": {"window": 16}}

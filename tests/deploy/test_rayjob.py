@@ -12,13 +12,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from raybench.commands.cli import tune
 from raybench.results.place import check_place, refuse_other_study
 from raybench.results.storage import study_file
 from raybench.results.store import STUDY_FILE
 from raybench.search.tune import study_content
 from raybench.spec.documents import to_yaml
 from raybench.spec.study import build_study
+from tests.factories import options_given
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -128,5 +128,4 @@ def options() -> Any:
     """What the job's command asks for."""
     words = shlex.split(SPEC["entrypoint"])
     assert words[:3] == ["python", "-m", "raybench.tune"]
-    parser = tune.parser()
-    return parser.options(parser.parse_args(words[3:]))
+    return options_given("tune", words[3:])

@@ -11,8 +11,7 @@ import psutil
 import pytest
 from read_back import tensorboard_scalars
 
-from raybench.commands import cli, report
-from raybench.commands.cli import tune
+from raybench.commands import cli
 from raybench.loggers.processes import LOGGERS, Loggers
 from raybench.results.store import Store
 from tests.below_url import wait_for
@@ -130,7 +129,7 @@ def test_a_package_that_is_missing_is_said_before_anything_starts(tmp_path, monk
     (tmp_path / "no_such_logger").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert tune.main(["--log", "wandb"]) == cli.WRONG_INPUT
+    assert cli.main(["tune", "--log", "wandb"]) == cli.WRONG_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         "raybench: --log wandb: the package no_such_logger is not installed; install it with: "
@@ -160,8 +159,8 @@ def test_a_finished_study_is_written_with_its_winners_once(study):
 def test_a_report_brings_a_study_to_a_tool(tmp_path, capsys):
     study = tmp_path / "study"
     results_folder(study, [run_line("0000", 2.0), run_line("0001", 3.0)])
-    assert report.main([str(study), "--log", "tensorboard"]) == cli.DONE
+    assert cli.main(["report", str(study), "--log", "tensorboard"]) == cli.DONE
     assert "TensorBoard: 2 runs written" in capsys.readouterr().out.splitlines()[-1]
     (study / "logged" / "mlflow.jsonl").mkdir()
-    assert report.main([str(study), "--log", "mlflow"]) == cli.FAILED
+    assert cli.main(["report", str(study), "--log", "mlflow"]) == cli.FAILED
     assert "--log mlflow: ended, IsADirectoryError" in capsys.readouterr().out.splitlines()[-1]

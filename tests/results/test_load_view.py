@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.commands.cli import train
 from raybench.report.study import arguments_of, load
 from raybench.results.lock import OWNER_FILE
 from raybench.results.store import RECORDS_FILE
@@ -18,6 +17,7 @@ from raybench.spec.documents import to_yaml
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
+from tests.factories import options_given
 from tests.made_results import curve, results_folder, run_line
 from tests.report.page.pages import Seen
 
@@ -141,7 +141,7 @@ def test_the_command_makes_the_spec_again(tmp_path, changes):
     content = RunSpec(objective=Objective(target=0.9, hold=2)).document() | changes
     spec = RunSpec.model_validate(content)
     given = shlex.split(shlex.join(arguments_of(spec)))
-    assert read_spec(train.parser().options(train.parser().parse_args(given))) == spec
+    assert read_spec(options_given("train", given)) == spec
 
 
 def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):

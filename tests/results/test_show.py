@@ -10,7 +10,7 @@ import pytest
 from test_repeated import study
 from test_tables import shown
 
-from raybench.commands import report
+from raybench.commands import cli
 from raybench.loggers.feed import _sentence
 from raybench.report.answer import said, spec_comment
 from raybench.report.export import export
@@ -146,7 +146,7 @@ def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
     printed = ""
     for name in ("digits_race", "scaling"):
         shutil.copytree(FIXTURES / name, Path(odd, name))
-        assert report.main([f"{odd}/{name}"]) == 0
+        assert cli.main(["report", f"{odd}/{name}"]) == 0
         printed += capsys.readouterr().out
         page = Path(odd, name, "report.html").read_text()
         printed += "\n".join(re.findall(r"<code>(.*?)</code>", html.unescape(page)))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.commands import cli, report
-from raybench.commands.cli import train, tune
+from raybench.commands import cli
 from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
@@ -65,7 +64,7 @@ def search(monkeypatch):
 
 
 def tuned(place, *arguments):
-    return tune.main(["space.yaml", "--out", str(place), *arguments])
+    return cli.main(["tune", "space.yaml", "--out", str(place), *arguments])
 
 
 def test_a_search_ends_below_its_url_and_another_home_goes_on(
@@ -80,7 +79,7 @@ def test_a_search_ends_below_its_url_and_another_home_goes_on(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a reader"))
     assert list(raybench.load(url).trials["trial"]) == [f"{number:04d}" for number in range(6)]
     capsys.readouterr()
-    assert report.main([url]) == cli.DONE
+    assert cli.main(["report", url]) == cli.DONE
     assert f"results: {url} (on this machine: {tmp_path}/a reader/" in capsys.readouterr().out
     name = url.rpartition("/")[2]
     assert f"of {name}: trial" in Bucket(url).get("best.yaml").decode()
@@ -112,7 +111,7 @@ def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
     before = Bucket(url).list_keys()
     assert tuned(url, "--dry-run") == cli.DONE
     assert f"results: {url}" in capsys.readouterr().out
-    assert train.main(["--out", url, "--dry-run"]) == cli.DONE
+    assert cli.main(["train", "--out", url, "--dry-run"]) == cli.DONE
     assert Bucket(url).list_keys() == before
 
 
@@ -147,7 +146,7 @@ def test_a_folder_is_refused_while_a_command_is_in_it(search, tmp_path, capsys):
     assert tuned(f"file://{tmp_path}/study") == cli.DONE
     assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path}/study"
     assert len(raybench.load(f"file://{tmp_path}/study").trials) == 3
-    assert report.main([f"file://{tmp_path}/study"]) == cli.DONE
+    assert cli.main(["report", f"file://{tmp_path}/study"]) == cli.DONE
 
 
 def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, capsys, tmp_path):
@@ -173,7 +172,7 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
         return read_records(store.folder).runs["0000"]
 
     monkeypatch.setattr(train_pipeline, "_run", run)
-    assert train.main(["--out", url]) == cli.DONE
+    assert cli.main(["train", "--out", url]) == cli.DONE
     assert f"raybench.load_model('{url}')" in capsys.readouterr().out
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
     model = raybench.load_model(url)
@@ -194,9 +193,9 @@ def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
         return read_records(store.folder).runs["0000"]
 
     monkeypatch.setattr(train_pipeline, "_run", run)
-    assert train.main(["--out", url]) == cli.DONE
+    assert cli.main(["train", "--out", url]) == cli.DONE
     assert len(raybench.load(url).runs) == 9
-    assert train.main(["--out", url]) == cli.DONE
+    assert cli.main(["train", "--out", url]) == cli.DONE
     assert list(raybench.load(url).runs) == ["0000", "0001"]
 
 
@@ -232,7 +231,7 @@ def test_a_report_is_made_of_a_copy(url, study, said, capsys):
     assert (folder / "model.pt").read_bytes() == b"old"
     (folder / "best.yaml").write_text("of an earlier time")
     before = set(Bucket(url).list_keys())
-    assert report.main([url, "--png"]) == 0
+    assert cli.main(["report", url, "--png"]) == 0
     assert set(Bucket(url).list_keys()) == before
     assert (folder / "best.yaml").read_text() != "of an earlier time"
     assert (folder / "trials.csv").read_bytes().count(b"\n") == 4

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from raybench.cluster.signals import Interrupt
-from raybench.commands import report
-from raybench.commands.cli import compare
+from raybench.commands import cli
 from raybench.models.find import find_workload
 from raybench.report.pairs import (
     Pairs,
@@ -24,12 +23,13 @@ from raybench.report.pairs import (
     pairs_of,
     sentences,
 )
-from raybench.runs.compare import at_revision, check_sides, errors_left, read_share, read_side
+from raybench.runs.compare import at_revision, check_sides, errors_left, read_side
 from raybench.runs.compare import compare as run_compare
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
 from raybench.stats.sequential import Comparison
+from tests.factories import options_given
 from tests.made_results import results_folder, run_line
 
 SIDES = (Side("A", "a.yaml", "torch 1x64 adam 0.001"), Side("B", "b.yaml", "torch 1x32 adam 0.004"))
@@ -118,11 +118,11 @@ def test_a_report_of_a_comparisons_folder_says_what_it_has_found(tmp_path, capsy
     asked = {"sides": [vars(side) for side in SIDES], "smallest": 0.02, "errors": 0.05}
     results = results_folder(tmp_path, lines, compare=asked)
     said = answer_lines(pairs(SLOW, FAST))
-    assert report.main([str(tmp_path)]) == 0
+    assert cli.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [*said, f"results: {tmp_path}"]
     assert repr(results).splitlines()[0] == said[-1]
     assert said[-1] in (tmp_path / "report.html").read_text()
-    assert report.main([str(tmp_path), "--json"]) == 0
+    assert cli.main(["report", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (one,) = found["details"]["comparisons"]
     assert found["answer"] == said[-1:]
@@ -138,18 +138,18 @@ def write(path, **keys):
 
 def options(*sides, **keys):
     given = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
-    return compare.parser().options(compare.parser().parse_args([*sides, *given]))
+    return options_given("compare", [*sides, *given])
 
 
 def test_a_side_is_a_run_spec_a_study_or_a_space_of_one_point(tmp_path):
     spec = write(tmp_path / "best.yaml", learning_rate=0.002)
-    assert read_side(spec, spec, []).learning_rate == 0.002
-    assert read_side(tmp_path, "", ["seed=3"]).seed == 3
+    assert read_side(spec, spec, {}).learning_rate == 0.002
+    assert read_side(tmp_path, "", {"seed": 3}).seed == 3
     space = write(tmp_path / "s.yaml", workload="mnist_small", space={"learning_rate": [0.01]})
-    assert read_side(space, space, []).learning_rate == 0.01
+    assert read_side(space, space, {}).learning_rate == 0.01
     wide = write(tmp_path / "w.yaml", workload="mnist_small", space={"learning_rate": [0.1, 0.2]})
     with pytest.raises(UserError, match=r"has 2 configurations; compare takes one"):
-        read_side(wide, wide, [])
+        read_side(wide, wide, {})
 
 
 def test_a_revision_is_the_tree_that_git_has_of_it(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_a_revision_is_the_tree_that_git_has_of_it(tmp_path, monkeypatch):
         if number == 1:
             (tmp_path / "code" / "more.txt").write_text("so that there is something to commit")
     monkeypatch.chdir(tmp_path / "code")
-    old = read_side("HEAD~1:train.py:train", "A", ["objective.target=0.9"])
+    old = read_side("HEAD~1:train.py:train", "A", {"objective.target": 0.9})
     assert Path(old.workload.rpartition(":")[0]).is_relative_to(tmp_path / "cache")
     sides = [find_workload(one).function for one in (old.workload, "train.py:train", old.workload)]
     assert [side(None) for side in sides] == [1, 2, 1]
@@ -244,10 +244,10 @@ def test_a_dry_run_bounds_the_training_of_all_sides(tmp_path, capsys, number):
 
 @pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.05", 0.05), ("0", 0.0)])
 def test_the_least_difference_that_matters(text, share):
-    assert read_share(text) == pytest.approx(share)
+    assert options(smallest=text).smallest == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["x", "100%", "-1%", "nan"])
 def test_a_share_that_is_none(text):
     with pytest.raises(UserError, match=r"--smallest .*: must be a share"):
-        read_share(text)
+        options(smallest=text)

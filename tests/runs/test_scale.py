@@ -13,7 +13,7 @@ import pytest
 import raybench
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node, lay_out, workers_per_node
-from raybench.commands import cli, report, scale
+from raybench.commands import cli
 from raybench.report.answer import said
 from raybench.report.study import load
 from raybench.results.records import read_records
@@ -84,7 +84,7 @@ def study_file(text: str = GOOD) -> str:
 
 
 def refusal(capsys: Any, *arguments: object) -> str:
-    assert scale.main(list(map(str, arguments))) == cli.WRONG_INPUT
+    assert cli.run("scale", list(map(str, arguments))) == cli.WRONG_INPUT
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
@@ -122,7 +122,7 @@ def test_a_mistake_is_a_sentence_before_ray_starts(capsys, arguments, message) -
 
 def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     study_file()
-    assert scale.main(["my.yaml", "--dry-run"]) == cli.DONE
+    assert cli.main(["scale", "my.yaml", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "0000  torch 1x64 adam 0.001  global batch 64  weak and strong" in printed
     assert "3 cells, 2 repeats: 6 runs, one at a time, in a random order" in printed
@@ -131,7 +131,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
 
 
 def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
-    assert scale.main(["--dry-run"]) == cli.DONE
+    assert cli.main(["scale", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "torch 2x64" in printed
     assert "torch 4x64" not in printed
@@ -168,7 +168,7 @@ def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name,
 
 
 def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
-    assert scale.main([study_file(), "--predict", "4"]) == cli.DONE
+    assert cli.main(["scale", study_file(), "--predict", "4"]) == cli.DONE
     printed = capsys.readouterr().out
     for words in (
         "Weak scaling",
@@ -195,11 +195,11 @@ def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
 
 
 def test_a_report_says_the_same_again(capsys, made_up_runs) -> None:
-    scale.main([study_file(), "--predict", "4"])
+    cli.main(["scale", study_file(), "--predict", "4"])
     first = capsys.readouterr().out.partition("Weak scaling")[2]
     for name in ("scaling.csv", "report.html", "predictions.csv"):
         Path("results/my", name).unlink()
-    assert report.main(["results/my"]) == cli.DONE
+    assert cli.main(["report", "results/my"]) == cli.DONE
     assert capsys.readouterr().out.partition("Weak scaling")[2] == first
     assert Path("results/my/scaling.csv").is_file()
 
@@ -208,8 +208,8 @@ def test_the_same_command_goes_on_and_more_repeats_are_the_same_study(
     capsys, made_up_runs, no_pictures
 ) -> None:
     study_file()
-    assert scale.main(["my.yaml"]) == cli.DONE
-    assert scale.main(["my.yaml", "--set", "repeats=3"]) == cli.DONE
+    assert cli.main(["scale", "my.yaml"]) == cli.DONE
+    assert cli.main(["scale", "my.yaml", "--set", "repeats=3"]) == cli.DONE
     content = read_mapping(Path("results/my/study.yaml"))
     assert content["scaling_study"]["repeats"] == 3
     assert len(content["continued"]) == 1
@@ -217,16 +217,16 @@ def test_the_same_command_goes_on_and_more_repeats_are_the_same_study(
 
 def test_workers_that_the_machine_has_set_are_kept(monkeypatch, made_up_runs, no_pictures) -> None:
     study_file("base: {epochs: 3}\n")
-    assert scale.main(["my.yaml"]) == cli.DONE
+    assert cli.main(["scale", "my.yaml"]) == cli.DONE
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(8, 0),), 0.0))
-    assert scale.main(["my.yaml"]) == cli.DONE
+    assert cli.main(["scale", "my.yaml"]) == cli.DONE
     assert [study.num_workers for study in made_up_runs] == [[1, 2], [1, 2]]
 
 
 def test_another_study_in_the_folder_is_refused_with_the_difference(
     capsys, made_up_runs, no_pictures
 ) -> None:
-    scale.main([study_file()])
+    cli.main(["scale", study_file()])
     capsys.readouterr()
     line = refusal(capsys, "my.yaml", "--set", "epochs=4")
     assert "holds another study (base.epochs was 3.0, is 4.0); name another place" in line
@@ -254,7 +254,7 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
         options["deadline"]._interrupt.is_set = True
 
     monkeypatch.setattr(body, "run_study", interrupted)
-    assert scale.main([study_file()]) == cli.INTERRUPTED
+    assert cli.main(["scale", study_file()]) == cli.INTERRUPTED
     printed = capsys.readouterr().out
     assert "Weak scaling" in printed
     assert printed.endswith("interrupted: the same command continues.\n")
@@ -269,7 +269,7 @@ def test_a_study_of_which_every_run_failed_is_a_failure(
             store.append(ended.line())
 
     monkeypatch.setattr(body, "run_study", fail)
-    assert scale.main([study_file()]) == cli.FAILED
+    assert cli.main(["scale", study_file()]) == cli.FAILED
     assert "Failed: 2 runs of torch, mnist_small, 1 x 64 (oom)." in capsys.readouterr().out
 
 
@@ -278,7 +278,7 @@ UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
 
 def said_of_until(capsys: Any, *more: str) -> str:
     """Run the study with `--until`, as JSON; return the note on where it ended."""
-    assert scale.main([study_file(), *UNTIL, *more, "--json"]) == cli.DONE
+    assert cli.main(["scale", study_file(), *UNTIL, *more, "--json"]) == cli.DONE
     (note,) = [one for one in json.loads(capsys.readouterr().out)["notes"] if "measured" in one]
     return str(note)
 

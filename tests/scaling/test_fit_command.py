@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from raybench.commands import cli, scale
+from raybench.commands import cli
 from raybench.scaling.fit_command import cells_matched
 from raybench.scaling.measurements import Cell, Measurements, read_measurements
 
@@ -53,7 +53,7 @@ def good(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> int:
-    return scale.main([str(argument) for argument in arguments])
+    return cli.main(["scale", *map(str, arguments)])
 
 
 def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Path, capsys) -> None:

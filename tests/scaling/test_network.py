@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from raybench.commands import cli, scale
+from raybench.commands import cli
 from raybench.scaling.network import SURE, read_network
 from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import UserError
@@ -83,13 +83,13 @@ def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> No
 def test_a_wrong_network_is_one_sentence(text: str, words: str, tmp_path: Path, capsys) -> None:
     file = tmp_path / "steps.csv"
     file.write_text(STEPS)
-    assert scale.main(["--fit", str(file), f"--network={text}"]) == cli.WRONG_INPUT
+    assert cli.main(["scale", "--fit", str(file), f"--network={text}"]) == cli.WRONG_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
 
 
 def test_a_study_measures_its_own_network(capsys) -> None:
-    assert scale.main(["--network", "3"]) == cli.WRONG_INPUT
+    assert cli.main(["scale", "--network", "3"]) == cli.WRONG_INPUT
     assert "--network: is for --fit" in capsys.readouterr().err
 
 
@@ -99,7 +99,7 @@ def test_a_network_that_is_known_is_no_guess(tmp_path: Path, capsys) -> None:
     widths, steps = [], []
     for given in ((), ("--network", "1"), ("--network", "10")):
         call = ["--fit", str(file), "--predict", "16", "--out", str(out), *given]
-        assert scale.main(call) == cli.DONE
+        assert cli.run("scale", call) == cli.DONE
         table = pd.read_csv(out)
         widths.append((table["high_s"] / table["low_s"]).median())
         steps.append(table["step_s"].median())

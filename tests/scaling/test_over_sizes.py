@@ -129,7 +129,7 @@ def studies(tmp_path: Path) -> list[str]:
 
 def test_two_studies_make_the_trials_of_a_large_one(studies, tmp_path, capsys) -> None:
     (file := tmp_path / "large.yaml").write_text(LARGE)
-    assert transfer.main([*studies, "--to", str(file), "--trials", "5"]) == cli.DONE
+    assert cli.main(["transfer", *studies, "--to", str(file), "--trials", "5"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "Best rate of adam at a batch of 64" in printed
     assert "at 2,636,554 parameters" in printed  # counted of its layers
@@ -143,7 +143,7 @@ def test_two_studies_make_the_trials_of_a_large_one(studies, tmp_path, capsys) -
 
 def test_an_optimizer_that_the_large_one_names_is_kept(studies, tmp_path, capsys) -> None:
     (file := tmp_path / "large.yaml").write_text(LARGE.replace("[adam, lamb]", "[lamb]"))
-    assert transfer.main([*studies, "--to", str(file)]) == cli.DONE
+    assert cli.main(["transfer", *studies, "--to", str(file)]) == cli.DONE
     assert "Best rate of lamb" in capsys.readouterr().out
     assert read_mapping(tmp_path / "large-transferred.yaml")["fixed"]["optimizer"] == "lamb"
 
@@ -155,7 +155,7 @@ def test_what_lies_on_no_line_is_said_before_the_large_trials(tmp_path, capsys) 
         for name, (size, factor) in sizes.items()
     ]
     (file := tmp_path / "large.yaml").write_text(LARGE)
-    assert transfer.main([*studies, "--to", str(file)]) == cli.DONE
+    assert cli.main(["transfer", *studies, "--to", str(file)]) == cli.DONE
     assert "it is not, so do not count on this." in capsys.readouterr().out
 
 
@@ -185,6 +185,6 @@ def test_a_mistake_is_one_sentence(
     if arguments == ["same"]:  # of one size nothing is learnt about others
         studies, arguments = studies[:1] * 2, []
     monkeypatch.chdir(tmp_path)
-    code = transfer.main([*studies, "--to", str(file), *arguments])
+    code = cli.main(["transfer", *studies, "--to", str(file), *arguments])
     assert code == cli.WRONG_INPUT
     assert says in capsys.readouterr().err

@@ -6,6 +6,7 @@ from pydantic import Field
 from raybench.spec.documents import (
     Document,
     apply_settings,
+    parse_settings,
     parse_yaml,
     read_mapping,
     to_yaml,
@@ -144,5 +145,5 @@ def test_the_first_problem_is_one_sentence(content, sentence):
 )
 def test_settings_change_a_copy(settings, result):
     content = {"x": 1, "d": {"k": 1}}
-    assert apply_settings(content, settings) == result
+    assert apply_settings(content, parse_settings(settings)) == result
     assert content == {"x": 1, "d": {"k": 1}}, "the given content was changed"

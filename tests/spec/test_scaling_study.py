@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raybench.spec.documents import parse_yaml, to_yaml, validate
+from raybench.spec.documents import parse_settings, parse_yaml, to_yaml, validate
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import (
@@ -97,7 +97,7 @@ def test_a_mistake(changes: dict[str, Any], message: str) -> None:
 
 def test_set_reaches_the_base_and_ends_an_axis() -> None:
     axes = {"framework": ["torch", "tensorflow"], "optimizer": ["adam", "lamb"]}
-    settings = ["epochs=5", "framework=torch", "dataset.repeat=2", "num_workers=2", "seed=3"]
+    settings = {"epochs": 5, "framework": "torch", "dataset.repeat": 2, "num_workers": 2, "seed": 3}
     study = build_scaling_study(set_in_scaling({"axes": axes}, settings), "my.yaml", name="my")
     assert study.axes == {"optimizer": ["adam", "lamb"]}
     assert (study.base.epochs, study.base.framework, study.base.dataset.repeat) == (5, "torch", 2)
@@ -105,7 +105,7 @@ def test_set_reaches_the_base_and_ends_an_axis() -> None:
 
 
 def specs_with(content: dict[str, Any], *settings: str) -> list[RunSpec]:
-    study = build_scaling_study(set_in_scaling(content, list(settings)), "x", name="x")
+    study = build_scaling_study(set_in_scaling(content, parse_settings(settings)), "x", name="x")
     return [cell.spec for cell in study_cells(study)]
 
 
@@ -150,5 +150,7 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
 )
 def test_a_mistake_in_set(content: dict[str, Any], setting: str, message: str) -> None:
     with pytest.raises(UserError) as refused:
-        build_scaling_study(set_in_scaling(content, [setting]), "my.yaml", name="my")
+        build_scaling_study(
+            set_in_scaling(content, parse_settings([setting])), "my.yaml", name="my"
+        )
     assert message in str(refused.value)

@@ -4,19 +4,20 @@ from pathlib import Path
 import pytest
 
 from raybench.runs.preflight import first_values
-from raybench.spec.documents import OTHER_NAMES
+from raybench.spec.documents import OTHER_NAMES, content_of
 from raybench.spec.errors import UserError
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
 from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
 from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
+from tests.factories import options_given
 
 SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
 DIGITS = next(path for path in SPACES if path.stem == "digits")
 
 
-def read(path, *settings):
-    return build_study(load_content(path, list(settings)), str(path))
+def read(path, **settings):
+    return build_study(load_content(path, settings), str(path))
 
 
 def content(**changes):
@@ -37,7 +38,7 @@ def test_shipped_spaces_are_valid_and_yield_run_specs(path):
 
 @pytest.mark.parametrize("optimizer", ["lamb", "lars"])
 def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
-    study, space = read(DIGITS, f"optimizer={optimizer}")
+    study, space = read(DIGITS, optimizer=optimizer)
     assert "optimizer" not in space
     assert study.fixed["optimizer"] == optimizer
     case = space["learning_rate"].choose(study.fixed)
@@ -47,8 +48,8 @@ def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
 
 
 def test_set_reaches_search_confirm_and_space():
-    settings = ("search.trials=3", "confirm.race=0", "dataset=mnist", "dataset.limit=100")
-    study, space = read(DIGITS, *settings, "space.framework=[torch]")
+    settings = {"search.trials": 3, "confirm.race": 0, "dataset": "mnist", "dataset.limit": 100}
+    study, space = read(DIGITS, **settings, **{"space.framework": ["torch"]})
     assert (study.search.trials, study.confirm.race, study.confirm.fresh) == (3, 0, 3)
     assert (study.dataset.name, study.dataset.limit) == ("mnist", 100)
     assert possible_values(space["framework"]) == ["torch"]
@@ -109,15 +110,17 @@ def test_the_document_holds_every_key_and_reads_back_equal():
 
 
 def test_set_knows_both_names():
-    given = content(space={"optimizer": ["adam"], "accumulate": [1, 2]})
-    changed = apply_settings_to_study(given, ["exchange_every=4"])
+    given = content_of(content(space={"optimizer": ["adam"], "exchange_every": [1, 2]}), "")[0]
+    words = ["--set", "exchange_every=4", "--set", "space.exchange_every=[1,8]"]
+    fixed, searched = options_given("tune", words).settings.items()
+    changed = apply_settings_to_study(given, dict([fixed]))
     assert changed["fixed"] == {"accumulate": 4}
     assert "accumulate" not in changed["space"]
-    changed = apply_settings_to_study(changed, ["space.exchange_every=[1,8]"])
+    changed = apply_settings_to_study(changed, dict([searched]))
     assert changed["space"]["accumulate"] == [1, 8]
     assert changed["fixed"] == {}
 
 
 def test_a_key_without_what_it_lies_below_is_named_whole():
     with pytest.raises(UserError, match=r"did you mean 'objective\.max_train_seconds'\?"):
-        apply_settings_to_study(content(), ["max_train_seconds=20"])
+        apply_settings_to_study(content(), {"max_train_seconds": 20})

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import raybench
-from raybench.commands import report
+from raybench.commands import cli
 from raybench.report.figures import parts
 from raybench.report.figures.curves import curves_figure
 from raybench.report.figures.kinds import FIGURES
@@ -144,7 +144,7 @@ def test_a_report_of_a_running_study_leaves_its_records_alone(tmp_path: Path, ca
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"kind": "eval", "tri')  # the search is writing it
     before = (tmp_path / "records.jsonl").read_bytes()
-    assert report.main([str(tmp_path), "--png"]) == 0
+    assert cli.main(["report", str(tmp_path), "--png"]) == 0
     assert (tmp_path / "records.jsonl").read_bytes() == before
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"results: {tmp_path}"

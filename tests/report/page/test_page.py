@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 from pages import HOSTILE, Seen, made_study
 
-from raybench.commands import report as command
+from raybench.commands import cli
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.how_sure import PAGE_FILE
 from raybench.report.page import document, tables, try_page
 from raybench.report.page.comparison import differing, winner_sentence
 from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.results.lock import OWNER_FILE
-from raybench.spec.documents import apply_settings, validate
+from raybench.spec.documents import apply_settings, parse_settings, validate
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
@@ -100,7 +100,7 @@ def test_a_trial_s_settings_make_the_same_run_again():
         asked = shlex.split(shlex.join(given))
         if any(one.startswith("dataset=") for one in asked):
             defaults = {"objective": defaults["objective"]}
-        assert validate(RunSpec, apply_settings(defaults, asked), "--set") == spec
+        assert validate(RunSpec, apply_settings(defaults, parse_settings(asked)), "--set") == spec
 
 
 def test_the_rows_are_the_trials_best_first(tmp_path):
@@ -243,7 +243,7 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
     for name in ("one", "two"):
         results_folder(tmp_path / name, [])
     monkeypatch.chdir(tmp_path)
-    assert command.main(["one", "two", "--compare", "--out", "both.html"]) == 0
+    assert cli.main(["report", "one", "two", "--compare", "--out", "both.html"]) == 0
     assert (
         "None of the 2 studies has an answer yet."
         in Seen((tmp_path / "both.html").read_text()).text
@@ -255,7 +255,7 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
         (["one", "two", "--compare", "--out", "one"], "Is a directory"),
         (["one", "two", "--compare", "--out", "no/x.html"], "No such file"),
     ):
-        assert command.main(arguments) == 2
+        assert cli.run("report", arguments) == 2
         assert words in capsys.readouterr().err
 
 

@@ -14,8 +14,7 @@ import pytest
 import raybench as package
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.commands import cli, report
-from raybench.commands.cli import diagnose
+from raybench.commands import cli
 from raybench.runs import diagnose as body
 from raybench.runs import train
 from raybench.spec.documents import read_mapping
@@ -98,7 +97,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
 
 def run(*arguments: str) -> int:
-    return diagnose.main(["spec.yaml", "--out", "out", *arguments])
+    return cli.main(["diagnose", "spec.yaml", "--out", "out", *arguments])
 
 
 def test_the_verdict_is_printed_and_kept(workers: Workers, capsys: Any) -> None:
@@ -126,7 +125,7 @@ def test_the_folder_is_a_results_folder(workers: Workers, capsys: Any) -> None:
     assert content["machine"]["cores"]
     assert content["study"]["diagnosis"]["num_workers"] == 2
     capsys.readouterr()
-    assert report.main(["out"]) == cli.DONE
+    assert cli.main(["report", "out"]) == cli.DONE
     assert "fastest" not in capsys.readouterr().out.lower(), "probes are never ranked"
     assert not Path("out/best.yaml").exists()
 
@@ -321,4 +320,4 @@ def test_a_run_without_another_way_is_refused(faster: Faster, capsys: Any) -> No
 def test_of_a_studys_folder_the_best_is_taken(faster: Faster) -> None:
     Path("study").mkdir()
     Path("study/best.yaml").write_text(SPEC)
-    assert diagnose.main(["study", "--fastest", "--dry-run"]) == cli.DONE
+    assert cli.main(["diagnose", "study", "--fastest", "--dry-run"]) == cli.DONE
