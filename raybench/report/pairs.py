@@ -125,7 +125,7 @@ def pairs_of(
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_broken = record.failure == "error" and not record.samples
-        is_pair = record.role == "pair" and record.is_answer and not is_broken
+        is_pair = record.role == "pair" and record.counts_for("measurement") and not is_broken
         if is_pair and record.source in runs:
             found = replicate_of(
                 record, curves.get(trial, ()), baseline_value=objective.baseline_value

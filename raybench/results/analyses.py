@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
+from raybench.results.trials import interpolated_score
 from raybench.spec import objective
 from raybench.spec.metric import Metric
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import MACHINE_FAULTS
+from raybench.stats.record import CUT_SHORT, MACHINE_FAULTS
 from raybench.stats.standing import crossing
 
 SEARCH = ("trial", "placement_check")
@@ -220,8 +221,6 @@ LEAST_EXPLAINED = 0.05
 MOST_RUNS = 1000
 """Runs beyond which some are drawn: more make it slower, hardly surer."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
-CUT_OFF = ("interrupted", "time_budget")
-"""Why a run ended that says nothing of its configuration."""
 
 
 def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -277,11 +276,9 @@ def _table(found: Mapping[str, Any], *, runs: int) -> pd.DataFrame:
 
 def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return each run's score; NaN of those that say nothing of their configuration."""
-    # The recorded score knows the recorded time alone.
-    earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
-    score = trials["score"] + earlier
+    score = interpolated_score(trials)
     says = np.isfinite(score) & trials["role"].isin(SEARCH)
-    cut = trials["stop"].isin(CUT_OFF) | trials["failure"].isin(MACHINE_FAULTS)
+    cut = trials["stop"].isin(CUT_SHORT["importance"]) | trials["failure"].isin(MACHINE_FAULTS)
     return score.where(says & ~cut)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
-from raybench.results.trials import searched_columns
+from raybench.results.trials import interpolated_score, searched_columns
 from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
 from raybench.spec.run import BASE_KEYS
@@ -36,7 +36,6 @@ from raybench.stats.standing import (
     best_first,
     cost_per_s,
     first_trial,
-    is_informative,
     replicate_of,
 )
 
@@ -101,13 +100,13 @@ def repeated(results: Study) -> dict[str, Repeated]:
         if record.role not in ROLES or origin is None or record.trial in unranked:
             continue  # without its search run nothing says what was repeated
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
-        if is_informative(record) and is_alike:
+        if record.counts_for("comparison") and is_alike:
             again.setdefault(origin.trial, []).append(record)
     cold = first_trial(results.runs.values())
     found = {}
     for trial, records in again.items():
         own = results.runs[trial]
-        counts = trial != cold and trial not in unranked and is_informative(own)
+        counts = trial != cold and trial not in unranked and own.counts_for("comparison")
         found[trial] = _repeated(results, own, records, counts=counts)
     groups = {trial: one.group for trial, one in found.items()}
     order, _ = best_first(groups, is_timed=results.is_timed)
@@ -198,10 +197,7 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
     """
     chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
-    # The recorded score knows the recorded time alone.
-    earlier = np.log((chosen["crossed_s"] / chosen["time_to_target_s"]).fillna(1.0))
-    order = (chosen["score"] + earlier).sort_values(kind="stable").index
-    return chosen.loc[order]
+    return chosen.loc[interpolated_score(chosen).sort_values(kind="stable").index]
 
 
 def nearest(results: Study, phase: str = "search") -> str | None:

@@ -238,6 +238,15 @@ def searched_columns(trials: pd.DataFrame) -> list[str]:
     return [str(key) for key in trials.columns if is_key(str(key)) and key not in known]
 
 
+def interpolated_score(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the score of each row of `trials`, by the interpolated time to target (`crossed_s`).
+
+    The recorded score is the logarithm of the recorded time.
+    """
+    earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
+    return trials["score"] + earlier
+
+
 def trial_table(
     runs: Iterable[RunRecord],
     space: Mapping[str, Any],

@@ -23,7 +23,7 @@ from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
 from raybench.spec.text import counted
-from raybench.stats.standing import Axis, ConfigurationRuns, Ties, is_informative, ties_of
+from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
 """Standings: `ran once` is what cannot be excluded either, but was never repeated."""
@@ -198,11 +198,12 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
     and all that ran once."""
     runs, once = ranked_runs(results.trials), dict[str, ConfigurationRuns]()
     for trial in runs["trial"][kind_of(runs) == kind]:
-        if trial in groups or trial in repeated(results) or not is_informative(results.runs[trial]):
+        run = results.runs[trial]
+        if trial in groups or trial in repeated(results) or not run.counts_for("comparison"):
             continue
         own = repeat(results, trial)
         if own.is_hit:
-            cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
+            cost = cost_of(results, run.spec.num_workers, [trial])
             once[trial] = ConfigurationRuns(own.times(cost if axis == "worker_seconds" else 1.0))
     return ties_of(groups, once, is_timed=results.is_timed)
 

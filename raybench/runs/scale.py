@@ -91,7 +91,7 @@ def run_study(
     session goes on from its checkpoint, one that the machine lost runs again.
     """
     runs = read_records(store.folder).runs
-    done = {name for name, run in runs.items() if run.is_answer}
+    done = {name for name, run in runs.items() if run.counts_for("measurement")}
     left = [
         (cell, number)
         for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)

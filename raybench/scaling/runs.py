@@ -147,7 +147,7 @@ def run_table(
     rows = [
         _row(run, by_name[run.source], curves.get(name, []), metric)
         for name, run in runs.items()
-        if run.role == "scaling" and run.is_answer and run.source in by_name
+        if run.role == "scaling" and run.counts_for("measurement") and run.source in by_name
     ]
     table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True

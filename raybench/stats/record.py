@@ -52,6 +52,13 @@ on a busy machine 0.09 to 0.20 were taken, by the search itself and by the host.
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
+Purpose = Literal["measurement", "comparison", "importance"]
+CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
+    "measurement": ("interrupted", "time_budget", "cap", "scheduler"),
+    "comparison": ("interrupted", "time_budget", "scheduler"),
+    "importance": ("interrupted", "time_budget"),
+}
+"""Stop reasons with which a run does not count, by purpose: see `RunRecord.counts_for`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,10 +231,21 @@ class RunRecord:
         """Whether that is too much for its seconds to be its own."""
         return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
 
-    @property
-    def is_answer(self) -> bool:
-        """Whether it says something of its configuration: it was not cut off, nor lost."""
-        return self.state != "stopped" and self.failure not in MACHINE_FAULTS
+    def counts_for(self, purpose: Purpose) -> bool:
+        """Return whether the run says something about its configuration.
+
+        Args:
+            purpose: `measurement`: a result of its own, so it must have run to its end.
+                `comparison`: a run of a configuration that is repeated; one stopped by the cutoff
+                of the race counts too, as a miss. `importance`: the score of a trial; one stopped
+                early by the search counts too.
+
+        Returns:
+            False for a run that was cut short in a way that the purpose does not allow
+            (`CUT_SHORT`), and for one lost to a fault of the machine. A failure of the
+            configuration itself (out of memory, NaN, an error) always counts.
+        """
+        return self.failure not in MACHINE_FAULTS and self.stop not in CUT_SHORT[purpose]
 
     @property
     def num_nodes(self) -> int:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from raybench.spec.objective import MIN_SECONDS, TIME
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
+from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate, is_apart, pooled, ranked, score
 from raybench.stats.sequential import Outcome, outcome_of
 
@@ -78,17 +78,6 @@ def crossing(
     if not math.isfinite(way) or way * rest <= 0:
         return raw
     return TimeToTarget(before_s + period * min(rest / way, 1.0), is_interpolated=True)
-
-
-def is_informative(record: RunRecord) -> bool:
-    """Whether a run that was repeated says something of its configuration.
-
-    Not if it was cut off, by the user or by the time budget, or lost; a run of a race that was
-    stopped because it had lost (`cap`) does: it missed.
-    """
-    if record.failure in MACHINE_FAULTS:
-        return False
-    return record.state != "stopped" or record.stop == "cap"
 
 
 def replicate_of(
