@@ -15,10 +15,10 @@ from raybench.spec.objective import TIME, Objective
 from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate
-from raybench.stats.sequential import ERRORS, Comparison, Outcome, compare, pairs_needed
+from raybench.stats.sequential import ERRORS, Comparison, PairOutcome, compare, pairs_needed
 from raybench.stats.standing import replicate_of
 
-EXIT_CODES: dict[Outcome, int] = {
+EXIT_CODES: dict[PairOutcome, int] = {
     "better": DONE,
     "undecided": UNDECIDED,
     "same": NO_DIFFERENCE,

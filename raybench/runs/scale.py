@@ -53,7 +53,7 @@ from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
-from raybench.scaling.fit_command import FittedGroup, check_predict, place_of
+from raybench.scaling.fit_command import FittedSeries, check_predict, place_of
 from raybench.scaling.fits import fit_study
 from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
@@ -483,7 +483,7 @@ class Until:
     """Spread of the least sure prediction, before each cell."""
 
     def next_cell(
-        self, study: ScalingStudy, fitted: Sequence[FittedGroup], over: StopReason | None
+        self, study: ScalingStudy, fitted: Sequence[FittedSeries], over: StopReason | None
     ) -> tuple[ScalingStudy | None, str]:
         """Return the study with one more cell, and what is said of it; None, and why, where none is
         to be measured, or the study is `over`."""
@@ -512,12 +512,14 @@ class Until:
         return None, f"{head}: nothing else that has room here would narrow it."
 
     def _narrowing(
-        self, study: ScalingStudy, now: StepPrediction, one: FittedGroup
+        self, study: ScalingStudy, now: StepPrediction, one: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell with room that narrows a prediction most, itself where no smaller one
         does, and what it changes."""
         specs = [cell.spec for cell in study_cells(study)]
-        alike = [s for s, name in zip(specs, series_of(specs), strict=True) if name == one.group[0]]
+        alike = [
+            s for s, name in zip(specs, series_of(specs), strict=True) if name == one.key.model
+        ]
         ran = {tuple(getattr(spec, key) for key in OWN_KEYS) for spec in alike}
 
         def own(cell: Measured) -> dict[str, Any]:
