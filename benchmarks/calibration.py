@@ -33,7 +33,7 @@ from raybench.scaling.over_sizes import best_rate
 from raybench.scaling.plan import StepSeconds, chance, plan
 from raybench.scaling.samples_to_target import fit, leave_one_out
 from raybench.scaling.shares import PARTS, Estimate, Probes, Shares
-from raybench.scaling.speed_axes import AXES, Found
+from raybench.scaling.speed_axes import AXES, AxisProbes
 from raybench.search.race import Race
 from raybench.spec.metric import ACCURACY
 from raybench.spec.objective import ONE_SIDED, Baseline, share_error
@@ -420,7 +420,7 @@ def fastest(rng: Rng, ways: int, noise: float) -> bool:
     """Another way is taken on any of the axes."""
 
     def takes() -> bool:
-        found = Found("0", {str(way): [] for way in range(ways)}, {})
+        found = AxisProbes("0", {str(way): [] for way in range(ways)}, {})
         for _ in range(4):
             for way in found.still_in():
                 found.step_s[way].append(float(np.exp(noise * rng.normal())))

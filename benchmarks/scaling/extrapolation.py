@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from raybench.scaling.averaged import Rows, ThroughputModel, ernest, pollux
-from raybench.scaling.measurements import Cell, Observed
+from raybench.scaling.averaged import ThroughputModel, ernest, pollux
+from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
 from raybench.scaling.network import SURE, NetworkRatio
 from raybench.scaling.throughput import PRIORS, Priors
 
@@ -97,10 +97,12 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def tasks(rows: Rows) -> dict[str, tuple[Rows, Rows]]:
+def tasks(rows: MeasuredSteps) -> dict[str, tuple[MeasuredSteps, MeasuredSteps]]:
     """Return what is fitted and what is asked in each task that a group has the cells for."""
 
-    def by(limit: float, key: str, among: Rows = rows) -> tuple[Rows, Rows]:
+    def by(
+        limit: float, key: str, among: MeasuredSteps = rows
+    ) -> tuple[MeasuredSteps, MeasuredSteps]:
         fits = [row for row in among if getattr(row[0], key) <= limit]
         return fits, [row for row in among if row not in fits]
 
@@ -119,7 +121,7 @@ def tasks(rows: Rows) -> dict[str, tuple[Rows, Rows]]:
     }
 
 
-def case(fits: Rows, asked: Rows, priors: Priors) -> dict[str, list[Any]]:
+def case(fits: MeasuredSteps, asked: MeasuredSteps, priors: Priors) -> dict[str, list[Any]]:
     """Return logarithms of predicted over measured seconds by each, intervals and misses."""
     cells, logs = [cell for cell, _ in asked], np.log([seconds for _, seconds in asked])
     predictions = ThroughputModel.fit(Observed.of(fits), priors).predict(cells)

@@ -36,13 +36,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from throughput_peers import PEERS, Rows
+from throughput_peers import PEERS
 from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
 from raybench.results.store import machine, versions
 from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error
-from raybench.scaling.measurements import Cell, Observed
+from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
 
 OURS = "raybench"
 HERE = Path(__file__).parent
@@ -58,7 +58,9 @@ class Tally:
         self.widths: list[float] = []
         self.seconds: list[float] = []
 
-    def add(self, rows: Rows, asked: list[Cell], truth: np.ndarray, measured: np.ndarray) -> None:
+    def add(
+        self, rows: MeasuredSteps, asked: list[Cell], truth: np.ndarray, measured: np.ndarray
+    ) -> None:
         """Let everybody predict."""
         started = time.process_time()
         found = ThroughputModel.fit(Observed.of(rows)).predict(asked)

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from raybench.scaling.averaged import Rows, ernest, pollux, relative_least_squares
-from raybench.scaling.measurements import Cell
+from raybench.scaling.averaged import ernest, pollux, relative_least_squares
+from raybench.scaling.measurements import Cell, MeasuredSteps
 
-Predictor = Callable[[Rows, Sequence[Cell]], np.ndarray]
+Predictor = Callable[[MeasuredSteps, Sequence[Cell]], np.ndarray]
 
 
-def linear_scaling(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
+def linear_scaling(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
     """A step takes what it takes on the fewest workers measured: no cost of scaling."""
     fewest = min(cell.num_workers for cell, _ in rows)
     few = [(cell, s) for cell, s in rows if cell.num_workers == fewest]
@@ -21,7 +21,7 @@ def linear_scaling(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
     return np.exp([np.interp(math.log(c.batch_size_per_worker), x[order], y[order]) for c in cells])
 
 
-def amdahl(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
+def amdahl(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
     """Seconds for a sample of the whole batch: a serial part and one that divides by workers."""
 
     def design(some: Sequence[Cell]) -> np.ndarray:
@@ -32,7 +32,7 @@ def amdahl(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
     return relative_least_squares(design([cell for cell, _ in rows]), rows, design(cells))
 
 
-def boosting(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
+def boosting(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
     """Gradient-boosted trees on the logarithms."""
     from sklearn.ensemble import GradientBoostingRegressor
 
@@ -41,7 +41,7 @@ def boosting(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
     return np.exp(model.predict(_features(cells)))
 
 
-def nearest(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
+def nearest(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
     """The measured cell that is nearest in doublings."""
     have, want = _features([cell for cell, _ in rows]), _features(cells)
     apart = np.abs(want[:, None] - have[None]).sum(axis=2)

@@ -15,10 +15,10 @@ from raybench.spec.objective import TIME, Objective
 from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate
-from raybench.stats.sequential import ERRORS, Comparison, Outcome, compare, pairs_needed
+from raybench.stats.sequential import ERRORS, Comparison, PairOutcome, compare, pairs_needed
 from raybench.stats.standing import replicate_of
 
-EXIT_CODES: dict[Outcome, int] = {
+EXIT_CODES: dict[PairOutcome, int] = {
     "better": DONE,
     "undecided": UNDECIDED,
     "same": NO_DIFFERENCE,
@@ -125,7 +125,7 @@ def pairs_of(
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_broken = record.failure == "error" and not record.samples
-        is_pair = record.role == "pair" and record.is_answer and not is_broken
+        is_pair = record.role == "pair" and record.counts_for("measurement") and not is_broken
         if is_pair and record.source in runs:
             found = replicate_of(
                 record, curves.get(trial, ()), baseline_value=objective.baseline_value

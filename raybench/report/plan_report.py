@@ -141,7 +141,7 @@ class PlanReport:
             )
         if not fitted:
             raise UserError(f"{studies[0].place}: no run has measured steps; finish the study.")
-        offers_of([one.group[1] or NO_GPU for one in fitted], terms.prices)
+        offers_of([one.key.gpu_type or NO_GPU for one in fitted], terms.prices)
         return cls(target_plans(studies, fitted, terms))
 
     @property

@@ -25,7 +25,7 @@ from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.measurements import name_of, read_measurements
+from raybench.scaling.measurements import read_measurements
 from raybench.scaling.network import read_network
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import UserError
@@ -61,10 +61,10 @@ def print_part(console: Console, one: PagePart) -> None:
         console.print()
 
 
-def fit_part(fitted: fit_command.FittedGroup) -> PagePart:
+def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
     """Return what to know of a fit, and its predictions: in their units, those beyond what was
     measured with a `~`."""
-    name, table = name_of(fitted.group), fitted.predictions
+    name, table = str(fitted.key), fitted.predictions
     tables = []
     if len(table):
         cells = texts(table, FIT)
@@ -86,7 +86,7 @@ class ScalingReport:
     """A study's results and what follows from them."""
 
     results: Study
-    fitted: list[fit_command.FittedGroup]
+    fitted: list[fit_command.FittedSeries]
     plans: list[fits.TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
@@ -180,17 +180,17 @@ class ScalingReport:
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
         dots = [
-            {"series": name_of(group), **vars(cell), "samples_per_s": cell.samples / seconds}
-            for group, rows in fits.measurements(self.results).groups.items()
+            {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
+            for key, rows in fits.measurements(self.results).series.items()
             for cell, seconds in rows
         ]
         lines = []
         for fitted in self.fitted:
             cells = sorted({*fitted.model.observed.cells, *fitted.asked})
-            table = fit_command.prediction_table(fitted.model, cells, fitted.group)
+            table = fit_command.prediction_table(fitted.model, cells, fitted.key)
             samples = np.array([cell.samples for cell in cells])
             ends = {"low": samples / table["high_s"], "high": samples / table["low_s"]}
-            lines.append(table.assign(series=name_of(fitted.group), **ends))
+            lines.append(table.assign(series=str(fitted.key), **ends))
         return pd.DataFrame(dots), pd.concat(lines, ignore_index=True)
 
 
@@ -254,12 +254,12 @@ def fit_to_files(
     return lines, {"predictions": predictions, "measure_next": following}
 
 
-def next_rows(fitted: fit_command.FittedGroup) -> list[dict[Any, Any]]:
+def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
     """Return a row for each cell to measure, as `measure_next` of `--json` has it."""
     if fitted.measure_next is None:
         return []
     asked, cells = fitted.measure_next
-    names = {"model": fitted.group[0], "gpu_type": fitted.group[1], "for": vars(asked)}
+    names = {**fitted.key._asdict(), "for": vars(asked)}
     return [
         names
         | vars(one.cell)

@@ -1,8 +1,8 @@
-"""Analyses: frames of a study in, frames out. Nothing here knows of folders or of screens.
+"""Analyses of a study: DataFrames in, DataFrames out.
 
-What is reached at every budget of training seconds and when curves reach a target (trials end at
-their study's own, so few of them say anything of a harder one), where the seconds went, seconds
-against worker-seconds, how a training scales, and which configurations may be the best.
+Best value at every budget of training seconds, time to another target, time per phase, seconds
+against worker-seconds, speed-up curves, best configuration per number of workers, and
+hyperparameter importance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,15 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
+from raybench.results.trials import interpolated_score
 from raybench.spec import objective
 from raybench.spec.metric import Metric
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import MACHINE_FAULTS
+from raybench.stats.record import CUT_SHORT, MACHINE_FAULTS
 from raybench.stats.standing import crossing
 
 SEARCH = ("trial", "placement_check")
-"""Roles of a search's own runs."""
+"""Roles of the runs of a search."""
 
 
 def search_curves(results: Study) -> pd.DataFrame:
@@ -32,14 +33,17 @@ def search_curves(results: Study) -> pd.DataFrame:
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the envelope of learning curves: the rows where the best value so far improves.
 
-    `curves` has the columns trial, train_s and the metric's name (`Study.curves`, or the
-    rows of some of its trials). Columns of the answer: train_s, the metric's name, trial; seconds
-    and values both get better from row to row, so a budget of `s` seconds reaches what stands in
-    the last row with `train_s <= s`. Empty without a value.
+    Args:
+        curves: Columns trial, train_s [s] and the metric's name: rows of `Study.curves`.
+        metric: Metric of the study.
+
+    Returns:
+        Columns train_s, the metric's name and trial. A budget of `s` seconds reaches the value of
+        the last row with `train_s <= s`. Empty without a value.
     """
     columns = ["train_s", metric.name, "trial"]
     points = curves[columns].dropna(subset=["train_s", metric.name])
-    # Of values at the same second the best comes first, so that it alone stays.
+    # The best of several values at the same second comes first and is the only one to stay.
     gain = metric.sign * points[metric.name]
     points = points.assign(gain=gain).sort_values(
         ["train_s", "gain"], ascending=[True, False], kind="stable"
@@ -49,9 +53,9 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return where the seconds of all runs went: phase, seconds, share of the sum of walls.
+    """Return the seconds of all runs by phase: phase, seconds, share of the total wall time.
 
-    `other` is what no phase accounts for; with it the rows sum to the walls.
+    `other` is the time that no phase accounts for; the last row is the sum.
     """
     seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
     wall = float(trials["wall_s"].sum())
@@ -65,11 +69,15 @@ def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that no other beats in seconds and worker-seconds to the target.
+    """Return the Pareto front of seconds and worker-seconds to the target, fastest first.
 
-    `trials` has the columns num_workers and time_to_target_s (missing or infinite: never
-    reached, never on the front); worker_seconds_to_target is added. Where some of them are
-    confirmed (is_confirmed), the front is theirs: a single run may be a lucky one. Fastest first.
+    Args:
+        trials: Columns num_workers and time_to_target_s [s] (missing or infinite: never reached,
+            never on the front). Where a row is_confirmed, only confirmed rows are considered: a
+            single run may be a lucky one.
+
+    Returns:
+        The rows on the front, with worker_seconds_to_target added.
     """
     if "is_confirmed" in trials and trials["is_confirmed"].any():
         trials = trials[trials["is_confirmed"]]
@@ -82,7 +90,7 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_dominated(costs: np.ndarray) -> np.ndarray:
-    """Return which rows of `costs` (n, 2) no other row undercuts: less in one, not more in any."""
+    """Return a mask of the Pareto-optimal rows of `costs`, shape (n, 2), less is better."""
     kept = np.zeros(len(costs), dtype=bool)
     order = np.lexsort((costs[:, 1], costs[:, 0]))
     least, last = np.inf, np.array([np.nan, np.nan])
@@ -104,9 +112,11 @@ COLUMNS = (
 def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     """Return the speed-up curves of a scaling study, one row per number of workers.
 
-    `scaling` is `Study.scaling`, a row per cell; see `scaling.cells` for the
-    columns. `ideal` is what the speed-up would be if nothing was lost: the number of workers. Cells
-    without a single worker of their kind to compare with are left out.
+    Args:
+        scaling: `StudyResults.scaling`, a row per cell; columns: `scaling.cells`.
+
+    Returns:
+        The cells that have a baseline of one worker; `ideal` is the number of workers.
     """
     known = scaling[scaling["speedup"].notna()]
     table = known.assign(ideal=known["num_workers"].astype(float))
@@ -123,11 +133,20 @@ def time_to_target(
     hold: int = 1,
     baseline_value: float | None = None,
 ) -> pd.DataFrame:
-    """Return when each trial of `curves` reached a target, in their order.
+    """Return the training time at which each trial reached a target.
 
-    Columns: trial, seconds (of training; missing where it never did), is_interpolated. The first
-    of `hold` evaluations in a row at the target counts, and where evaluations are far apart a
-    time between it and the one before (`stats.standing`; `baseline_value` is reached at 0 s).
+    Trials stop at the target of their study, so few of them say anything about a harder one.
+
+    Args:
+        curves: Columns trial, train_s [s] and the metric's name.
+        metric: Metric of the study.
+        target: Value to reach.
+        hold: Evaluations in a row that must be at the target; the first of them counts.
+        baseline_value: Value at 0 s, for interpolation before the first evaluation.
+
+    Returns:
+        Columns trial, seconds (missing if it never reached the target) and is_interpolated (whether
+        evaluations are so far apart that a time between two of them is taken: `stats.standing`).
     """
     rows: list[tuple[Any, float, bool]] = []
     lists = curves.groupby("trial", sort=False).agg({"train_s": list, metric.name: list})
@@ -154,11 +173,14 @@ def around_target(
     hold: int = 1,
     baseline_value: float | None = None,
 ) -> pd.DataFrame:
-    """Return which trial reaches first the target, an easier and a harder one, easiest first.
+    """Return the fastest trial for the target, an easier and a harder one, easiest first.
 
-    They are a point of a share apart, of other metrics 1 % of the gap to the baseline value.
-    Columns: target, trial, seconds (both missing where none reaches it), reached (trials that do),
-    trials. A winner that changes with the target hangs on it.
+    The targets are one percentage point of a share apart; for other metrics 1 % of the gap to the
+    baseline value. Arguments: see `time_to_target`.
+
+    Returns:
+        Columns target, trial, seconds (both missing where none reaches it), reached (number of
+        trials that do) and trials.
     """
     step = metric.sign * objective.small_difference(metric, target, baseline_value)
     rows = []
@@ -184,15 +206,15 @@ WORKER_COLUMNS = (
 def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the best configuration of each number of workers, fewest first.
 
-    `configurations` is `Study.configurations`, best first: a confirmed one goes before those
-    that ran once, whose seconds flatter.
+    `configurations` is `StudyResults.configurations`, best first: confirmed ones go before those
+    that ran once, whose seconds are selection-biased.
 
     | column | holds |
     |---|---|
-    | num_workers, tried, reached | how many configurations had so many; those that hit |
+    | num_workers, tried, reached | configurations with that many workers, and those that hit |
     | trial, config, is_confirmed | the best of them |
-    | seconds, worker_seconds | what it takes to the target; missing where none of them hit |
-    | times_as_fast, times_the_cost | over the fewest workers that hit |
+    | seconds, worker_seconds | to the target; missing where none of them hit |
+    | times_as_fast, times_the_cost | relative to the fewest workers that hit |
     | best_accuracy | or another metric's |
     """
     rows: list[dict[str, Any]] = []
@@ -214,39 +236,36 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 IMPORTANCE_COLUMNS = ("key", "importance", "low", "high", "explained", "runs")
 LEAST_RUNS = 12
-"""Runs below which a forest is not asked."""
+"""Fewest runs for which importance is computed."""
 LEAST_EXPLAINED = 0.05
-"""Share of the variance of held-out runs below which the forest knows nothing of them."""
+"""Least share of the variance of held-out runs that the forest must explain."""
 MOST_RUNS = 1000
-"""Runs beyond which some are drawn: more make it slower, hardly surer."""
+"""Most runs that are used; a sample of more."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
-CUT_OFF = ("interrupted", "time_budget")
-"""Why a run ended that says nothing of its configuration."""
 
 
 def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return how much the score of the search's runs hangs on each of `keys`, most first.
+    """Return the permutation importance of `keys` for the score, most important first.
 
-    Permutation importance (Breiman 2001; Fisher et al. 2019): a random forest learns the score from
-    the keys on four fifths of the runs; what it is more wrong by on the last fifth with the values
-    of one key shuffled is what that key tells. Each fifth is held out once.
+    A random forest learns the score from the keys on four fifths of the runs; the increase of its
+    error on the last fifth with the values of one key shuffled is the importance of that key
+    (Breiman 2001; Fisher et al. 2019). Each fifth is held out once.
 
     | column | holds |
     |---|---|
     | key | one of `keys` that has more than one value |
-    | importance | its share of what all keys tell, 0 to 1; they sum to 1 |
-    | low, high | the least and the most of the five fifths |
-    | explained | share of the score's variance that the forest predicts of runs held out |
-    | runs | how many runs all of this stands on, at most MOST_RUNS |
+    | importance | share of the total, 0 to 1; they sum to 1 |
+    | low, high | least and greatest of the five folds |
+    | explained | share of the score's variance that the forest predicts on held-out runs |
+    | runs | number of runs, at most MOST_RUNS |
 
-    Empty where it would be noise: below LEAST_RUNS runs, or where the forest does not predict runs
-    that it has not seen. The score is what the search minimises. Runs that a machine's fault
-    or the end of the study cut off are left out; those that broke (out of memory, NaN) have the
-    worst score.
+    Empty below LEAST_RUNS runs, or where the forest does not predict held-out runs. The score is
+    what the search minimizes; runs that failed (out of memory, NaN) have the worst score. Runs that
+    do not count for `importance` (`RunRecord.counts_for`) are left out.
 
-    It says what mattered *among the runs that were made*: a search that learns samples its best
-    region most, so a key that is decisive elsewhere seems to matter less than on a uniform sample,
-    and keys that were moved together share what either tells.
+    The importance is that *among the runs that were made*: a search samples its best region most,
+    so a key that is decisive elsewhere seems less important than on a uniform sample, and keys
+    that were varied together share their importance.
     """
     trials = trials.reset_index(drop=True)
     score = _scores(trials).dropna()
@@ -276,17 +295,15 @@ def _table(found: Mapping[str, Any], *, runs: int) -> pd.DataFrame:
 
 
 def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
-    """Return each run's score; NaN of those that say nothing of their configuration."""
-    # The recorded score knows the recorded time alone.
-    earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
-    score = trials["score"] + earlier
+    """Return each run's score; NaN for runs that do not count for `importance`."""
+    score = interpolated_score(trials)
     says = np.isfinite(score) & trials["role"].isin(SEARCH)
-    cut = trials["stop"].isin(CUT_OFF) | trials["failure"].isin(MACHINE_FAULTS)
+    cut = trials["stop"].isin(CUT_SHORT["importance"]) | trials["failure"].isin(MACHINE_FAULTS)
     return score.where(says & ~cut)
 
 
 def _numbers(values: "pd.Series[Any]") -> np.ndarray:
-    """Return a column as numbers, NaN where it is missing; what is none as codes."""
+    """Return a column as numbers, NaN where missing; texts as codes."""
     if pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
     codes, _ = pd.factorize(values.astype(str), sort=True)
@@ -294,8 +311,8 @@ def _numbers(values: "pd.Series[Any]") -> np.ndarray:
 
 
 def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return what a forest is more wrong by, (FOLDS, keys), and the variance it explains."""
-    # Late: half a second, for this question alone.
+    """Return the increase of the error, shape (FOLDS, keys), and the explained variance."""
+    # Imported here: it takes half a second.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
     from sklearn.model_selection import KFold

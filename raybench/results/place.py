@@ -1,7 +1,4 @@
-"""A study's place as the user names it: a folder, `file://`, or the URL of an object store.
-
-Also whether an earlier session may be continued there.
-"""
+"""Places of studies: folders, `file://` and URLs of object stores; which study may be resumed."""
 
 import os
 import re
@@ -32,17 +29,17 @@ MAY_CHANGE = (
     "fixed.checkpoint_every_s",
     "fixed.record_steps",
 )
-"""Keys that change how long a study goes on and how it is kept, not what it measures."""
+"""Keys that may differ when a study is resumed: they do not change what it measures."""
 UNSET = ("kind", "target", "hold", "max_train_seconds")
-"""Keys of an objective that reference runs may change that set a target."""
+"""Keys of an objective that reference runs may set."""
 LONGEST_VALUE = 100
-"""Characters of a value that a sentence shows."""
+"""Most characters of a value in a sentence."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")
-"""Keys of a scaling study that the same study may have otherwise."""
+"""Keys that may differ when a scaling study is resumed."""
 
 
 def shipped_space(name: str) -> Path | None:
-    """Return the path of a shipped search space, None if there is none of that name."""
+    """Return the path of a shipped search space; None if there is none of that name."""
     if not re.fullmatch(r"[\w-]{1,60}", name):
         return None
     package = Path(raybench.__file__).parent
@@ -53,12 +50,12 @@ def shipped_space(name: str) -> Path | None:
 
 
 JOB_FOLDER = "runtime_resources"
-"""Ray unpacks what a job brings (its working directory, its packages) below a folder of this name
-on a node's disk, and deletes it when no job uses it any more."""
+"""Ray unpacks the working directory and packages of a job below a folder of this name, and deletes
+it when no job uses it any more."""
 
 
 def check_folder(wanted: Path) -> None:
-    """Raise UserError if results cannot be written to a folder; creates nothing."""
+    """Raise UserError if results cannot be written to a folder, without creating it."""
     try:
         there = next(folder for folder in (wanted, *wanted.absolute().parents) if folder.exists())
     except OSError as error:
@@ -76,7 +73,7 @@ def check_folder(wanted: Path) -> None:
 
 
 def unused_folder(wanted: Path) -> Path:
-    """Return a folder that is not there yet: `wanted`, or beside it with a number."""
+    """Return a folder that does not exist: `wanted`, or with a number appended."""
     wanted = wanted.resolve()
     if not wanted.name:
         raise UserError(f"--out {wanted}: has nothing beside it; name another folder.")
@@ -88,7 +85,10 @@ def unused_folder(wanted: Path) -> Path:
 
 
 def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
-    """Raise UserError with the difference if `place` holds another study; `file` says which."""
+    """Raise UserError with the differences if `place` holds another study.
+
+    `file` is the `study.yaml` there.
+    """
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
         raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
@@ -98,7 +98,7 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     changes = _differences(as_written(found), as_written(now)) or _differences(found, now)
     learning = f" (with --seed-from {place} it learns from this one)"
     if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
-        learning = ""  # scores of another task say nothing
+        learning = ""  # scores of another task are not comparable
     raise UserError(
         f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
         f"to start beside it{learning}, or --out for another place."
@@ -106,7 +106,7 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
 
 
 def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
-    """Raise UserError if `place` holds a search, or with the difference if another such study."""
+    """Raise UserError if `place` holds a search, or with the differences to another such study."""
     before = read_mapping(file).get(SCALING)
     if not isinstance(before, dict):
         raise UserError(f"{place}: holds no scaling study; name another place with --out.")
@@ -123,26 +123,26 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
 def comparable(
     before: dict[str, Any], file: Path, study: StudySpec
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the study of a `study.yaml` and another, every key included.
+    """Return the study of a `study.yaml` and another one with all their keys, for comparison.
 
-    That the other leaves its metric to the task makes no difference.
+    A metric that the other one leaves open is taken from the first.
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     now["objective"] = _named(now["objective"], found["objective"])
-    if "target" in found["auto"] and not found["is_set"]:  # its budget ended before it was set
+    if "target" in found["auto"] and not found["is_set"]:  # no reference run set it
         found["objective"] |= {key: now["objective"][key] for key in UNSET}
     return found, now
 
 
 def _named(objective: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with the metric of the one that is there, where it names none."""
+    """Return an objective with the metric of `there` if it names none."""
     if objective["metric"] is not None:
         return objective
     return objective | {key: there[key] for key in ("metric", "direction", "is_share")}
 
 
 def _shown(value: Any) -> str:
-    """Return a key's value as YAML has it, in one line."""
+    """Return a value as YAML in one line."""
     if value is None:
         return "not set"
     text = to_yaml({"x": value}, in_lines=False).strip()
@@ -167,7 +167,7 @@ def _differences(
 
 
 def is_url(place: str | Path) -> bool:
-    """Return whether this is the URL of an object store, not a folder."""
+    """Return whether a place is the URL of an object store."""
     return "://" in str(place) and urlsplit(str(place)).scheme != "file"
 
 
@@ -182,9 +182,10 @@ def local_path(place: str | Path) -> Path:
 
 
 def check_place(place: str) -> str:
-    """Return a URL as it is, or the folder that a path or `file://` names.
+    """Return a URL as it is, or the folder of a path or `file://`.
 
-    UserError if results cannot be written there, as far as that is seen without asking a store.
+    Raises:
+        UserError: Results cannot be written there, as far as is known without asking a store.
     """
     if is_url(place):
         check_url(place)
@@ -195,12 +196,12 @@ def check_place(place: str) -> str:
 
 
 def shown(place: str, folder: Path) -> str:
-    """Return where results are, in words: `folder` holds what is in `place`, or is it."""
+    """Return the place of results in words; `folder` is its local copy or the place itself."""
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
 
 
 def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a name for each of (name, place): as much of the place's end as tells it apart."""
+    """Return a unique name for each (name, place), with as many parent folders as needed."""
     parts = [Path(place).parts for _, place in studies]
     names = [name for name, _ in studies]
     for depth in range(2, max(map(len, parts), default=0) + 1):

@@ -1,23 +1,22 @@
-"""The orders of a study: its runs by score, its confirmed configurations, and both in one table.
+"""Rankings of a study: its runs by score, its confirmed configurations, and both in one table.
 
-A race trains contenders with new seeds beside other runs (role `race`); its winners then run alone
-(role `confirm`), with further seeds. What is compared must have been run alike, so configurations
-are chosen by the race, unless their runs alone overrule it (`stats.standing.best_first`); the time
-that is printed is of the runs alone: those of the race are 9 to 14 % too good. Studies without a
-race have but the second kind.
+Candidates train with new seeds beside other runs (role `race`); the winners then run alone (role
+`confirm`) with further seeds. Configurations are chosen by the race, where all ran under the same
+conditions, unless the runs alone overrule it (`stats.standing.best_first`). Printed times are those
+of the runs alone: times from the race are 9 to 14 % too good. Studies without a race have only runs
+of the second kind.
 """
 
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
-from raybench.results.trials import searched_columns
+from raybench.results.trials import interpolated_score, searched_columns
 from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
 from raybench.spec.run import BASE_KEYS
@@ -36,7 +35,6 @@ from raybench.stats.standing import (
     best_first,
     cost_per_s,
     first_trial,
-    is_informative,
     replicate_of,
 )
 
@@ -45,7 +43,7 @@ ROLES = ("race", "confirm")
 
 @dataclass(frozen=True)
 class Repeated:
-    """A configuration that ran again, with its runs."""
+    """A configuration that was trained again, with its runs."""
 
     trial: str
     """Trial whose configuration it is."""
@@ -53,12 +51,13 @@ class Repeated:
     cost: float
     """Cost of a second of training: see `cost_per_s`."""
     group: ConfigurationRuns
-    """Runs that it is compared by: the search's own, unless it began the study, and the race's;
-    without a race those alone. Those alone beside a race may overrule it."""
+    """Runs that it is compared by: the search's own run, unless that began the study, and those of
+    the race; without a race the runs alone. Runs alone beside a race may overrule it."""
     chosen_runs: tuple[str, ...]
-    """Names of those that it is chosen by."""
+    """Names of the runs that it is chosen by."""
     printed: tuple[Replicate, ...]
-    """Runs that its printed time is of: those alone, or where none reached the target, all new."""
+    """Runs behind its printed time: those alone, or all new ones where no run alone reached the
+    target."""
     printed_runs: tuple[str, ...]
     """Their names."""
     is_alone: bool
@@ -71,7 +70,7 @@ class Repeated:
 
     @property
     def new(self) -> list[Replicate]:
-        """Runs with new seeds: the search's own run, for which it was picked, is a lucky one."""
+        """Runs with new seeds; the search's own run, for which it was picked, is a lucky one."""
         return list(self.group.rounds.values())
 
     @property
@@ -80,7 +79,7 @@ class Repeated:
         return sum(repeat.is_hit for repeat in self.chosen)
 
     def is_refuted(self, *, is_timed: bool) -> bool:
-        """Whether none of its new runs has reached the target, and it was run alone too; or, with
+        """Return whether it was run alone and none of its new runs reached the target; with
         best_at_budget, whether all of them failed."""
         is_enough = self.is_alone or self.group.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
@@ -92,22 +91,25 @@ class Repeated:
 
 @once
 def repeated(results: Study) -> dict[str, Repeated]:
-    """Return them by trial, best first: see `stats.standing.best_first`."""
+    """Return the configurations that were trained again by trial, best first.
+
+    The order is that of `stats.standing.best_first`.
+    """
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
     again: dict[str, list[RunRecord]] = {}
     for record in results.runs.values():
         origin = results.runs.get(record.source or "")
         if record.role not in ROLES or origin is None or record.trial in unranked:
-            continue  # without its search run nothing says what was repeated
+            continue  # without its search run it is unknown what was repeated
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
-        if is_informative(record) and is_alike:
+        if record.counts_for("comparison") and is_alike:
             again.setdefault(origin.trial, []).append(record)
     cold = first_trial(results.runs.values())
     found = {}
     for trial, records in again.items():
         own = results.runs[trial]
-        counts = trial != cold and trial not in unranked and is_informative(own)
+        counts = trial != cold and trial not in unranked and own.counts_for("comparison")
         found[trial] = _repeated(results, own, records, counts=counts)
     groups = {trial: one.group for trial, one in found.items()}
     order, _ = best_first(groups, is_timed=results.is_timed)
@@ -132,16 +134,10 @@ def noise_of(found: Mapping[str, Repeated], results: Study) -> Noise:
     return pooled((one.chosen for one in found.values()), is_timed=results.is_timed)
 
 
-def noise_of_new(found: Mapping[str, Repeated], results: Study) -> Noise:
-    """Return the noise pooled over the new runs and, apart from them, those that ran alone."""
-    groups = [runs for one in found.values() for runs in (one.new, one.group.alone)]
-    return pooled(groups, is_timed=results.is_timed)
-
-
 def _repeated(
     results: Study, own: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """`counts`: whether the search's own run does."""
+    """Return a configuration with its new runs; `counts`: whether the search's own run does."""
     race = [one.trial for one in records if one.role == "race"]
     alone = [one.trial for one in records if one.role == "confirm"]
     chosen = [*([own.trial] if counts else []), *race] if race else alone
@@ -193,22 +189,19 @@ SECONDS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s
 def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
-    Left out are those laid out unlike others of their size (`results.trials`). Runs on several
-    models of GPU are all there: `kinds` tells them apart.
+    Runs laid out differently from others of their size are left out (`results.trials`). Runs on
+    all models of GPU are included; `kinds` lists the models.
     """
     chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
-    # The recorded score knows the recorded time alone.
-    earlier = np.log((chosen["crossed_s"] / chosen["time_to_target_s"]).fillna(1.0))
-    order = (chosen["score"] + earlier).sort_values(kind="stable").index
-    return chosen.loc[order]
+    return chosen.loc[interpolated_score(chosen).sort_values(kind="stable").index]
 
 
 def nearest(results: Study, phase: str = "search") -> str | None:
-    """Return the run of a phase that came nearest to a target that none has reached.
+    """Return the run of a phase that came nearest to a target that no run reached.
 
-    None where none has learnt anything: got beyond what an answer reaches that does not look at
-    the inputs, and what luck adds to it on so many rows.
+    None where no run learned anything: none exceeds the value of an answer that ignores the inputs
+    by more than chance allows on that number of rows.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
@@ -223,15 +216,15 @@ def nearest(results: Study, phase: str = "search") -> str | None:
 
 
 def kinds(trials: pd.DataFrame) -> list[str]:
-    """Return the models of GPU that runs of the search were on, that of the best run first.
+    """Return the GPU models of the search's runs ("" without GPUs), that of the best run first.
 
-    "" stands for none; runs are compared only within one of them.
+    Runs are compared only within one model.
     """
     return list(dict.fromkeys(kind_of(ranked(trials))))
 
 
 def kind_of(trials: pd.DataFrame) -> pd.Series:
-    """Return the models of every run's GPUs; "" without."""
+    """Return the GPU models of every run; "" without GPUs."""
     return trials["accelerators"].fillna("")
 
 
@@ -239,48 +232,53 @@ def kind_of(trials: pd.DataFrame) -> pd.Series:
 def confirmed(results: Study) -> pd.DataFrame:
     """Return one row per configuration that was trained again, best first.
 
-    | column | of it |
+    | column | holds |
     |---|---|
-    | trial, config, num_workers | which it is |
-    | runs, hits | it is chosen by, its own in the search included; that reached the target |
+    | trial, config, num_workers | the configuration |
+    | runs, hits | runs that it is chosen by, with the search's own; those that reached the target |
     | expected_s | expected running time: seconds of all `runs`, misses included, over `hits` |
-    | expected_low_s, expected_high_s | 90 % interval of what a run takes typically, by the new |
-    |  | ones of these `runs` alone, and by how lucky the first of so many is |
-    | new_runs, new_hits | that its printed time is of, with new seeds |
-    | is_alone | whether these ran alone, after it was chosen; else they are those of the race |
+    | expected_low_s, expected_high_s | 90 % interval of a run's typical seconds, by the new |
+    |  | ones of these `runs`, corrected for choosing the best of several |
+    | new_runs, new_hits | runs with new seeds behind the printed time; those that hit |
+    | is_alone | whether these ran alone after it was chosen; else they are those of the race |
     | median_s, low_s, high_s | their median (a miss counts as infinite), fastest and slowest |
-    | interval_low_s, interval_high_s | 90 % interval of what a run takes typically |
-    | printed_s | median_s, or of runs with misses their expected running time |
+    | interval_low_s, interval_high_s | 90 % interval of a run's typical seconds |
+    | printed_s | median_s; with misses the expected running time |
     | worker_seconds_to_target | num_workers x printed_s |
-    | search_s | what the search had measured |
-    | is_interpolated | whether one of them is interpolated (`stats.standing`) |
-    | median_accuracy, low_, high_ | of the new runs; of another metric by its name |
-    | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval (`with_rows`) |
+    | search_s | seconds of the search's own run |
+    | is_interpolated | whether one of these times is interpolated (`stats.standing`) |
+    | median_accuracy, low_, high_ | of the new runs; named after the metric |
+    | interval_low_accuracy, interval_high_ | 90 % interval with best_at_budget (`with_rows`) |
     | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
-    | test_low_accuracy, test_high_ | of shares the 90 % interval of the latter |
+    | test_low_accuracy, test_high_ | 90 % interval of the latter |
 
-    A run that failed counts as the worst: with accuracy 0, or an error rate of 1, of metrics that
-    are no shares with infinity. Studies without a race choose and print by the same runs. With
-    best_at_budget `hits` are the runs that did not fail, and there are no seconds.
+    A failed run counts as the worst: accuracy 0, error rate 1, infinity for metrics that are not
+    shares. Studies without a race choose and print by the same runs. With best_at_budget `hits` are
+    the runs that did not fail, and there are no seconds.
 
-    Order: by the upper end of expected_s, so that one lucky run is no better than five good ones;
-    of as many runs, by expected_s (`stats.replicates`). With best_at_budget by the mean value.
+    Order: the upper end of expected_s, so that one lucky run is no better than five good ones
+    (`stats.replicates`); with best_at_budget the mean value.
     """
     found, metric = repeated(results), results.metric
-    trials, ends = results.trials.set_index("trial"), _ends(found, results)
-    tested = _tested(results)
+    trials, tested = results.trials.set_index("trial"), _tested(results)
+    new_and_alone = [runs for one in found.values() for runs in (one.new, one.group.alone)]
+    noise = pooled(new_and_alone, is_timed=results.is_timed)
+    chosen_ends = intervals_of_chosen({trial: one.new for trial, one in found.items()}, noise)
     rows = []
     for trial, one in found.items():
+        chosen = printed = chosen_ends[trial]
+        if one.is_alone and one.group.alone:
+            printed = interval(one.printed, noise)
         runs, origin = trials.loc[list(one.printed_runs)], trials.loc[trial]
         row = {"trial": trial, "config": origin["config"], "num_workers": one.num_workers}
         row |= {"runs": len(one.chosen), "hits": one.hits, "is_alone": one.is_alone}
         row |= {"new_runs": len(one.printed), "new_hits": sum(run.is_hit for run in one.printed)}
-        row |= _values(results, one, runs, ends[trial].printed)
+        row |= _values(results, one, runs, printed)
         row[metric.test_column] = runs[metric.test_column].mean()
         row |= {f"test_{end}_{metric.name}": value for end, value in tested[trial].items()}
         row[f"search_{metric.name}"] = origin[metric.best_column]
         if results.is_timed:
-            row |= _seconds(one, ends[trial]) | {"search_s": origin["crossed_s"]}
+            row |= _seconds(one, chosen, printed) | {"search_s": origin["crossed_s"]}
             both = trials.loc[[*one.chosen_runs, *one.printed_runs]]
             row["is_interpolated"] = bool(both["is_interpolated"].eq(True).any())
         rows.append(row)
@@ -288,29 +286,12 @@ def confirmed(results: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-class _Ends(NamedTuple):
-    """90 % intervals of a configuration."""
-
-    chosen: tuple[float, float]
-    """Interval of the new runs that it is chosen by."""
-    printed: tuple[float, float]
-    """Interval of the runs that are printed."""
+Ends = tuple[float, float]
+"""Low and high end of a 90 % interval."""
 
 
-def _ends(found: Mapping[str, Repeated], results: Study) -> dict[str, _Ends]:
-    noise = noise_of_new(found, results)
-    chosen = intervals_of_chosen({trial: one.new for trial, one in found.items()}, noise)
-    ends = {}
-    for trial, one in found.items():
-        is_fresh = one.is_alone and one.group.alone
-        ends[trial] = _Ends(
-            chosen[trial], interval(one.printed, noise) if is_fresh else chosen[trial]
-        )
-    return ends
-
-
-def _seconds(one: Repeated, ends: _Ends) -> dict[str, float]:
-    """Return the columns of seconds."""
+def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
+    """Return the columns of seconds, with the intervals of the chosen and the printed runs."""
     times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(one.printed)
@@ -318,22 +299,20 @@ def _seconds(one: Repeated, ends: _Ends) -> dict[str, float]:
     return {
         "expected_s": expected,
         # An interval is around the geometric mean: a slow run may leave the mean outside.
-        "expected_low_s": min(ends.chosen[0], expected),
-        "expected_high_s": max(ends.chosen[1], expected),
+        "expected_low_s": min(chosen_ends[0], expected),
+        "expected_high_s": max(chosen_ends[1], expected),
         "median_s": middle,
         "low_s": min(times),
         "high_s": max(times),
-        "interval_low_s": min(ends.printed[0], printed),
-        "interval_high_s": max(ends.printed[1], printed),
+        "interval_low_s": min(printed_ends[0], printed),
+        "interval_high_s": max(printed_ends[1], printed),
         "printed_s": printed,
         "worker_seconds_to_target": one.num_workers * printed,
     }
 
 
-def _values(
-    results: Study, one: Repeated, runs: pd.DataFrame, ends: tuple[float, float]
-) -> dict[str, float]:
-    """Return the columns of the metric that are of the new runs."""
+def _values(results: Study, one: Repeated, runs: pd.DataFrame, ends: Ends) -> dict[str, float]:
+    """Return the columns of the metric over the new runs."""
     metric = results.metric
     worst = worst_value(metric)
     values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
@@ -346,8 +325,10 @@ def _values(
 
 
 def _tested(results: Study) -> dict[str, dict[str, float]]:
-    """Return the ends of the 90 % interval of each configuration's value on the test split; {} of
-    metrics whose error by the rows nobody knows, and where nobody knows how far seeds scatter."""
+    """Return the ends of the 90 % interval of each configuration's value on the test split.
+
+    {} where the sampling error of the rows or the scatter over seeds is not known.
+    """
     worth = -results.metric.sign
     groups = {
         trial: [
@@ -370,17 +351,24 @@ def _tested(results: Study) -> dict[str, dict[str, float]]:
 
 
 def rows_error(results: Study, part: str, value: float, names: Sequence[str]) -> float | None:
-    """Return the standard error, by the sampling of the rows of `validation` or `test`, of a value
-    that runs measured; None where it is not known.
+    """Return the standard error of a measured value from the sampling of its rows.
 
-    Of a share it is binomial. Of other metrics, on the validation rows, the median of what the
-    runs' last evaluations recorded; on the test rows the same for as many.
+    Args:
+        results: The study.
+        part: `validation` or `test`.
+        value: The value, in the unit of the metric.
+        names: Runs that measured it.
+
+    Returns:
+        For a share the binomial error. For other metrics the median of the errors that the runs
+        recorded at their last evaluation, scaled to the number of test rows. None where it is not
+        known.
     """
     if results.metric.is_share:
         known = results.baselines.get(part)
         if known is None or not math.isfinite(value):
             return None
-        share = (value * known.rows + 1) / (known.rows + 2)  # one of 0 or 1 has an error too
+        share = (value * known.rows + 1) / (known.rows + 2)  # a share of 0 or 1 has an error too
         return share_error(share, known.rows)
     last = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
     errors = [point.value_error for point in last if point.value_error is not None]
@@ -392,15 +380,18 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
     return statistics.median(errors) * math.sqrt(both["validation"].rows / both[part].rows)
 
 
-def with_rows(
-    results: Study, part: str, ends: tuple[float, float], names: Sequence[str]
-) -> tuple[float, float]:
-    """Return a 90 % interval of values, given as what scores are (`stats.replicates`), with the
-    sampling error of the rows of `validation` or `test` in it.
+def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> Ends:
+    """Return a 90 % interval in the unit of the metric, widened by the sampling error of its rows.
 
-    It (`rows_error`) adds to the error over seeds in squares: all seeds share the rows, so no
-    number of them lessens it. Where it is not known the interval is over seeds alone. No comparison
-    of configurations uses it: they share the rows too.
+    The error (`rows_error`) adds in quadrature to that over seeds: all seeds share the rows, so
+    more seeds do not reduce it. Where it is not known the interval is over seeds alone. Comparisons
+    of configurations ignore it: they share the rows too.
+
+    Args:
+        results: The study.
+        part: `validation` or `test`.
+        ends: Interval over seeds, of scores (`stats.replicates`): less is better.
+        names: Runs that measured the values.
     """
     metric = results.metric
     low, high = sorted(-metric.sign * end for end in ends)
@@ -413,7 +404,7 @@ def with_rows(
 
 
 def worst_value(metric: Metric) -> float:
-    """Return what a run counts with that has failed, or measured nothing."""
+    """Return the value that a run counts with that failed or measured nothing."""
     if metric.is_share:
         return 0.0 if metric.direction == "max" else 1.0
     return -metric.sign * float("inf")
@@ -421,20 +412,20 @@ def worst_value(metric: Metric) -> float:
 
 @once
 def configurations(results: Study) -> pd.DataFrame:
-    """Return one row per run of the search, the confirmed first, each part best first.
+    """Return one row per run of the search, confirmed configurations first, best first.
 
     Columns: trial, config, is_confirmed, runs, hits, expected_s, expected_low_s, expected_high_s,
     time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or another metric's),
     then the searched keys (framework, num_workers, ...).
-    A confirmed configuration stands as in `confirmed`: with the expected running time it was chosen
-    by, and with the time that is printed of it (`printed_s`), its fastest and its slowest run,
-    never with the lucky run that the search picked it for; any other with its one search run.
-    Seconds are missing where no run reached the target, for `high_s` where one did not.
+    The row of a confirmed configuration has the values of `confirmed` (time_to_target_s is
+    `printed_s`), never those of the lucky run that the search picked it for; any other row has
+    those of its single run. Seconds are missing where no run reached the target, `high_s` where one
+    did not.
     """
     search = ranked(results.trials).set_index("trial")
     proof = confirmed(results).set_index("trial").reindex(search.index)
     is_confirmed, single = proof["runs"].notna(), search["crossed_s"]
-    # Where no target is asked for, a run that did not fail is a hit: as in `confirmed`.
+    # Without a target a run that did not fail is a hit, as in `confirmed`.
     is_hit = single.notna() | (not results.is_timed)
     found = {
         "config": search["config"],

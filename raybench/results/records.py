@@ -1,4 +1,4 @@
-"""The files of a results folder, read back and checked: somebody may have edited them."""
+"""Reads the files of a results folder and checks them: they may have been edited by hand."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ TORN: Any = object()
 
 
 def texts_of(path: Path) -> list[str]:
-    """Return a file's lines; what is no UTF-8 is replaced."""
+    """Return a file's lines; bytes that are not UTF-8 are replaced."""
     if not path.is_file():
         raise UserError(
             f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
@@ -45,7 +45,7 @@ def texts_of(path: Path) -> list[str]:
 
 
 def left_out(bad: list[tuple[int, str]]) -> str | None:
-    """Return the sentence on lines that are no records: number and why of each; None of none."""
+    """Return a sentence on the lines that are not records, with number and reason; None of none."""
     if not bad:
         return None
     named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_NAMED])
@@ -57,11 +57,14 @@ def left_out(bad: list[tuple[int, str]]) -> str | None:
 
 
 def decoded(text: str, *, is_last: bool) -> Any:
-    """Return what a JSON line holds, its strings cleaned; TORN of an empty one, and of a last one
-    that is torn.
+    """Return the value of a JSON line with its strings cleaned.
 
-    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers. ValueError
-    where it is no JSON.
+    Returns:
+        TORN for an empty line, and for a last line that is torn. NaN and infinity are None, and
+        integers beyond 64 bits are floats.
+
+    Raises:
+        ValueError: The line is not JSON.
     """
     if not text:
         return TORN
@@ -79,9 +82,9 @@ def decoded(text: str, *, is_last: bool) -> Any:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let the collector of cycles rest: records are none, and it would look at all of them often.
+    """Pause the garbage collector of cycles, which records never form.
 
-    Half of the time of reading 200,000 lines was its, and a quarter of that of their page.
+    It took half of the time of reading 200,000 lines, and a quarter of that of writing their page.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -93,7 +96,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _whole_number(digits: str) -> int | float | None:
-    """Return a JSON number without a point; a column of numbers takes none beyond 64 bits."""
+    """Return an integer of a JSON text; beyond 64 bits a float, which a column can hold."""
     if len(digits) <= MOST_DIGITS:
         return int(digits)
     beyond = float(digits)
@@ -103,7 +106,7 @@ def _whole_number(digits: str) -> int | float | None:
 DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=lambda name: None)
 
 
-Kind = TypeVar("Kind")
+T = TypeVar("T")
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
 ROLE: TypeAdapter[Role] = TypeAdapter(Role)
@@ -113,7 +116,7 @@ NEEDED = {
     "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
     "ledger": (*PHASES, OTHER, "input"),
 }
-"""Keys that tables read and types do not ask for."""
+"""Required keys that the types leave optional."""
 
 
 @dataclass
@@ -123,25 +126,24 @@ class Records:
     runs: dict[str, RunRecord] = field(default_factory=dict)
     """The last record of every run, in the order they finished."""
     curves: dict[str, list[Evaluation]] = field(default_factory=dict)
-    """The evaluations of each of these runs; of the last attempt alone."""
+    """Evaluations of the last attempt of each of these runs."""
     predictions: list[Prediction] = field(default_factory=list)
-    """The last of each split of a trial."""
+    """The last prediction of each placement of a trial."""
     left_out: str | None = None
     """The sentence on lines that could not be read; None where all could."""
 
 
+@uncollected()
 def read_records(folder: Path) -> Records:
-    """Return what a folder's records hold.
+    """Return the records of a results folder.
 
-    Strings are cleaned (`spec.text.clean`), a torn last line is left out. A line that is broken
-    elsewhere, or no record, is left out too, and said; UserError where no line is a record.
+    Strings are cleaned (`spec.text.clean`). A torn last line is left out; any other line that is
+    not a record is left out and named in `Records.left_out`.
+
+    Raises:
+        UserError: There is no such file, or none of its lines is a record.
     """
-    with uncollected():
-        return _read(folder / RECORDS_FILE)
-
-
-def _read(path: Path) -> Records:
-    records = Records()
+    path, records = folder / RECORDS_FILE, Records()
     pending: dict[str, list[Evaluation]] = {}
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
@@ -177,8 +179,14 @@ def _read(path: Path) -> Records:
 
 
 def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
-    """Return a run's name and what a line says of it, its strings cleaned before (`plain`);
-    ValueError where it is no record, or says what no run can have measured."""
+    """Return the run that a line is about, and its record.
+
+    Args:
+        line: Value of the line, its strings cleaned (`plain`).
+
+    Raises:
+        ValueError: It is not a record, or holds values that no run can have measured.
+    """
     if not isinstance(line, dict):
         raise ValueError("it holds no keys and values")
     if line.get("kind") not in KINDS:
@@ -206,9 +214,13 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
 
 
 def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
-    """Return role and spec of a run, from the line of its first evaluation; None from another.
+    """Return the role and run spec that the line of a run's first evaluation holds.
 
-    ValueError where they are no such things.
+    Returns:
+        None for the line of a later evaluation.
+
+    Raises:
+        ValueError: They are not a role and a run spec.
     """
     if "role" not in line:
         return None
@@ -216,7 +228,7 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
 
 
 GONE = ("mup_base",)
-"""Keys of a run spec that earlier versions wrote; empty ones say nothing."""
+"""Keys of a run spec that only earlier versions wrote; ignored where they are empty."""
 
 
 def _without_gone(spec: Any) -> Any:
@@ -227,7 +239,7 @@ def _without_gone(spec: Any) -> Any:
 
 
 def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> int:
-    """Take a run that has ended, and its curve; return how many evaluations cannot have been."""
+    """Add a finished run with its curve; return the number of impossible evaluations left out."""
     records.runs.pop(run.trial, None)  # the later record stands at its own place
     records.runs[run.trial] = run
     curve = pending.pop(run.trial, [])
@@ -238,7 +250,7 @@ def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord)
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
-    """Add an evaluation; one that comes again was repeated, and with it all that followed it."""
+    """Add an evaluation; an index that comes again replaces that evaluation and all later ones."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)
@@ -267,7 +279,7 @@ STUDY = TypeAdapter(_StudyFile)
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """Return the content of a `study.yaml`; none, or one of another shape, raises UserError."""
+    """Return the content of a `study.yaml`; UserError if it is missing or invalid."""
     if not path.exists():
         raise UserError(
             f"{path.parent}: holds no {path.name}, which says what its records are of; restore the "
@@ -286,8 +298,8 @@ def read_study(path: Path) -> dict[str, Any]:
     return content
 
 
-def _built(kind: TypeAdapter[Kind], content: object) -> Kind:
-    """Return what `content` is; ValueError says the first thing that is wrong with it."""
+def _built(kind: TypeAdapter[T], content: object) -> T:
+    """Return `content` as a `kind`; ValueError with the first problem."""
     try:
         return kind.validate_python(content)
     except ValidationError as error:

@@ -1,6 +1,6 @@
-"""Writing into a results folder: records as they happen, other files whole or not at all.
+"""Writes a results folder: records as they happen, other files whole or not at all.
 
-Also what must be known to read a result later: versions, machine, command.
+Also collects the versions, machine and command that `study.yaml` keeps.
 """
 
 import json
@@ -25,7 +25,7 @@ WINNERS = ("best.yaml", "cheapest.yaml")
 
 
 class StudyFiles:
-    """Writes the files that follow from the records; any process may, also beside a search."""
+    """Writes the files that are derived from the records; any process may, also during a search."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class StudyFiles:
 
         Raises StudyError where the folder is gone, and UserError where it may not be written.
         """
-        # Of its own name: a report may be written while a search ends.
+        # The process id is in the name: a report may be written while a search ends.
         partial = self.folder / f".{name}.{os.getpid()}.partial"
         try:
             with partial.open("wb") as file:
@@ -62,23 +62,23 @@ class StudyFiles:
                 "write there, or copy the folder."
             ) from None
         except OSError:
-            partial.unlink(missing_ok=True)  # of a full disk half a file would take the rest
+            partial.unlink(missing_ok=True)  # half a file would fill a full disk
             raise
 
     def write_error(self, trial: str, text: str) -> Path:
-        """Keep the full text of a failure (a traceback) and return its file's path.
+        """Write the traceback of a failure, `errors/<trial>.txt`, without secrets; return the path.
 
-        `errors/<trial>.txt`, without secrets; a later failure of the same trial takes its place.
+        A later failure of the same trial replaces it.
         """
         return self._write_below(ERRORS_FOLDER, trial, text)
 
     def write_log(self, trial: str, printed: bytes) -> Path:
-        """Keep what a trial has printed, `logs/<trial>.txt`, without secrets and control
-        characters; return the file's path."""
+        """Write the output of a trial, `logs/<trial>.txt`, without secrets and control characters;
+        return the path."""
         return self._write_below(LOGS_FOLDER, trial, printed.decode(errors="replace"))
 
     def log_file(self, trial: str) -> Path:
-        """Return where the output of a trial is kept."""
+        """Return the path of a trial's output."""
         return self.folder / LOGS_FOLDER / f"{file_name(trial)}.txt"
 
     def _write_below(self, below: str, trial: str, text: str) -> Path:
@@ -91,7 +91,7 @@ class StudyFiles:
         return folder.folder / name
 
     def gone(self) -> StudyError:
-        """Return the error of a folder that was deleted or replaced in mid-study."""
+        """Return the error for a folder that was deleted or replaced during the study."""
         return StudyError(
             f"{clean(str(self.folder))}: the results folder, or a file of it, was deleted or "
             "replaced while the study ran; what was measured since is lost, run the command again."
@@ -127,10 +127,14 @@ class Store(StudyFiles):
         *,
         versions: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
-        """`may_write` raises StudyError where the folder is this process's no more.
+        """Open the records for appending.
 
-        `forget` is called before records are forgotten. `versions` of the user's code, with the
-        digests of its files; records of runs name the last one.
+        Args:
+            folder: Results folder; created if missing.
+            may_write: Raises StudyError if this process no longer owns the folder.
+            forget: Called before records are deleted.
+            versions: Digests of the files of the user's code by its version; records of runs name
+                the last one.
         """
         super().__init__(folder)
         self.versions = {name: dict(digests) for name, digests in versions.items()}
@@ -146,10 +150,12 @@ class Store(StudyFiles):
             ) from None
 
     def append(self, line: dict[str, Any]) -> None:
-        """Write one record; it is on its way to the disk when this returns.
+        """Append one record and flush it.
 
-        Its strings are cleaned (`spec.text.clean`), its message tells no secrets. Raises
-        StudyError where the file was deleted or replaced, so that nothing is written to nowhere.
+        Strings are cleaned (`spec.text.clean`), secrets in messages are replaced.
+
+        Raises:
+            StudyError: The file was deleted or replaced, or another process took the folder over.
         """
         self.check()
         if self._code is not None and line.get("kind") == "run" and not line.get("code"):
@@ -161,10 +167,8 @@ class Store(StudyFiles):
         self._records.flush()
 
     def check(self) -> None:
-        """Raise StudyError if the folder or its records were deleted, moved or replaced.
-
-        Or if another process has taken them over.
-        """
+        """Raise StudyError if the folder or its records were deleted, moved or replaced, or if
+        another process took them over."""
         self._may_write()
         try:
             there = (self.folder / RECORDS_FILE).stat()
@@ -174,7 +178,7 @@ class Store(StudyFiles):
             raise self.gone()
 
     def clear(self) -> None:
-        """Forget all records, to write the folder anew."""
+        """Delete all records."""
         if os.fstat(self._records.fileno()).st_size:
             self._forget()
             self._records.truncate(0)
@@ -195,11 +199,10 @@ class Store(StudyFiles):
 
 
 def mend_last_line(path: Path) -> bool:
-    """Let the next JSON line start on a line of its own; return whether the file was changed.
+    """End the last line of a JSON lines file; return whether the file was changed.
 
-    A whole last line without its line end gets it; a torn one (its writer was killed, or the
-    disk was full) is cut off. For `records.jsonl` and Optuna's journal; nothing else may be
-    writing.
+    A complete last line gets its line end; a torn one (its writer was killed, or the disk was full)
+    is cut off. For `records.jsonl` and Optuna's journal, while nothing else is writing.
     """
     if not path.is_file():
         return False
@@ -219,7 +222,7 @@ def mend_last_line(path: Path) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Clean strings, and replace what JSON does not know: NaN and infinity become null."""
+    """Return a value with strings cleaned, and None for NaN and infinity, which JSON lacks."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -234,8 +237,8 @@ def plain(value: Any) -> Any:
 def keep_error(
     store: Store, trial: str, message: str, traceback: str, *, log: Path | None = None
 ) -> str:
-    """Write a traceback, where there is one; return the message with its file's name, and that of
-    the trial's output, `log`."""
+    """Write a traceback, if any; return the message with the names of its file and of `log`, the
+    output of the trial."""
     files = [] if log is None else [f"output: {log.relative_to(store.folder)}"]
     if traceback:
         path = store.write_error(trial, "\n".join([traceback.rstrip(), *files]))
@@ -247,7 +250,7 @@ PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of everything that shapes a result."""
+    """Return the installed versions of Python and PACKAGES."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -258,7 +261,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return this host's name, processor and number of cores."""
+    """Return this host's name, system, processor and number of cores."""
     return {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -268,7 +271,7 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command line as it was given, without secrets (`***` stands for them)."""
+    """Return the command line of this process, with secrets replaced by `***`."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
     began = ["python", "-m", module.name.removesuffix(".__main__")] if module else [program()]
     arguments = redact([*began, *sys.argv[1:]], os.environ)
@@ -276,14 +279,18 @@ def command() -> str:
 
 
 CODE = "code"
-"""Key of `study.yaml`: by version of the user's code that runs had, the digests of its files."""
+"""Key of `study.yaml`: digests of the files of the user's code, by its version."""
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return what `study.yaml` says of the sessions that worked on a study, this one included.
+    """Return the keys of `study.yaml` on the sessions of a study, with this one added.
 
-    What the runs of the first session ran with stays; later ones stand behind it (`continued`).
-    `earlier` is what the file held before, `more` what else there is to know of this session.
+    Args:
+        earlier: Previous content of the file; the keys of the first session stay.
+        **more: Further keys of this session.
+
+    Returns:
+        The keys of the first session, and all later sessions under `continued`.
     """
     session = {"command": command(), "versions": versions(), "machine": machine(), **more}
     first = {key: earlier.get(key, value) for key, value in session.items()}

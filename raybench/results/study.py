@@ -1,7 +1,7 @@
-"""A results folder read from disk: what `study.yaml` says, the records, and tables of them.
+"""A results folder read from disk: the content of `study.yaml`, the records, and tables of them.
 
-What is computed from a study is a function of it, in `ranking`, `verdict`, `scaling.cells`, ...;
-`once` keeps what takes long. `raybench.report.study` is the study that `raybench.load` returns.
+Everything derived from a study is a function of it, in `ranking`, `verdict`, `scaling.cells`, ...;
+`once` caches slow ones. `raybench.report.study` holds the subclass that `raybench.load` returns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ def objective_of(study: Mapping[str, Any]) -> Objective:
 
 
 def value_at_start(study: Mapping[str, Any]) -> float | None:
-    """Return what the metric is before a run has begun; see `Study.value_at_start`."""
+    """Return the value of the metric before training; see `Study.value_at_start`."""
     dataset = study["study"].get("dataset")
     num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
     known = num_classes if isinstance(num_classes, int) else None
@@ -43,7 +43,7 @@ def value_at_start(study: Mapping[str, Any]) -> float | None:
 
 
 NUM_TRIALS = "num_trials"
-"""Key of `study.yaml`: trials that its search has in all."""
+"""Key of `study.yaml`: total number of trials of the search."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
@@ -53,23 +53,23 @@ class Study:
     place: str
     """Folder or URL that the user named."""
     folder: Path
-    """The folder, or a copy of what is below the URL."""
+    """The folder, or a local copy of what is below the URL."""
     study: dict[str, Any]
     """Content of `study.yaml`."""
     runs: dict[str, RunRecord]
     """The finished runs by name, in the order they finished."""
     trials: pd.DataFrame
-    """One row per run, in that order; columns TRIAL_COLUMNS first, the searched keys that are
-    none of them last. Types: `raybench.results.trials`."""
+    """One row per run, in that order; columns TRIAL_COLUMNS first, other searched keys last. Types:
+    `raybench.results.trials`."""
     curves: pd.DataFrame
     """One row per evaluation of these runs; columns CURVE_COLUMNS."""
     predictions: pd.DataFrame
-    """One row per split that a trial was not run on, by the step-time model; columns
-    PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
+    """One row per placement of a trial that was not run, predicted by the step-time model; columns
+    PREDICTION_COLUMNS. Do not mix with `trials`, which are measured."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run; `curves` is a table of them."""
     kept: dict[Any, Any] = field(default_factory=dict, init=False)
-    """Results of functions that are computed once: see `once`."""
+    """Cache of `once`."""
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
@@ -83,8 +83,8 @@ class Study:
 
     @property
     def target(self) -> float | None:
-        """Value of the metric that the study asked for; of an accuracy as a fraction. None without
-        one, and where reference runs have yet to set it."""
+        """Target value of the metric (accuracy as a fraction); None without one, and while
+        reference runs have yet to set it."""
         return None if self.is_target_awaited else self.objective.target
 
     @property
@@ -94,41 +94,41 @@ class Study:
 
     @cached_property
     def objective(self) -> Objective:
-        """Objective of the runs; its target may be one that stands for `auto` (see `target`)."""
+        """Objective of the runs; its target may be a placeholder for `auto` (see `target`)."""
         return objective_of(self.study)
 
     @cached_property
     def metric(self) -> Metric:
-        """Metric by which the study is judged, on the validation set: the columns have its name."""
+        """Metric that the study is judged by, on the validation set; columns carry its name."""
         return self.objective.judged_by
 
     @property
     def baseline_value(self) -> float | None:
-        """Value of an answer that does not look at the inputs; None where it is not known."""
+        """Value of an answer that ignores the inputs; None where it is not known."""
         return self.objective.baseline_value
 
     @property
     def value_at_start(self) -> float | None:
-        """Value of the metric before a run has begun, as the race takes it: the baseline value, or
-        of an accuracy without one, one over the number of classes."""
+        """Value of the metric before training: the baseline value, or for an accuracy without one
+        1 / number of classes."""
         return value_at_start(self.study)
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """Values of guessing on the rows of `validation` and `test`, where they are known."""
+        """Baselines on the rows of `validation` and `test`, where known."""
         found = self.study.get("baseline") or {}
         return {part: Baseline(**one) for part, one in found.items() if one is not None}
 
     @property
     def has_test(self) -> bool:
-        """Whether there is a test split; True where nobody knows."""
+        """Whether there is a test split; True where it is not known."""
         if (self.study["study"].get("dataset") or {}).get("test_size") == "none":
             return False
         return "validation" not in self.baselines or "test" in self.baselines
 
     @property
     def is_timed(self) -> bool:
-        """Whether the study is judged by the time to a target, not by what a budget reaches."""
+        """Whether the study is judged by time to target, not by the best value at a budget."""
         return self.objective.kind == TIME and self.objective.target is not None
 
     @property
@@ -138,7 +138,7 @@ class Study:
 
     @property
     def num_trials_asked(self) -> int | None:
-        """Trials that the study's search has in all; None where it is none, or has not begun."""
+        """Total number of trials of the search; None if it has not begun or there is no search."""
         search = self.study["study"].get("search") or {}
         asked = self.study.get(NUM_TRIALS, search.get("trials"))
         return asked if isinstance(asked, int) else None
@@ -164,24 +164,29 @@ class Study:
 
     @cached_property
     def owner(self) -> str | None:
-        """Process that works in the folder now, in words; None where nobody does, and of a URL."""
+        """Process that is working in the folder, in words; None without one, and for a URL."""
         return None if is_url(self.place) else owner_in(self.folder)
 
     def command(self, name: str, *arguments: object) -> str:
-        """Return a command of ours about this study, in the words in which that was begun."""
+        """Return a raybench command about this study, spelled as its own command was."""
         return command_line(name, *arguments, given=str(self.study.get("command", "")))
 
     def label(self, spec: RunSpec) -> str:
-        """Return a configuration of this study in one line, every searched key in it."""
+        """Return a configuration of this study in one line, with every searched key."""
         return describe(spec, label_keys(self.study["study"].get("space", {})))
 
     @classmethod
     def load(cls, folder: str | Path, files: Sequence[str] = ()) -> Self:
-        """Read a results folder, or what is below a URL now; needs neither Ray nor a framework.
+        """Read a results folder or URL; needs neither Ray nor a framework.
 
-        A run that was interrupted and run again counts once, with its last record. Raises
-        UserError where the folder is not a results folder, or its files are of another shape.
-        Of a study below a URL `.folder` is a copy, with those of `files` that are there.
+        A run that was interrupted and run again counts once, with its last record.
+
+        Args:
+            folder: Folder, or URL of an object store, of which a local copy is made.
+            files: Further files to copy from a URL where they exist.
+
+        Raises:
+            UserError: It is not a results folder, or its files are invalid.
         """
         place = str(folder)
         folder = fetch(place, files) if is_url(place) else local_path(place)
@@ -215,7 +220,7 @@ T = TypeVar("T")
 
 
 def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
-    """Compute what a function returns of a study once, and keep it with the study."""
+    """Cache the result of a function of a study with the study."""
 
     @wraps(function)
     def kept(results: Study) -> T:

@@ -1,20 +1,18 @@
-"""The tables of a study: their columns, and the type of each.
+"""Tables of a study: their columns and types.
 
-Types are the same whatever a study holds: text is `object` (None where it is missing), counts
-that are always known are `int64` and others `Int64` (pandas' integers with missing values),
-seconds, values of the metric, rates and other measured numbers are `float64` (NaN where they are
-missing), truths are `boolean` (pandas' own, with missing values), times of day are UTC timestamps.
-A searched key's column has the type of its values, numbers or truths (null is a missing value);
-values of several types, lists and mappings are texts, as labels show them (`spec.values.short`).
+Types do not depend on the content: text is `object` (None if missing), counts are `int64`, or
+`Int64` where they may be missing, measured numbers are `float64` (NaN if missing), truth values are
+pandas' `boolean`, times of day are UTC timestamps. The column of a searched key has the type of its
+values, numbers or truth values; values of several types, lists and mappings are texts
+(`spec.values.short`).
 
-Columns of the metric carry its name: `best_accuracy`, `test_accuracy` and, of curves, `accuracy`;
-`best_rmse`, `test_rmse` and `rmse` of a study that is judged by RMSE. The tables of columns below
-are those of accuracy; `for_metric` gives another's.
+Columns of the metric carry its name: `best_accuracy`, `test_accuracy` and `accuracy` (curves), or
+`best_rmse`, `test_rmse` and `rmse`. The constants below are those of accuracy; `for_metric` returns
+those of another metric.
 
-Only runs whose workers were laid out alike are compared: runs of one size are ranked against each
-other only where they were on as few hosts as any of them; a `spread` run only where the study asked
-for it; and each model of GPU by itself. A strategy is no layout but, as a framework, a way to use
-one: on as many devices and hosts, which is faster is what a study asks.
+Only runs with the same layout of workers are compared: runs of one size only on the fewest hosts
+that any of them had, `spread` runs only if the study asked for them, and each GPU model separately.
+A strategy is not part of the layout: like a framework it is a way of using one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +39,7 @@ NOT_ASKED = "spread, which the study did not ask for"
 
 
 class TrialsLayout(NamedTuple):
-    """Layout of a run's workers, as far as it is compared."""
+    """Layout of a run's workers, as far as it matters for comparisons."""
 
     num_workers: int
     cpus_per_worker: int
@@ -49,18 +47,18 @@ class TrialsLayout(NamedTuple):
     accelerators: tuple[str, ...]
     is_spread: bool
     num_nodes: int
-    """0 where hosts were not counted."""
+    """0 where it is not known."""
     exchanges: bool = True
     """Whether its workers exchanged gradients."""
 
     @property
     def size(self) -> "TrialsLayout":
-        """Key of the runs that may be on as many hosts."""
+        """Layout without its hosts: key of the runs of one size."""
         return self._replace(num_nodes=0)
 
 
 def layout_of(record: RunRecord) -> TrialsLayout:
-    """Return how a run was laid out."""
+    """Return the layout of a run's workers."""
     spec = record.spec
     return TrialsLayout(
         spec.num_workers,
@@ -74,15 +72,15 @@ def layout_of(record: RunRecord) -> TrialsLayout:
 
 
 def accelerators_of(record: RunRecord) -> str | None:
-    """Return the models of a run's GPUs as one text; None without GPUs."""
+    """Return the GPU models of a run as one text; None without GPUs."""
     return ", ".join(record.accelerators) or None
 
 
 class TypicalNodes:
-    """The number of hosts that runs of a size are compared on.
+    """Number of hosts on which runs of one size are compared.
 
-    As few as any of them had, of spread ones as many. Where hosts were not counted, a run is
-    taken for a typical one.
+    The fewest that any of them had, for spread runs the most. A run whose hosts are not known is
+    taken for typical.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
@@ -90,7 +88,7 @@ class TypicalNodes:
         self._num_nodes: dict[TrialsLayout, int] = {}
 
     def add(self, layout: TrialsLayout) -> bool:
-        """Take a run's layout; return whether what is typical for its size has changed."""
+        """Add a run's layout; return whether the typical number for its size has changed."""
         if not layout.num_nodes or not layout.exchanges:
             return False
         before = self._num_nodes.get(layout.size)
@@ -99,7 +97,7 @@ class TypicalNodes:
         return best != before
 
     def objection(self, layout: TrialsLayout) -> str | None:
-        """Return why a run is not ranked, in words; None where it is."""
+        """Return the reason why a run is not ranked; None if it is."""
         if not layout.exchanges:
             return NOT_EXCHANGED
         if layout.is_spread and not self._may_spread:
@@ -113,9 +111,9 @@ class TypicalNodes:
 def typical_of(
     runs: Iterable[RunRecord], space: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> TypicalNodes:
-    """Return what is typical in a study; `space` and `fixed` are those of its file.
+    """Return the typical numbers of hosts of a study with this `space` and `fixed`.
 
-    Of a run that failed nothing is learnt: it may have had no workers.
+    Failed runs are ignored: they may have had no workers.
     """
     typical = TypicalNodes(may_spread=STRATEGY in space or STRATEGY in fixed)
     for record in runs:
@@ -147,10 +145,10 @@ TRIAL_TYPES = {
     "samples_per_s": NUMBER,
     "worker_seconds": NUMBER,
 }
-"""Columns of `trials` that scripts may rely on, and their types; more may follow behind them.
+"""Stable columns of `trials` and their types; further columns follow.
 
-`worker_seconds` are of the whole run's training (`num_workers` x `train_s`), those up to the
-target are `worker_seconds_to_target`.
+`worker_seconds` is `num_workers` x `train_s` of the whole run; `worker_seconds_to_target` counts up
+to the target.
 """
 EXTRA_TYPES = {
     "score": NUMBER,
@@ -181,17 +179,21 @@ EXTRA_TYPES = {
     "best_of": TEXT,
     "code": TEXT,
 }
-"""Further columns of `trials`. `source` is the trial whose configuration a run repeats;
-`num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
-`waited_for` what was missing while it was queued, `unranked` why it is not compared with others
-of its size (`results.trials`). `crossed_s` is what configurations are chosen and printed by: the
-recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
-`is_interpolated` says (`stats.standing`). `train_cpu_s` are the processor's seconds of training
-and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
-where they took too much. `best_of` says what
-`best_accuracy` is: the best value of the `curve`, or with `best_at_budget` the last one within the
-`budget`, whose weights are kept. `code` is the version of the user's code that it ran, left out of
-`trials.csv` where all ran the same."""
+"""Further columns of `trials`.
+
+| column | holds |
+|---|---|
+| source | trial whose configuration the run repeats |
+| num_nodes, accelerators | number of hosts of its workers; models of their GPUs |
+| waited_for | resources that were missing while it was queued |
+| unranked | reason why it is not compared with others of its size |
+| crossed_s | time to target that configurations are compared and printed by: recorded, or between \
+two evaluations that are far apart (`is_interpolated`; `stats.standing`) |
+| train_cpu_s, disturbed_s | CPU seconds of training, and seconds that other processes took, max \
+over ranks; `is_disturbed`: they took too much |
+| best_of | `best_accuracy` is the best value of the `curve`, or the last within the `budget` |
+| code | version of the user's code; left out of `trials.csv` if all runs had the same |
+"""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
     "trial": TEXT,
@@ -199,7 +201,7 @@ CURVE_TYPES = {
     "samples": COUNT,
 }
 CURVE_COLUMNS = tuple(CURVE_TYPES)
-"""Columns of `curves` that scripts may rely on."""
+"""Stable columns of `curves`."""
 PREDICTION_TYPES = {
     "trial": TEXT,
     "framework": TEXT,
@@ -218,12 +220,12 @@ RUN_COLUMNS = [one.name for one in fields(RunRecord) if one.name in TRIAL_TYPES 
 
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
-    """Return columns and their types (those above, of accuracy) with the names of a metric."""
+    """Return columns and types of accuracy with the names of another metric."""
     return dict(zip(named(types, metric), types.values(), strict=True))
 
 
 def named(columns: Iterable[str], metric: Metric) -> list[str]:
-    """Return columns of a table of accuracy with the names of a metric."""
+    """Return columns of accuracy with the names of another metric."""
     names = {
         ACCURACY.name: metric.name,
         ACCURACY.best_column: metric.best_column,
@@ -233,9 +235,18 @@ def named(columns: Iterable[str], metric: Metric) -> list[str]:
 
 
 def searched_columns(trials: pd.DataFrame) -> list[str]:
-    """Return the columns of searched keys that stand behind the others."""
+    """Return the columns of searched keys that follow the fixed columns."""
     known = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
     return [str(key) for key in trials.columns if is_key(str(key)) and key not in known]
+
+
+def interpolated_score(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the score of each row of `trials`, by the interpolated time to target (`crossed_s`).
+
+    The recorded score is the logarithm of the recorded time.
+    """
+    earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
+    return trials["score"] + earlier
 
 
 def trial_table(
@@ -247,9 +258,15 @@ def trial_table(
     curves: Mapping[str, Sequence[Evaluation]] = MappingProxyType({}),
     baseline_value: float | None = None,
 ) -> pd.DataFrame:
-    """Return one row per run; every key of the run spec that `space` has is a column.
+    """Return the table of runs, one row per run.
 
-    `curves` and `baseline_value` (as in `stats.standing`) give the interpolated time to target.
+    Args:
+        runs: Records of the runs.
+        space: Search space of the study; each of its keys is a column.
+        fixed: Fixed keys of the study.
+        metric: Metric of the study.
+        curves: Evaluations by run, for the interpolated time to target.
+        baseline_value: Value at 0 s, for the same (`stats.standing`).
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
@@ -276,7 +293,7 @@ def trial_table(
 
 
 def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) -> pd.Series:
-    """Return a searched key's column: see above; `is_typed`: its null is a missing value anyway."""
+    """Return the column of a searched key; `is_typed`: None always means missing."""
     found = [one for one in values if one is not None]
     kinds = {type(one) for one in found}
     if kinds == {bool}:

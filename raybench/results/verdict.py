@@ -1,4 +1,4 @@
-"""Winners of a study, by expected running time, with what is statistically tied."""
+"""Winners of a study by expected running time, and the configurations tied with them."""
 
 import math
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
 from raybench.spec.text import counted
-from raybench.stats.standing import Axis, ConfigurationRuns, Ties, is_informative, ties_of
+from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
-"""Standings: `ran once` is what cannot be excluded either, but was never repeated."""
+"""Standings; `ran once`: cannot be excluded either, but was never repeated."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +39,48 @@ class Verdict:
     """Trial with the least worker-seconds of training to the target; where the study names a price,
     with the least money as billed (worker-seconds held)."""
     is_confirmed: bool
-    """Whether both stand on repeated runs; otherwise on one search trial each."""
+    """Whether both were chosen by repeated runs; otherwise by one search trial each."""
     ties: tuple[str, ...]
     """Trials that are statistically tied with the fastest, itself included."""
     once: tuple[str, ...]
-    """Others that may be as good, whose configurations ran but once."""
+    """Other trials that may be as good but whose configurations ran only once."""
     cheapest_ties: tuple[str, ...] = ()
     """Trials tied with the cheapest, itself included; empty without a target."""
     cheapest_once: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
-    """Trials tied with either winner that more runs may still distinguish from it: they are not
-    shown to differ by less than matters."""
+    """Trials tied with either winner that more runs may still distinguish from it: a difference
+    that matters is not excluded."""
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
-        """Return those that ran again and are statistically tied with the winner."""
+        """Return the repeated configurations that are statistically tied with the winner."""
         return self.cheapest_ties[1:] if is_cheapest else self.ties[1:]
 
 
 def judge(results: Study) -> Verdict | None:
-    """Name the winners; None if no run reached the target.
+    """Return the winners; None if no run reached the target.
 
-    With objective best_at_budget both are the configuration with the best value. Where runs were
-    on several models of GPU, the winners of the first of `judge_each`.
+    With objective best_at_budget both are the configuration with the best value. With runs on
+    several GPU models, the first verdict of `judge_each`.
     """
     return next(iter(judge_each(results).values()), None)
 
 
 @once
 def judge_each(results: Study) -> dict[str, Verdict]:
-    """Name the winners among the runs on each model of GPU, that of the best run first.
+    """Return the winners by GPU model ("" without GPUs), that of the best run first.
 
-    "" stands for runs without one. Where a run was confirmed, models of which none was come last.
+    Models without a confirmed run come last.
     """
     return find_verdicts(results)
 
 
 def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
-    """Return what `judge_each` keeps: it takes long of many runs.
+    """Compute what `judge_each` caches.
 
-    With `untested` also those whose fastest has still to run alone, whatever is known.
+    Args:
+        results: The study.
+        untested: Also return verdicts whose fastest configuration has not run alone yet, whether
+            or not it is known to be better than the baseline.
     """
     found: dict[str, Verdict] = {}
     for kind in kinds(results.trials):
@@ -91,17 +94,17 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
 
 
 def best_of(results: Study, kind: str) -> Verdict | None:
-    """Return who did best among the runs on a model of GPU, whatever guessing reaches."""
+    """Return the winners among the runs on a GPU model, better than the baseline or not."""
     return _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
 
 
 def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
-    """Return whether the fastest is better than an answer that never looks at the inputs.
+    """Return whether the fastest is better than an answer that ignores the inputs.
 
-    By the test split, which chose nothing. All seeds share its rows, so the mean of their values is
-    as uncertain as one value. Of what was not tested, because nothing is held out or all that ran
-    alone were no better, by the validation split against the luck of the best of all evaluations.
-    None where that is not known (yet).
+    Judged on the test split, which chose nothing. All seeds share its rows, so the mean of their
+    values is as uncertain as a single value. Without a test value (no test split, or all that ran
+    alone were no better) judged on the validation split, corrected for taking the best of all
+    evaluations. None where that is not known (yet).
     """
     judged = judged_on(results, verdict)
     if judged is None:
@@ -113,7 +116,7 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
 
 
 def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
-    """Return the split that has the last word, and what the runs with new seeds reach there."""
+    """Return the split that decides, and the mean value of the runs with new seeds there."""
     if not verdict.is_confirmed:
         return None
     tested = new_value(results, verdict.fastest, "test")
@@ -121,7 +124,7 @@ def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
         if tested is not None:
             return "test", tested
         if not _ran_alone(results, verdict.fastest) and not _were_all_guessing(results):
-            return None  # its runs alone are yet to come
+            return None  # its runs alone have not been done yet
     value = new_value(results, verdict.fastest, "validation")
     return None if value is None or "validation" not in results.baselines else ("validation", value)
 
@@ -132,7 +135,7 @@ def _ran_alone(results: Study, trial: str) -> bool:
 
 
 def _were_all_guessing(results: Study) -> bool:
-    """Whether some were tested, and none of them was better than its baseline."""
+    """Return whether configurations were tested and none of them was better than the baseline."""
     beyond = results.baselines["test"].beyond(results.metric, ONE_SIDED)
     tests = [new_value(results, trial, "test") for trial in repeated(results)]
     known = [value for value in tests if value is not None]
@@ -142,7 +145,7 @@ def _were_all_guessing(results: Study) -> bool:
 
 
 def new_value(results: Study, trial: str, part: str) -> float | None:
-    """Return the mean over the runs that are printed of a configuration."""
+    """Return the mean value on a split over the runs behind a configuration's printed numbers."""
     runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
     values = [one.test_value if part == "test" else one.best_value for one in runs]
     known = [value for value in values if value is not None]
@@ -152,7 +155,7 @@ def new_value(results: Study, trial: str, part: str) -> float | None:
 def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
     found = [one for one in repeated(results).values() if one.trial in of_kind and one.hits]
-    # The search's run may be the only hit of what it was chosen by.
+    # The search's own run may be the only hit.
     found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
     if not found:
         return None
@@ -161,7 +164,7 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     if not results.is_timed:
         first = best.repeated[0]
         return Verdict(first, first, True, best.repeated, best.once, undecided=best.undecided)
-    found.sort(key=lambda one: one.num_workers)  # of equals that on fewer workers
+    found.sort(key=lambda one: one.num_workers)  # fewer workers win a draw
     groups = {one.trial: one.on("worker_seconds") for one in found}
     cheap = _ties(results, groups, kind, "worker_seconds")
     return Verdict(
@@ -172,18 +175,18 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
 
 
 def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
-    """Believe the search's single runs, where nothing that was repeated reached the target."""
+    """Return the winners by single runs, where no repeated configuration reached the target."""
     runs = ranked_runs(results.trials)
     runs = runs[kind_of(runs) == kind]
     if results.is_timed:
-        # What was confirmed by now was refuted.
+        # The repeated configurations were refuted.
         runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(repeated(results)))]
         each = zip(runs["num_workers"], runs["trial"], strict=True)
         cost = runs["crossed_s"] * [cost_of(results, count, [trial]) for count, trial in each]
         costs = runs.loc[cost.sort_values(kind="stable").index]
     else:
         runs = runs[runs[results.metric.best_column].notna()]
-        # What failed with all new seeds comes last: it is named where there is nothing else.
+        # Configurations that failed with all new seeds come last.
         again = runs["trial"].isin(list(repeated(results)))
         runs = costs = pd.concat([runs[~again], runs[again]])
     if runs.empty:
@@ -194,15 +197,15 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
 
 
 def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
-    """Return the best of `groups` on an axis, and what is statistically tied with it, among them
-    and all that ran once."""
+    """Return the best of `groups` on an axis and what is tied with it, single runs included."""
     runs, once = ranked_runs(results.trials), dict[str, ConfigurationRuns]()
     for trial in runs["trial"][kind_of(runs) == kind]:
-        if trial in groups or trial in repeated(results) or not is_informative(results.runs[trial]):
+        run = results.runs[trial]
+        if trial in groups or trial in repeated(results) or not run.counts_for("comparison"):
             continue
         own = repeat(results, trial)
         if own.is_hit:
-            cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
+            cost = cost_of(results, run.spec.num_workers, [trial])
             once[trial] = ConfigurationRuns(own.times(cost if axis == "worker_seconds" else 1.0))
     return ties_of(groups, once, is_timed=results.is_timed)
 
@@ -212,41 +215,42 @@ ALONE = "run alone"
 
 @dataclass(frozen=True)
 class Winner:
-    """The numbers of a named configuration."""
+    """Numbers of a winning or tied configuration."""
 
     trial: str
     spec: RunSpec
     label: str
     search_s: float
-    """Seconds to the target of the search's run; NaN where it missed."""
+    """Seconds to the target of the search's run; NaN if it missed."""
     search_mark: str
-    """Remark printed behind these: ` (interpolated)`."""
+    """Remark printed after these seconds: ` (interpolated)`."""
     runs: int = 0
-    """New runs that its printed numbers are of; 0 before any."""
+    """New runs behind its printed numbers."""
     hits: int = 0
     """Runs that reached the target."""
     how_run: str = ""
     """`run alone`, or `run beside others`."""
     printed_s: float = math.inf
-    """Median or expected seconds of the new runs; infinite where none hit."""
+    """Median or expected seconds of the new runs; infinite if none hit."""
     ends_s: tuple[float, float] = (math.nan, math.nan)
-    """The 90 % interval of these."""
+    """90 % interval of `printed_s`."""
     mark: str = ""
-    """Remark printed behind it: `, interpolated`."""
+    """Remark printed after it: `, interpolated`."""
     every_run: int = 0
-    """Its runs, chosen by or printed, and those of them that hit."""
+    """Number of runs that it was chosen by or that are printed."""
     every_hit: int = 0
+    """Number of those that hit."""
     value: float = math.nan
-    """Median of the metric over the new runs; before any, the best of the search's."""
+    """Median of the metric over the new runs; without any, the best value of the search's run."""
     ends: tuple[float, float] | None = None
-    """The 90 % interval of it; None with a target, and where nobody knows."""
+    """90 % interval of `value`; None with a target, and where it is not known."""
     test_value: float = math.nan
-    """Mean on the test split; NaN where that was not measured."""
+    """Mean on the test split; NaN if not measured."""
     test_ends: tuple[float, float] | None = None
 
     @property
     def seconds(self) -> float:
-        """Seconds that are printed: of the new runs, of the search's where none of these hit."""
+        """Printed seconds: of the new runs, or of the search's run if none of them hit."""
         return self.printed_s if self.hits else self.search_s
 
     @property
@@ -262,7 +266,7 @@ class Winner:
 
 @dataclass(frozen=True)
 class VerdictFacts:
-    """Facts of all sentences about a verdict: screen, page, notebook and best.yaml."""
+    """Facts behind the sentences on a verdict on screen, page, notebook and in best.yaml."""
 
     fastest: Winner
     cheapest: Winner
@@ -281,7 +285,7 @@ class VerdictFacts:
 
     @property
     def is_proven(self) -> bool:
-        """Whether new seeds have reached what the fastest is named for."""
+        """Whether the fastest is confirmed and reached the target with a new seed."""
         return self.is_confirmed and self.fastest.hits > 0
 
     @property
@@ -303,7 +307,7 @@ def facts_of(results: Study, verdict: Verdict) -> VerdictFacts:
 
 
 def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
-    """Return the numbers of a trial; not `is_confirmed`: those of its run in the search alone."""
+    """Return the numbers of a trial; unless `is_confirmed` those of its search run only."""
     spec, metric = results.specs[trial], results.metric
     row = results.trials[results.trials["trial"] == trial].iloc[0]
     is_between = not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"])
@@ -320,11 +324,7 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
     def ends(before: str, after: str) -> tuple[float, float]:
         return float(found[f"{before}low_{after}"]), float(found[f"{before}high_{after}"])
 
-    every = {
-        name: run.is_hit
-        for names, runs in ((one.chosen_runs, one.chosen), (one.printed_runs, one.printed))
-        for name, run in zip(names, runs, strict=True)
-    }
+    every = [repeat(results, name) for name in {*one.chosen_runs, *one.printed_runs}]
     value_ends, test_ends = ends("interval_", metric.name), ends("test_", metric.name)
     return replace(
         single,
@@ -335,7 +335,7 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
         ends_s=ends("interval_", "s"),
         mark=", interpolated" if results.is_timed and found["is_interpolated"] else "",
         every_run=len(every),
-        every_hit=sum(every.values()),
+        every_hit=sum(run.is_hit for run in every),
         value=float(found[f"median_{metric.name}"]),
         ends=value_ends if all(map(math.isfinite, value_ends)) else None,
         test_value=float(found[metric.test_column]),
@@ -356,16 +356,16 @@ def winners(results: Study) -> pd.DataFrame:
     | column | holds |
     |---|---|
     | trial, config, num_workers | the configuration |
-    | standing | `best` (the fastest, or of the best value), `statistically tied` with it, or |
-    |  | `ran once`: cannot be excluded either, but was never repeated; `worse` is a cheapest one |
+    | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (cannot |
+    |  | be excluded either, but was never repeated), or `worse` (the cheapest) |
     | is_cheapest | whether it costs the least: `Verdict.cheapest` |
-    | is_confirmed, runs, hits | whether it ran again; the runs it is compared by; those that hit |
-    | seconds, low_s, high_s | to the target: what is printed, and its 90 % interval if confirmed |
+    | is_confirmed, runs, hits | whether it ran again; runs that it is compared by; those that hit |
+    | seconds, low_s, high_s | printed seconds to the target, and their 90 % interval if confirmed |
     | worker_seconds | num_workers x seconds |
     | best_accuracy, low_accuracy, high_accuracy | or another metric's; with best_at_budget the |
     |  | value and its 90 % interval |
 
-    Empty where no run reached the target. By `results.verdict`, as the verdict in words.
+    Empty where no run reached the target.
     """
     metric = results.metric
     columns = [*COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
@@ -396,10 +396,9 @@ def winners(results: Study) -> pd.DataFrame:
 def reached_target(results: Study) -> pd.DataFrame:
     """Return the rows of `results.configurations` that reached the target, fastest first.
 
-    Their seconds are what configurations are compared by, expected running times: so are
-    time_to_target_s and worker_seconds_to_target here, low_s and high_s the 90 % interval of a
-    confirmed one. None with best_at_budget. Where runs were on several models of GPU, those on the
-    winner's alone.
+    time_to_target_s and worker_seconds_to_target are by the expected running time, which
+    configurations are compared by; low_s and high_s are the 90 % interval of confirmed ones. Empty
+    with best_at_budget. With runs on several GPU models only those on the winner's model.
     """
     table = configurations(results)
     if (verdict := judge(results)) is not None:

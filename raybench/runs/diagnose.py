@@ -53,7 +53,7 @@ from raybench.scaling.shares import (
     step_seconds,
     steps_for,
 )
-from raybench.scaling.speed_axes import AXES, Found, Leeway, every_way, gains_sentence, ways_of
+from raybench.scaling.speed_axes import AXES, AxisProbes, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
@@ -276,7 +276,7 @@ class SpeedRuns:
     ) -> None:
         self.spec = spec
         """The fastest way so far."""
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, AxisProbes] = {}
         """Findings by axis."""
         self.left_out: dict[str, str] = {}
         """Why an axis, or a way of one, was not measured."""
@@ -352,9 +352,9 @@ class SpeedRuns:
     def _spent_s(self) -> float:
         return sum(self._wall_s)
 
-    def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> Found:
+    def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> AxisProbes:
         """Train the ways of an axis in rounds, each in an order of its own."""
-        found = Found(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
+        found = AxisProbes(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
         for number in range(self._repeats):
             turn, times = found.still_in(), dict[str, float]()
             if len(turn) == 1:

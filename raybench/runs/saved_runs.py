@@ -31,7 +31,6 @@ from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.standing import is_informative
 
 SLOW = 1.5
 """A run that needs so many times the processor's seconds a sample of others like it had a throttled
@@ -161,8 +160,9 @@ class SavedRuns:
 
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
-        is_answer = is_informative(record) if record.phase == "confirm" else record.is_answer
-        is_kept = not is_answer or record.stop == "interrupted"
+        is_kept = not record.counts_for(
+            "comparison" if record.phase == "confirm" else "measurement"
+        )
         self._looked.pop(record.trial, None)
         self._writer.submit(self._noting_faults, self._write_log, record.trial, True)
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)

@@ -52,7 +52,7 @@ from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
-from raybench.scaling.fit_command import FittedGroup, check_predict, place_of
+from raybench.scaling.fit_command import FittedSeries, check_predict, place_of
 from raybench.scaling.fits import fit_study
 from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
@@ -90,7 +90,7 @@ def run_study(
     session goes on from its checkpoint, one that the machine lost runs again.
     """
     runs = read_records(store.folder).runs
-    done = {name for name, run in runs.items() if run.is_answer}
+    done = {name for name, run in runs.items() if run.counts_for("measurement")}
     left = [
         (cell, number)
         for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)
@@ -482,7 +482,7 @@ class Until:
     """Spread of the least sure prediction, before each cell."""
 
     def next_cell(
-        self, study: ScalingStudy, fitted: Sequence[FittedGroup], over: StopReason | None
+        self, study: ScalingStudy, fitted: Sequence[FittedSeries], over: StopReason | None
     ) -> tuple[ScalingStudy | None, str]:
         """Return the study with one more cell, and what is said of it; None, and why, where none is
         to be measured, or the study is `over`."""
@@ -511,12 +511,14 @@ class Until:
         return None, f"{head}: nothing else that has room here would narrow it."
 
     def _narrowing(
-        self, study: ScalingStudy, now: StepPrediction, one: FittedGroup
+        self, study: ScalingStudy, now: StepPrediction, one: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell with room that narrows a prediction most, itself where no smaller one
         does, and what it changes."""
         specs = [cell.spec for cell in study_cells(study)]
-        alike = [s for s, name in zip(specs, series_of(specs), strict=True) if name == one.group[0]]
+        alike = [
+            s for s, name in zip(specs, series_of(specs), strict=True) if name == one.key.model
+        ]
         ran = {tuple(getattr(spec, key) for key in OWN_KEYS) for spec in alike}
 
         def own(cell: Measured) -> dict[str, Any]:

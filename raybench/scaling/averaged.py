@@ -1,15 +1,15 @@
-"""A throughput model: our law and those of others, averaged by how well each of them predicted the
-largest measured cells from the smaller ones, and intervals that hold where nobody has measured.
+"""Throughput model: the average of our law and those of others, weighted by how well each predicted
+the largest measured cells from the smaller ones, with intervals that hold beyond the measurements.
 
-Who extrapolates is judged by extrapolation: the cells with most workers are left out, then those
-with the next most as well, all laws are fitted to the rest, and what they miss says how much each
-counts (as normal errors of unknown size would: a power of the mean square that grows with the
-number of cells) and how much wider than our law's own its intervals have to be.
+Laws are judged by extrapolation: the cells with the most workers are left out, then those with the
+next most too, all laws are fitted to the rest, and their errors give the weights (for normal errors
+of unknown size: a power of the mean square that grows with the number of cells) and the factor by
+which the intervals of our law are widened.
 
-Within what was measured our law is alone, with what it leaves over; the others come in over the
-first doubling of the workers, and never move a prediction by more than FARTHEST.
+Within the measured range only our law with its residuals counts; the others come in over the first
+doubling of the workers, and never move a prediction by more than FARTHEST.
 
-And what to measure next: the cells that would narrow a prediction most, and what they cost.
+`next_cells` are the cells whose measurement would narrow a prediction most, with their cost.
 """
 
 import math
@@ -20,15 +20,13 @@ import numpy as np
 from scipy.optimize import minimize, nnls
 
 from raybench.scaling.fit import LawFit
-from raybench.scaling.measurements import NINE_OF_TEN, Cell, Floats, Layout, Observed
+from raybench.scaling.measurements import NINE_OF_TEN, Cell, Floats, Layout, MeasuredSteps, Observed
 from raybench.scaling.throughput import PRIORS, Priors
 
-Rows = Sequence[tuple[Cell, float]]
-"""Cells and seconds of a step in them."""
 LEAST_S = 1e-9
 
 
-def ernest(rows: Rows, cells: Sequence[Cell]) -> Floats:
+def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     """Return seconds by Ernest (Venkataraman 2016): a constant, the samples of a worker, log
     workers and workers, none of them negative, by least relative squares."""
 
@@ -39,7 +37,7 @@ def ernest(rows: Rows, cells: Sequence[Cell]) -> Floats:
     return relative_least_squares(design([cell for cell, _ in rows]), rows, design(cells))
 
 
-def relative_least_squares(known: Floats, rows: Rows, asked: Floats) -> Floats:
+def relative_least_squares(known: Floats, rows: MeasuredSteps, asked: Floats) -> Floats:
     """Return seconds as a sum of columns with factors of at least zero, fitted to `rows`."""
     seconds = np.array([one for _, one in rows])
     matrix = known / seconds[:, None]
@@ -48,7 +46,7 @@ def relative_least_squares(known: Floats, rows: Rows, asked: Floats) -> Floats:
     return np.asarray(np.maximum(asked @ found, LEAST_S))
 
 
-def pollux(rows: Rows, cells: Sequence[Cell]) -> Floats:
+def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     """Return seconds by Pollux (Qiao 2021, section 4.3): compute affine in the batch, exchange
     affine in the workers within and between nodes, a p-norm of both; RMSLE with its penalties,
     bounded L-BFGS, and parameters pinned that nothing was measured of."""
@@ -151,13 +149,13 @@ class Record:
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "Record":
-        """Fit all laws to what is left when the most workers are left out, then the next, too."""
+        """Predict the cells with the most workers, and then with the two most, from the rest."""
         at = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(OTHERS), 0))], [np.zeros(0)]
         for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
             few, many = at.workers <= most, at.workers > most
             if at.nodes[few].max() == 1:
-                many &= at.nodes == 1  # of a network never seen nobody knows
+                many &= at.nodes == 1  # the network between nodes was not measured
             if np.sum(few) < 2 or not many.any():
                 continue
             own, held = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
@@ -190,7 +188,7 @@ def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
     """Return logarithms of seconds by the other laws, a row each, fitted to what ours was."""
     observed, unit = own.observed, own.scale.seconds  # they are not free of units: their bounds
     seconds = np.exp(observed.log_seconds) / unit
-    rows: Rows = list(zip(observed.cells, map(float, seconds), strict=True))
+    rows: MeasuredSteps = list(zip(observed.cells, map(float, seconds), strict=True))
     return np.asarray(np.log([law(rows, cells) for law in OTHERS]) + np.log(unit))
 
 
@@ -255,12 +253,12 @@ STEPS = 100
 BATCHES = 12
 """Measured batches, nearest to the asked one, that are tried."""
 ALIKE = 1.05
-"""Cells that leave an interval within so many times the narrowest are equal: the cheaper wins."""
+"""Cells whose interval is within this factor of the narrowest are tied: the cheapest wins."""
 
 
 @dataclass(frozen=True)
 class NextCell:
-    """A cell to measure, and what is known of the asked one then."""
+    """A cell to measure, and the interval of the asked cell afterwards."""
 
     cell: Cell
     worker_seconds: float

@@ -1,8 +1,7 @@
-"""The verdict on a training: what bounds it, with numbers, and what a change would bring.
+"""Bottleneck of a training: what bounds it, and the predicted gains of changes.
 
-The model (`throughput`), fitted to the probes, gives the seconds of a step on their cells and on
-others; what it costs to wait for samples is not in these, and is added: one after the other where
-nothing is prepared ahead, else as the model lets reading hide behind the step.
+The throughput model, fitted to the probes, predicts steps without waiting for samples. The wait is
+added: after the step if nothing is prefetched, otherwise overlapped as in the model.
 """
 
 import math
@@ -14,31 +13,32 @@ from numpy.typing import ArrayLike
 
 from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
-from raybench.scaling.shares import Estimate, Part, Probe, Probes, Shares
+from raybench.scaling.shares import Estimate, Probe, Probes, Shares, StepPart
 from raybench.scaling.throughput import FEED_OVERLAP, Law, parameters
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import bytes_exchanged
 
 MORE = 4
-"""Factor on the batch, or on the passes between two exchanges."""
+"""Factor on the batch size, or on the passes between two exchanges, that is tried."""
 PREFETCH = 2
-"""Batches that are prepared ahead, at least."""
+"""Fewest prefetched batches that are tried."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A change of the run spec, and how many times as many samples/s it would bring."""
+    """A change of the run spec and its predicted speed-up."""
 
     change: str
-    """The change as a run spec has it: `exchange_every: 4`."""
+    """The change as in a run spec: `exchange_every: 4`."""
     times: float
+    """Ratio of the samples/s."""
     low: float
     high: float
-    """Nine of ten times it brings between these."""
+    """90 % interval of `times`."""
     workers: float = 1.0
-    """Factor on the workers that it takes."""
+    """Factor on the number of workers."""
     is_limit: bool = False
-    """Whether it is the most that it can bring."""
+    """Whether `times` is an upper bound."""
 
     @property
     def words(self) -> str:
@@ -51,7 +51,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The model of a run spec's probes, and what is measured of the spec itself."""
+    """Throughput model of a run spec's probes, and its measured step."""
 
     spec: RunSpec
     num_nodes: int
@@ -59,13 +59,13 @@ class Outlook:
     worked_s: float
     """Seconds of a step in memory."""
     feed_s: float
-    """Seconds of a step in which samples are made ready, whoever waits for them."""
+    """Seconds of preparing the samples of a step."""
 
     @classmethod
     def of(
         cls, spec: RunSpec, probes: Probes, times: Mapping[Probe, Sequence[float]], num_nodes: int
     ) -> "Outlook":
-        """Fit the model: workers that exchange nothing are each alone."""
+        """Fit the model; workers that exchange nothing count as single workers."""
         rows = []
         for probe in (one for one in probes.names if not one.reads):
             workers, nodes = (spec.num_workers, num_nodes) if probe.exchanges else (1, 1)
@@ -85,18 +85,18 @@ class Outlook:
         return Cell(spec.num_workers, self.num_nodes, spec.batch_size_per_worker, spec.accumulate)
 
     def larger_batch(self) -> Gain:
-        """Return what a larger batch would bring, memory permitting."""
+        """Return the gain of a larger batch, memory permitting."""
         batch = MORE * self.spec.batch_size_per_worker
         cell = replace(self.cell, batch_size_per_worker=batch)
         return self._moved(f"batch_size_per_worker: {batch}", cell)
 
     def fewer_exchanges(self) -> Gain:
-        """Return what an exchange after more passes would bring, for the same memory."""
+        """Return the gain of exchanging after more passes, in the same memory."""
         every = MORE * self.spec.accumulate
         return self._moved(f"exchange_every: {every}", replace(self.cell, accumulate=every))
 
     def other_workers(self, num_workers: int) -> Gain:
-        """Return what another number of workers would bring, each with the same batch."""
+        """Return the gain of another number of workers with the same batch per worker."""
         now = self.cell
         nodes = math.ceil(now.num_nodes * num_workers / now.num_workers)
         nodes = 1 if now.num_nodes == 1 else min(nodes, num_workers)
@@ -104,7 +104,7 @@ class Outlook:
         return self._moved(f"num_workers: {num_workers}", cell)
 
     def compression(self) -> Gain:
-        """Return what half the bytes would bring at most: latencies stay as they are."""
+        """Return the largest gain of exchanging half the bytes; latencies are not halved."""
         own = self.model.own
         law, at = Law(own.scale, Layout.of([self.cell])), parameters(own.draws, own.priors)
         now = np.exp(law.worked(at))
@@ -115,29 +115,31 @@ class Outlook:
 
     @property
     def readers(self) -> int:
-        """Number of threads that prepare samples as fast as the step takes them. Augmentation alone
-        is divided among threads: samples on demand are read by one at a time."""
+        """Number of threads that prepare samples as fast as the step consumes them. Only
+        augmentation is parallel: samples on demand are read by one thread at a time."""
         if not self.spec.augment:
             return PREFETCH
         now = max(1, self.spec.prefetch)
         return max(PREFETCH, math.ceil(self.feed_s * now / self.worked_s))
 
     def prefetch(self) -> Gain:
-        """Return what preparing batches ahead would bring at most: the step hides the reading."""
+        """Return the largest gain of prefetching, which hides the reading behind the step."""
         spec, change = self.spec, f"prefetch: {self.readers}"
         share = max(1, spec.prefetch) / self.readers if spec.augment else 1.0
         if spec.augment and not spec.gpus_per_worker and spec.cpus_per_worker <= self.readers:
-            # A worker without a GPU is pinned to its cores: each thread needs one beside training.
+            # A worker without a GPU is pinned to its cores: each thread needs one of its own.
             change += f", cpus_per_worker: {self.readers + 1}"
         return self._at_most(change, float(_hidden(self.worked_s, self.feed_s * share)))
 
     def quicker_data(self) -> Gain:
-        """Return what data that never keep anybody waiting would bring."""
+        """Return the gain of data that are never waited for."""
         return self._at_most("data in memory", self.worked_s)
 
     def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
-        """Return the seconds of a step that takes `worked_s` in memory, for so many times the
-        samples: reading waits for the step, or hides behind this very step where it may."""
+        """Return the seconds of a step that takes `worked_s` in memory, with its reading.
+
+        `samples`: factor on the samples of the step.
+        """
         feed = self.feed_s * samples
         return _hidden(worked_s, feed) if is_ahead(self.spec) else np.asarray(worked_s) + feed
 
@@ -146,7 +148,7 @@ class Outlook:
         return Gain(change, times, times, times, is_limit=True)
 
     def _moved(self, change: str, cell: Cell) -> Gain:
-        """Return what training on another cell would bring."""
+        """Return the gain of training in another cell."""
         now = self.cell
         (there,) = self.model.predict([cell])
         own = now.batch_size_per_worker * now.accumulate
@@ -161,22 +163,22 @@ class Outlook:
 
 
 def is_ahead(spec: RunSpec) -> bool:
-    """Whether samples are made ready while earlier ones are trained on: augmented ones always."""
+    """Return whether samples are prepared during earlier steps; augmented ones always are."""
     return bool(spec.prefetch or spec.augment)
 
 
 def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:
-    """Return the seconds of a step behind which reading hides, as the throughput model has it."""
+    """Return the seconds of a step with overlapped reading, as in the throughput model."""
     worked = np.asarray(worked_s, dtype=float)
     return np.asarray((worked**FEED_OVERLAP + feed_s**FEED_OVERLAP) ** (1 / FEED_OVERLAP))
 
 
 NOT_SURE = "not sure"
 WORTH = 1.05
-"""Times the samples/s below which a change is not worth a try."""
+"""Least speed-up of a change that is proposed."""
 NO_LOSS = 0.95
-"""Share of the samples/s: fewer workers that keep so much of it are the better choice."""
-HEADS: dict[Part, str] = {
+"""Share of the samples/s that fewer workers must keep to be proposed."""
+HEADS: dict[StepPart, str] = {
     "compute": "Compute-bound",
     "communication": "Communication-bound",
     "input": "Input-bound",
@@ -189,14 +191,14 @@ class BottleneckVerdict:
     """Findings on a run spec."""
 
     kind: str
-    """The largest part of a step, or `not sure`."""
-    shares: dict[Part, Estimate]
+    """Largest part of a step, or `not sure`."""
+    shares: dict[StepPart, Estimate]
     step: Estimate
-    """Seconds of a step as it is."""
+    """Seconds of a step of the run spec."""
     gains: list[Gain]
-    """Changes to try, most gain first."""
+    """Changes to try, largest gain first."""
     num_bytes: int
-    """Exchanged by a worker in a step."""
+    """Bytes that a worker exchanges in a step."""
     sentence: str
 
     def document(self) -> dict[str, object]:
@@ -218,7 +220,14 @@ def judge(
     num_nodes: int = 1,
     num_parameters: int = 0,
 ) -> BottleneckVerdict:
-    """Return the verdict from seconds of a step: one of each probe for each round."""
+    """Return the verdict.
+
+    Args:
+        spec: The run spec that was diagnosed.
+        times: Seconds of a step of each probe, one per round.
+        num_nodes: Nodes of its workers.
+        num_parameters: Parameters of its model.
+    """
     probes = Probes.of(spec)
     shares = Shares.of(probes, times)
     found = {part: shares[part] for part in shares.order}
@@ -254,12 +263,12 @@ def judge(
 
 
 def milliseconds(seconds: float) -> str:
-    """Return seconds of a step for people."""
+    """Return the seconds of a step in words."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _gains(largest: Part, outlook: Outlook) -> list[Gain]:
-    """Return the changes that are worth a try where this part of a step is the largest."""
+def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
+    """Return the changes worth trying if this part of a step is the largest."""
     spec, fewer = outlook.spec, list[Gain]()
     if largest == "input":
         tried = [outlook.quicker_data()]
@@ -277,5 +286,5 @@ def _gains(largest: Part, outlook: Outlook) -> list[Gain]:
             half = outlook.other_workers(spec.num_workers // 2)
             fewer = [half] if half.times >= NO_LOSS else []
     worth = sorted((one for one in tried if one.times >= WORTH), key=lambda one: -one.times)
-    # Of what brings much, quicker data are the harder way.
+    # Quicker data are harder to get than prefetching.
     return [*fewer, *(reversed(worth) if largest == "input" else worth)]

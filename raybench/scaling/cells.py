@@ -1,11 +1,11 @@
-"""The cells of a scaling study as a table: medians over their repeats, speed-up, efficiency.
+"""Table of the cells of a scaling study: medians over their repeats, speed-up, efficiency.
 
-Of a **series** are cells that differ in workers, nodes and batch size alone; a throughput model is
-fitted to each. Of a **kind** are cells of one scaling, topology, framework, strategy, workload and
-dataset (whatever else they have): a speed-up is over the best of a kind with one worker.
+The cells of a **series** differ only in workers, nodes and batch size; a throughput model is fitted
+to each series. The cells of a **kind** have the same scaling, topology, framework, strategy,
+workload and dataset; the baseline of a speed-up is the best cell of its kind with one worker.
 
-Cells that differ in kind are never one curve: studies that mixed weak with strong scaling, or one
-machine with another, have said of frameworks what was true of neither.
+Cells of different kinds are never on one curve: weak and strong scaling, or two kinds of machine,
+are not comparable.
 """
 
 import json
@@ -25,16 +25,15 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_
 from raybench.stats.record import Evaluation, RunRecord
 
 GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
-"""Keys that cells of a series differ in, beside the nodes they were on."""
+"""Keys in which the cells of a series may differ."""
 NAMED_ALONE = ("framework", "strategy", "workload", "dataset.name", "optimizer", "precision")
-"""Keys whose values say enough in a label."""
+"""Keys whose values are shown without the key in a label."""
 SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
-"""Keys that are read for `dataset.name: synthetic` alone."""
+"""Keys that only `dataset.name: synthetic` reads."""
 
 
 def topology_words(spec: RunSpec, accelerators: str) -> str:
-    """Return what workers have on such GPUs ("": none) and where they are put; how many nodes that
-    takes follows from it."""
+    """Return the resources of a worker on these GPUs ("": none) and its placement, in words."""
     each = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
     if spec.gpus_per_worker:
         each += f" and {spec.gpus_per_worker:g} {accelerators or 'GPU'}"
@@ -42,17 +41,17 @@ def topology_words(spec: RunSpec, accelerators: str) -> str:
 
 
 def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ...]:
-    """Return what cells must have in common for one to be the other's baseline."""
+    """Return the properties that a cell and its baseline share."""
     own = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
-    # Runs without exchange are no training: they are compared with each other alone.
+    # Runs without exchange are probes and only compared with each other.
     return scaling, accelerators, topology_words(spec, accelerators), *own, spec.exchange_gradients
 
 
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
-    """Return each spec's series: the keys in which the specs differ, and its values of them.
+    """Return the name of each spec's series: its values of the keys in which the specs differ.
 
-    Framework and workload are always told, a workload by its class where that is enough. What is
-    off, or as usual where it is on or off, is not: it is what is told of others that differs.
+    Framework and workload are always named, a workload by its class if that is unique. Values that
+    are off, None or at a default are not shown.
     """
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
@@ -70,7 +69,7 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _words(key: str, value: Any) -> str:
-    """Return what a label says of a key: "" of what is off, or as usual."""
+    """Return a key's value as in a label; "" if it is off, None or at a default."""
     if isinstance(value, bool):
         if key in RunSpec.model_fields and RunSpec.model_fields[key].default is value:
             return ""
@@ -109,10 +108,10 @@ OF_SPEC = (
     *("framework", "strategy", "workload", "num_workers", "batch_size_per_worker"),
     *("global_batch_size", "accumulate", "exchange_gradients"),
 )
-"""Columns that are told by the run spec alone."""
+"""Columns that are keys of the run spec."""
 TWIN, KIND, REPEATS = "_twin", "_kind", "_repeats"
-"""Keys of a row that are no columns: what cells alike in all but the exchange of gradients have in
-common, `kind_of`, and the samples/s of each repeat."""
+"""Keys of a row that are not columns: the spec without its exchange of gradients, `kind_of`, and
+the samples/s of each repeat."""
 
 
 def cell_table(
@@ -120,38 +119,37 @@ def cell_table(
 ) -> pd.DataFrame:
     """Return a row for each cell, scaling and topology it ran on; columns CELL_COLUMNS.
 
-    Of a study by another metric than accuracy, that one's name stands in them.
-
-    A run spec that is a point of a weak and of a strong curve has two rows of the same runs.
+    The columns of the metric carry its name. A run spec on a weak and a strong curve has two rows
+    of the same runs.
 
     | column | holds |
     |---|---|
-    | series, curve | what a throughput model is fitted to; what a speed-up curve is drawn of |
-    | n, failed, failure | repeats that ended well, those that failed, and how |
-    | samples_per_s | median over repeats of each one's median step |
+    | series, curve | name of the throughput model's series; name of the speed-up curve |
+    | n, failed, failure | number of repeats that ended well; those that failed, and how |
+    | samples_per_s | median over repeats of the global batch over the median step |
     | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
-    | first_epoch_.. | of the first epoch with and without compiling: `scaling.runs` |
-    | step_median_s, step_p95_s, longest_step_s | of an optimizer step; the longest of all repeats |
-    | is_warm | False where a repeat was so short that its first epoch is in its figures |
-    | stop | why repeats ended |
-    | speedup | samples/s over those of `baseline`: the best cell of its kind with one worker |
+    | first_epoch_.. | the first epoch with and without compiling: `scaling.runs` |
+    | step_median_s, step_p95_s, longest_step_s | optimizer step; the longest of all repeats |
+    | is_warm | False if a repeat was so short that its first epoch is included |
+    | stop | stop reasons of the repeats |
+    | speedup | samples/s over those of `baseline`, the best cell of its kind with one worker |
     | efficiency | speed-up over workers |
-    | .._low, .._high | least and greatest of the repeats, each over the baseline's same repeat |
-    | .._same_batch | over the cell of one worker with the same batch instead: a worker's (weak) |
-    |  | or the global one (strong) |
-    | input_share | part of the training after the warm-up that waited for data |
-    | communication_share | 1 - step without exchange / step, where such a cell was run, too |
-    | alone_share | step of one worker with the same batch per worker, its waiting for data left |
-    |  | out / step |
-    | memory_peak_bytes | most of any worker and repeat |
-    | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
-    | evenness | of the least even repeat |
+    | .._low, .._high | least and greatest over the repeats, paired with those of the baseline |
+    | .._same_batch | relative to one worker with the same batch: per worker (weak scaling) or |
+    |  | global (strong scaling) |
+    | input_share | share of the training after the warm-up spent waiting for data |
+    | communication_share | 1 - step without exchange / step, if such a cell was run |
+    | alone_share | step of one worker with the same batch per worker, without waiting for data, |
+    |  | over the step |
+    | memory_peak_bytes | maximum over workers and repeats |
+    | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
+    | evenness | minimum over the repeats |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
     | time_to_target_s | median, misses counted as infinite |
-    | reached, tried | repeats that reached the target; all, but for those that failed otherwise |
-    |  | than by diverging or for want of memory: these two are misses |
-    | epoch_samples | of an epoch; where the global batch is larger, a step has these |
-    | outliers | repeats far off the others (`scaling.runs`); they are in the medians |
+    | reached, tried | repeats that reached the target; those that ended well, diverged or ran |
+    |  | out of memory |
+    | epoch_samples | samples of an epoch, and of a step if the global batch is larger |
+    | outliers | repeats far from the others (`scaling.runs`), which the medians include |
     """
     cells, metric = study_cells(study), study.base.objective.judged_by
     each = run_table(cells, runs, curves, metric)
@@ -178,13 +176,13 @@ def cell_table(
 
 @once
 def scaling_cells(results: Study) -> pd.DataFrame:
-    """Return `cell_table` of a scaling study that was read."""
+    """Return `cell_table` of a loaded scaling study."""
     return cell_table(results.scaling_study, results.runs, results.evaluations)
 
 
 @once
 def scaling_runs(results: Study) -> pd.DataFrame:
-    """Return `runs.run_table` of a scaling study that was read."""
+    """Return `runs.run_table` of a loaded scaling study."""
     study = results.scaling_study
     metric = study.base.objective.judged_by
     return run_table(study_cells(study), results.runs, results.evaluations, metric)
@@ -210,7 +208,7 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, accelerators: str) ->
 
 
 def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
-    """Return what the repeats of a cell say together."""
+    """Return the columns of a cell that summarize its repeats."""
     well = group[group["failure"].isna()]
     over = dict.fromkeys(columns, "median") | dict.fromkeys(GREATEST, "max") | {"evenness": "min"}
     tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
@@ -238,7 +236,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
     if not alike or not row["n"]:
         return {}
     best = max(alike, key=lambda one: float(one["samples_per_s"]))
-    # Repeats are interleaved: those of one number have met the machine in the same state.
+    # Repeats are interleaved: those of one number ran on the machine in the same state.
     pairs = (row[REPEATS] / best[REPEATS]).dropna().astype(float)
     speedup = row["samples_per_s"] / best["samples_per_s"]
     found = {"speedup": speedup, "baseline": best["cell"]}
@@ -252,7 +250,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return parts of a cell's step that other cells tell: see `cell_table`."""
+    """Return the shares of a cell's step that follow from other cells: see `cell_table`."""
     found: dict[str, Any] = {}
     for other in rows:
         if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:
@@ -270,11 +268,13 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return all speed-up curves of a study by their name, each by number of workers.
+    """Return the speed-up curves of a study by name, each sorted by number of workers.
 
-    A curve is of one scaling, series, batch and topology. Left out are cells without a speed-up,
-    runs that exchange no gradients (they are no training), and cells on more hosts than others with
-    as many workers (`on_more_hosts`). UserError where two cells of a curve have as many workers.
+    A curve has one scaling, series, batch and topology. Cells without a speed-up, probes without
+    exchange of gradients and cells on more hosts than necessary (`on_more_hosts`) are left out.
+
+    Raises:
+        UserError: Two cells of a curve have the same number of workers.
     """
     usable = cells[cells["speedup"].notna() & cells["exchange_gradients"]]
     usable = usable.drop(on_more_hosts(usable).index)
@@ -293,6 +293,6 @@ def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return cells that ran on more hosts than others of the same curve with as many workers."""
+    """Return cells on more hosts than others of their curve with the same number of workers."""
     fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
     return cells[cells["num_nodes"] > fewest]

@@ -1,7 +1,7 @@
-"""The law fitted to measured steps, and what it says of others with its doubt.
+"""Bayesian fit of the law to measured steps, and its predictions with intervals.
 
-Fitted are the most probable parameters under normal priors, and sets of them as probable as the
-measurements leave them, by importance sampling.
+The maximum a posteriori parameters under normal priors, and draws from their posterior by
+importance sampling.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,17 +60,17 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
 
 SAMPLING_ROUNDS = 3
 DEGREES = 5.0
-"""Degrees of freedom of the proposals: heavy tails, so that no probable place is left out."""
+"""Degrees of freedom of the proposals: heavy tails, so that no probable region is missed."""
 ENOUGH = 0.25
-"""Share of draws that count; a proposal as good as that is kept."""
+"""Effective share of the draws at which a proposal is good enough."""
 
 
 def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, number: int) -> Floats:
     """Return `number` rows of parameters, drawn from their posterior.
 
-    Proposals are Student's around the peak with the curvature there, then moved to where the
-    probable draws were (Cappé 2004, population Monte Carlo). Parameters that the measurements say
-    nothing of keep their priors' whole width. The same measurements give the same draws.
+    Proposals are Student's t around the peak with the curvature there, then moved to the probable
+    draws (Cappé 2004, population Monte Carlo). Parameters that the measurements do not determine
+    keep the width of their priors. The same measurements give the same draws.
     """
     rng = np.random.default_rng(0)
     parameters = len(peak)
@@ -95,31 +95,31 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
 
 
 ROUNDS = 4
-"""Rounds of fitting the law, then the sizes of what it leaves over: the third changes little."""
+"""Rounds of fitting the law and then the residual levels; the third changes little."""
 DRAWS, DRAWS_LEFT_OUT = 1500, 500
-"""Draws of parameters: for a fit, and for one of the many fits without a cell."""
+"""Draws of parameters: for a fit, and for each of the fits without one cell."""
 BLOCK = 256
-"""Cells that are predicted together: of each two of them there is a covariance."""
+"""Cells that are predicted together, with their covariance matrix."""
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """The law fitted to measurements, and what it leaves over."""
+    """The law fitted to measurements, and its residuals."""
 
     observed: Observed
     scale: Scale
     unit: Floats
-    """The most probable parameters, in units of their priors."""
+    """Most probable parameters, in units of their priors."""
     levels: Levels
     weights: Floats
-    """Weight of each cell: about one, and less where it is far from what the others say."""
+    """Weight of each cell: about 1, less if it is far from its prediction by the others."""
     draws: Floats
-    """Rows of parameters, as probable as the measurements leave them."""
+    """Rows of parameters drawn from the posterior."""
     priors: Priors
 
     @classmethod
     def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "LawFit":
-        """Fit to measured cells; one is enough, and leaves most of it to the priors."""
+        """Fit to measured cells; with a single cell most of the fit is the priors."""
         layout = Layout.of(observed.cells)
         batch = np.exp(np.mean(np.log(layout.batch)))
         seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
@@ -129,7 +129,7 @@ class LawFit:
             whiten = whitening(levels, law.sites(unit), observed, weights)
             unit = most_probable(law.step, observed.log_seconds, whiten, unit)
             value, jacobian = slopes(law.step, unit)
-            # As if the law were straight around the peak, the measurements are normal.
+            # Linearized around the peak, the measurements are normal.
             left = observed.log_seconds - value + jacobian @ unit
             sites, spread = law.sites(unit), jacobian @ jacobian.T
             levels = probable_levels(left, spread, sites, observed, weights)
@@ -138,7 +138,7 @@ class LawFit:
         return cls._around(observed, law, levels, weights, unit, DRAWS)
 
     def without(self, index: int) -> "LawFit":
-        """Return the fit without a cell; levels and weights are kept."""
+        """Return the fit without one cell, with the same levels and weights."""
         observed = self.observed.without(index)
         weights = np.delete(self.weights, index)
         law = Law(self.scale, Layout.of(observed.cells), self.priors)
@@ -162,16 +162,14 @@ class LawFit:
         return cls(observed, law.scale, unit, levels, weights, draws, law.priors)
 
     def quantiles(self, cells: Sequence[Cell]) -> Floats:
-        """Return logarithms of seconds: rows for the interval's low end, the median, its high end.
-
-        A measurement is in the interval nine times of ten.
-        """
+        """Return log seconds, shape (3, cells): low end, median and high end (90 %) of a
+        measurement."""
         blocks = [self._quantiles(cells[i : i + BLOCK]) for i in range(0, len(cells), BLOCK)]
         return np.concatenate(blocks, axis=1)
 
     def _quantiles(self, cells: Sequence[Cell]) -> Floats:
         centre, doubt = self.outcomes(cells)
-        # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
+        # Few cells do not determine the noise: Student's tails instead of normal ones.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)
         noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
         spread = np.sqrt(np.diag(doubt) + self.levels.own**2 + self.observed.noise)
@@ -179,14 +177,14 @@ class LawFit:
         return np.stack([low, np.median(centre, axis=0), high])
 
     def outcomes(self, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
-        """Return what each draw of the parameters says of cells (rows), and the covariance between
-        the cells of what the law leaves over: each one's own part and noise are in neither."""
+        """Return the prediction of each draw, shape (draws, cells), and the covariance of the
+        residuals of the cells, without each cell's own part and noise."""
         here = Law(self.scale, Layout.of(self.observed.cells), self.priors)
         there = Law(self.scale, Layout.of(cells), self.priors)
         known, asked = here.sites(self.unit), there.sites(self.unit)
         whiten = whitening(self.levels, known, self.observed, self.weights)
         cross = covariance(self.levels, asked, known)
-        # What the law leaves over at measured cells is carried to those like them.
+        # Residuals at measured cells carry over to similar cells.
         gain = cross @ whiten.T @ whiten
         left = self.observed.log_seconds - here.step(self.draws)
         doubt = covariance(self.levels, asked, asked) - gain @ cross.T

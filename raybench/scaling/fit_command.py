@@ -21,12 +21,11 @@ from raybench.scaling.averaged import (
     next_cells,
 )
 from raybench.scaling.measurements import (
-    Asked,
     Cell,
-    Group,
+    CellRow,
     Measurements,
     Observed,
-    name_of,
+    SeriesKey,
     read_rows,
 )
 from raybench.scaling.network import NetworkRatio
@@ -38,48 +37,61 @@ MOST_WORKERS = 1_000_000
 
 
 def check_predict(predict: str | None) -> None:
-    """Refuse what no `--predict` can be, before anything runs: only then is known what was
-    measured, and on which GPUs."""
+    """Raise UserError for a `--predict` that is neither numbers of workers nor a file of cells.
+
+    Called before anything runs; which series there are is known only after the measurements.
+    """
     if predict is not None and _worker_numbers(predict) is None:
-        read_rows(Path(predict), Asked)
+        read_rows(Path(predict), CellRow)
 
 
-def cells_matched(text: str, measured: Measurements) -> tuple[dict[Group, list[Cell]], list[str]]:
-    """Return the cells to predict for each pair that was measured, each once, and a sentence for
-    each pair that nobody measured.
+def cells_matched(
+    text: str, measured: Measurements
+) -> tuple[dict[SeriesKey, list[Cell]], list[str]]:
+    """Return the cells to predict of each measured series.
 
-    `text` is numbers of workers with commas between them, which are predicted at all batches
-    measured, on nodes as full as any seen; or the name of a CSV file, in which an empty model or
-    GPU type is every one.
+    Args:
+        text: Numbers of workers, separated by commas, which are predicted at every measured batch
+            size on nodes as full as the fullest measured; or the name of a CSV file, in which an
+            empty model or GPU type matches all.
+        measured: Measured steps by series.
+
+    Returns:
+        The cells by series, each once, and a sentence for each series of the file that was not
+        measured.
     """
     workers = _worker_numbers(text)
-    asked: dict[Group, list[Cell]] = {}
+    asked: dict[SeriesKey, list[Cell]] = {}
     if workers is not None:
-        for group, measurements in measured.groups.items():
-            cells = [cell for cell, _ in measurements]
+        for key, steps in measured.series.items():
+            cells = [cell for cell, _ in steps]
             most = max(cell.num_workers / cell.num_nodes for cell in cells)
             batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
-            asked[group] = [Cell(k, math.ceil(k / most), *one) for k in workers for one in batches]
+            asked[key] = [Cell(k, math.ceil(k / most), *one) for k in workers for one in batches]
         return asked, []
-    missing: dict[Group, str] = {}
-    for number, row in read_rows(Path(text), Asked).items():
-        (model, gpu_type), groups = row.group, list(measured.groups)
-        groups = [one for one in groups if model in ("", one[0]) and gpu_type in ("", one[1])]
-        for group in [row.group] if row.group in groups else groups:
-            cells = asked.setdefault(group, [])
+    missing: dict[SeriesKey, str] = {}
+    for number, row in read_rows(Path(text), CellRow).items():
+        own = row.key
+        keys = [
+            key
+            for key in measured.series
+            if own.model in ("", key.model) and own.gpu_type in ("", key.gpu_type)
+        ]
+        for key in [own] if own in keys else keys:
+            cells = asked.setdefault(key, [])
             if row.cell not in cells:
                 cells.append(row.cell)
-        if not groups and row.group not in missing:
-            there = ", ".join(name_of(group) or "no names" for group in measured.groups)
-            missing[row.group] = (
-                f"{clean(text)}, row {number}: {name_of(row.group)} was not measured; "
+        if not keys and own not in missing:
+            there = ", ".join(str(key) or "no names" for key in measured.series)
+            missing[own] = (
+                f"{clean(text)}, row {number}: {own} was not measured; "
                 f"{measured.source} has {there}."
             )
     return asked, list(missing.values())
 
 
 def _worker_numbers(text: str) -> list[int] | None:
-    """Return numbers of workers; None for the name of a file."""
+    """Return the numbers of workers in a text; None for the name of a file."""
     if not re.fullmatch(r"[-+.,\s\deE]*", text):
         return None
     numbers = []
@@ -94,23 +106,22 @@ def _worker_numbers(text: str) -> list[int] | None:
     return sorted(set(numbers))
 
 
-def prediction_table(model: ThroughputModel, cells: Sequence[Cell], group: Group) -> pd.DataFrame:
-    """Return a row for each cell.
+def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesKey) -> pd.DataFrame:
+    """Return the predictions, a row for each cell.
 
     | column | holds |
     |---|---|
-    | model, gpu_type | the pair, "" where the measurements do not name it |
+    | model, gpu_type | the series, "" where the measurements do not name it |
     | num_workers, num_nodes, batch_size_per_worker, accumulate | the cell |
     | step_s | predicted seconds of an optimizer step |
     | low_s, high_s | nine of ten measurements are between them |
-    | samples_per_s | of all workers together |
-    | efficiency | samples/s a worker over those of one worker with the same batch, predicted too |
-    | extrapolated | whether more workers, more nodes or another batch than any measured |
+    | samples_per_s | throughput of all workers together |
+    | efficiency | throughput per worker over the prediction for one worker with the same batch |
+    | extrapolated | whether the workers, nodes or batch size lie outside of those measured |
     """
     rows = [
         {
-            "model": group[0],
-            "gpu_type": group[1],
+            **key._asdict(),
             **vars(found.cell),
             "step_s": found.step_s,
             "low_s": found.low_s,
@@ -125,7 +136,7 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], group: Group
 
 
 def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
-    """Say whether a cell is outside of what was measured."""
+    """Return whether a cell has more workers, more nodes or another batch than any measured."""
     seen = model.observed.cells
     batches = [one.batch_size_per_worker for one in seen]
     return (
@@ -135,8 +146,8 @@ def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
     )
 
 
-MOST = 40
-"""Cells that are left out, one after the other: enough to tell the median error."""
+MOST_LEFT_OUT = 40
+"""Cells that are left out one by one, at most: enough for the median error."""
 
 
 @dataclass(frozen=True)
@@ -159,17 +170,16 @@ class LeftOut:
 
 
 def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
-    """Return measured cells as the others predict them; nothing for a single one.
+    """Return measured cells as a fit to all other cells predicts them; [] for a single cell.
 
-    Of more than MOST cells, so many are left out, evenly from the first to the last: each of them
-    is a fit.
+    Each takes a fit: of more than MOST_LEFT_OUT cells that many are left out, evenly spaced.
     """
     observed = model.observed
     number = len(observed.cells)
     if number < 2:
         return []
     seconds = np.exp(observed.log_seconds)
-    chosen = np.unique(np.linspace(0, number - 1, min(number, MOST)).round().astype(int))
+    chosen = np.unique(np.linspace(0, number - 1, min(number, MOST_LEFT_OUT)).round().astype(int))
     return [
         LeftOut(float(seconds[i]), model.without(i).predict([observed.cells[i]])[0])
         for i in map(int, chosen)
@@ -182,24 +192,24 @@ def median_error(cells: list[LeftOut]) -> float:
 
 
 @dataclass(frozen=True)
-class FittedGroup:
-    """One pair of a model and a GPU type: its fit, how good it is, what was asked."""
+class FittedSeries:
+    """Throughput model of one series, with the cells to predict."""
 
-    group: Group
+    key: SeriesKey
     num_rows: int
     model: ThroughputModel
     asked: list[Cell]
     network: NetworkRatio | None = None
-    """Network between hosts, where it was measured apart."""
+    """Network between hosts, where it was measured separately."""
 
     @cached_property
     def left_out(self) -> list[LeftOut]:
-        """Cells as the others predict them."""
+        """Measured cells as the others predict them."""
         return leave_one_out(self.model)
 
     @cached_property
     def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
-        """The least sure of what was asked beyond any measured, and the cells to measure for it."""
+        """The asked cell with the widest interval beyond those measured, and what to measure."""
         beyond = [cell for cell in self.asked if is_beyond(self.model, cell)]
         if not beyond:
             return None
@@ -208,11 +218,11 @@ class FittedGroup:
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """The table of what was asked; see `prediction_table`."""
-        return prediction_table(self.model, self.asked, self.group)
+        """Predictions of the asked cells; see `prediction_table`."""
+        return prediction_table(self.model, self.asked, self.key)
 
     def words(self) -> list[str]:
-        """Return what to know of the fit, in sentences."""
+        """Return sentences on the data of the fit, its errors and what to measure next."""
         cells = self.model.observed.cells
         workers = sorted({cell.num_workers for cell in cells})
         nodes = max(cell.num_nodes for cell in cells)
@@ -242,14 +252,13 @@ class FittedGroup:
 
 
 def fits(
-    measured: Measurements, asked: dict[Group, list[Cell]], network: NetworkRatio | None = None
-) -> Iterator[FittedGroup]:
-    """Fit each group of measurements, with what is asked of it."""
+    measured: Measurements, asked: dict[SeriesKey, list[Cell]], network: NetworkRatio | None = None
+) -> Iterator[FittedSeries]:
+    """Fit a throughput model to each series; `asked`: cells to predict."""
     priors = PRIORS if network is None else network.priors
-    for group, rows in measured.groups.items():
+    for key, rows in measured.series.items():
         model = ThroughputModel.fit(Observed.of(rows), priors)
-        cells = asked.get(group, [])
-        yield FittedGroup(group, len(rows), model, cells, network)
+        yield FittedSeries(key, len(rows), model, asked.get(key, []), network)
 
 
 def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
@@ -265,7 +274,7 @@ def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) 
 
 
 def place_of(cell: Cell) -> str:
-    """Return where a cell's step runs, and on what, in words."""
+    """Return a cell's workers, nodes and batch size in words."""
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
 

@@ -1,9 +1,9 @@
-"""Fits of scaling studies: throughput models, one for each series and model of GPU, the
-critical batch by the noise of gradients, and the plan to the target.
+"""Fits of scaling studies: a throughput model for each series and model of GPU, the critical batch
+from the gradient noise scale, and plans to the target.
 
-Of a study with one batch size, samples to target come from the noise of its gradients. Several
-studies are of one training on several kinds of machine: what makes a batch need fewer samples is
-learnt from all of them.
+A study with one batch size has its samples to target predicted from the gradient noise scale.
+Several studies are of one training on several kinds of machine; samples to target by batch size are
+fitted to all of them together.
 """
 
 import math
@@ -22,14 +22,14 @@ from raybench.results.study import Study
 from raybench.results.trials import accelerators_of
 from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.cells import scaling_runs, series_of
-from raybench.scaling.fit_command import FittedGroup, cells_matched, fits
-from raybench.scaling.measurements import Cell, Group, Measurements
+from raybench.scaling.fit_command import FittedSeries, cells_matched, fits
+from raybench.scaling.measurements import Cell, MeasuredSteps, Measurements, SeriesKey
 from raybench.scaling.plan import (
     KEYS,
     MONEY,
     NO_GPU,
     WORKER_SECONDS,
-    Beside,
+    Overhead,
     StepSeconds,
     answers,
     offers_of,
@@ -46,62 +46,69 @@ from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 
 DOUBLINGS = 2
-"""Doublings of the most workers measured that are predicted where nothing else is asked."""
+"""Default of `predict`: this number of doublings of the most workers measured."""
 LEAST_CELLS = 3
-"""Least cells of a series: one can be left out then, and the others still say something."""
+"""Fewest cells of a series that is fitted: leave-one-out needs two more."""
 
 
 def fit_study(
     *studies: Study, predict: str | None = None, are_few_enough: bool = False
-) -> list[FittedGroup]:
-    """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
+) -> list[FittedSeries]:
+    """Fit a throughput model to each series of scaling studies.
 
-    Without `predict`, at the next doublings of the most workers measured. Series of fewer than
-    LEAST_CELLS, or on one number of workers, say too little of how a training scales: no fit,
-    unless `are_few_enough`. Pairs of the file that nobody has measured are left out: `not_measured`
-    names them.
+    Args:
+        *studies: Scaling studies of one training.
+        predict: Numbers of workers or a file of cells to predict; None: the next DOUBLINGS of the
+            most workers measured.
+        are_few_enough: Also fit series of fewer than LEAST_CELLS cells or on one number of workers.
+
+    Returns:
+        The fitted series. Series of the file that were not measured are left out; `not_measured`
+        names them.
     """
     measured = measurements(*studies, are_few_enough=are_few_enough)
-    if not measured.groups:
+    if not measured.series:
         return []
     if predict is None:
-        most = max(cell.num_workers for rows in measured.groups.values() for cell, _ in rows)
+        most = max(cell.num_workers for rows in measured.series.values() for cell, _ in rows)
         predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
     asked, _ = cells_matched(predict, measured)
     return list(fits(measured, asked))
 
 
 def not_measured(results: Study, predict: str | None) -> list[str]:
-    """Return a sentence for each pair that is to be predicted and has no fit."""
+    """Return a sentence for each series of `predict` that was not measured."""
     measured = measurements(results)
-    if predict is None or not measured.groups:
+    if predict is None or not measured.series:
         return []
     return [f"Not predicted: {one}" for one in cells_matched(predict, measured)[1]]
 
 
 def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
-    """Return what studies measured of each series that can be fitted: a row a repeat.
+    """Return the measured steps of each series that can be fitted, one per repeat.
 
-    Runs that exchange no gradients are left out: they are probes, no training. So are those whose
-    batch is larger than an epoch: no step ever had as many samples as the cell says.
+    Runs that exchange no gradients are left out: they are probes. So are those whose global batch
+    is larger than an epoch: no step has that number of samples. `are_few_enough`: see `fit_study`.
     """
-    groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
+    found: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
     for _, row, spec, series in _runs(*studies):
         is_whole = spec.global_batch_size <= row["epoch_samples"]
         if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
             nodes = max(int(row["num_nodes"]), 1)
             cell = Cell(spec.num_workers, nodes, spec.batch_size_per_worker, spec.accumulate)
-            groups[series, str(row["accelerators"])].append((cell, float(row["step_median_s"])))
-    for key, rows in list(groups.items()):
+            key = SeriesKey(series, str(row["accelerators"]))
+            found[key].append((cell, float(row["step_median_s"])))
+
+    def is_enough(rows: MeasuredSteps) -> bool:
         cells = {cell for cell, _ in rows}
-        is_enough = len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
-        if not (is_enough or are_few_enough):
-            del groups[key]
-    return Measurements(", ".join(one.place for one in studies), groups)
+        return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
+
+    kept = {key: rows for key, rows in found.items() if are_few_enough or is_enough(rows)}
+    return Measurements(", ".join(one.place for one in studies), kept)
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
-    """Yield each run: its study, its row of `scaling_runs`, run spec and series."""
+    """Yield the study, row of `scaling_runs`, run spec and series of each run."""
     names = iter(series_of([spec for one in studies for spec in _comparable(one, studies)]))
     for one in studies:
         cells = study_cells(one.scaling_study)
@@ -111,10 +118,10 @@ def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec
 
 
 def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
-    """Return the run specs of a study's cells without what makes no other series of them.
+    """Return the run specs of a study's cells without differences that do not make a series.
 
-    That is the model of GPU, and what all cells ask of the machines where no other study has the
-    same; of a study without a target, which says how long steps are, also what ends its runs.
+    These are the GPU model; resources that all cells of the study ask for, if no two studies are on
+    the same GPU model; and, in a study without a target, what ends its runs.
     """
     specs = [cell.spec for cell in study_cells(own.scaling_study)]
     kinds = [{accelerators_of(run) for run in one.runs.values()} for one in studies]
@@ -126,39 +133,47 @@ def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
     return [spec.model_copy(update=common) for spec in specs]
 
 
-# The noise scale. Workers see different samples, so their gradients differ by noise alone: what the
-# average of them loses in length against each by itself is noise, the rest is gradient
-# (`stats.step_times`). With per-sample covariance Sigma and true gradient G,
-# B_simple = tr(Sigma) / |G|^2 is about the critical batch: where the loss bends alike in all
-# directions it is that exactly, at that moment of the training (McCandlish et al. 2018,
-# arXiv 1812.06162, appendix A.1). Both terms are smoothed apart before they are divided, as their
-# ratio in single steps has no mean (AdaptDL, of Pollux: Qiao et al. 2021, arXiv 2008.12260).
+# The gradient noise scale. With per-sample covariance Sigma and true gradient G (both estimated in
+# `stats.step_times`), B_simple = tr(Sigma) / |G|^2 approximates the critical batch; it is exact
+# where the loss has the same curvature in all directions (McCandlish et al. 2018, arXiv 1812.06162,
+# appendix A.1). The two terms are smoothed separately before they are divided, as the ratio of
+# single steps has no mean (AdaptDL, of Pollux: Qiao et al. 2021, arXiv 2008.12260).
 DECAY = 0.99
-"""Decay of the moving averages a step: the last hundred steps count."""
+"""Decay of the moving averages per step: about the last hundred steps count."""
 
 
 def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> list[float]:
-    """Return B_simple in samples after each evaluation (`Evaluation.noise_scale`) of a run.
+    """Return the gradient noise scale [samples] after each evaluation of a run.
 
-    The steps of an evaluation count alike, as their order is not kept. Infinite where noise hides
-    the gradient. It lags: a `decay` of 0.99 shows what it was some hundred steps ago.
+    Args:
+        evaluations: `Evaluation.noise_scale` of the run; the steps of one have equal weights.
+        decay: Decay of the moving averages per step; with 0.99 the result lags about 100 steps.
+
+    Returns:
+        B_simple per evaluation, infinite where noise hides the gradient.
     """
     found, gradient, noise = [], 0.0, 0.0
     for sums in evaluations:
         old = decay**sums.num_steps
         new = (1 - old) / sums.num_steps
         gradient, noise = old * gradient + new * sums.gradient, old * noise + new * sums.noise
-        # At the start both are too small, by the same factor.
+        # At the start both are too small by the same factor.
         found.append(max(noise, 0.0) / gradient if gradient > 0 else math.inf)
     return found
 
 
 def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
-    """Return the critical batch of a run at a batch size: its noise scales over its progress.
+    """Return the critical batch of a run: the mean of its noise scales, weighted by progress.
 
-    The noise scale grows while a training goes on. A step at batch B counts 1 / (1 + B_simple / B)
-    as it goes so far towards the step without noise (McCandlish et al. 2018, eq. 2.7 and
-    appendix D). Moments without a finite noise scale are left out; NaN where none remains.
+    The noise scale grows during training. A step at batch B has the weight 1 / (1 + B_simple / B),
+    its progress relative to a step without noise (McCandlish et al. 2018, eq. 2.7 and appendix D).
+
+    Args:
+        noise_scales: B_simple per evaluation; those that are not finite are ignored.
+        batch_size: Global batch size of the run.
+
+    Returns:
+        Samples; NaN without a finite noise scale.
     """
     known = [scale for scale in noise_scales if math.isfinite(scale)]
     progress = [1 / (1 + scale / batch_size) for scale in known]
@@ -169,7 +184,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
 
 
 def critical_batches(*studies: Study) -> dict[str, list[float]]:
-    """Return, for each series, the critical batch that each run's gradients tell of, if they do."""
+    """Return the critical batches of the runs of each series that recorded their gradient noise."""
     found: dict[str, list[float]] = {}
     for study, row, spec, series in _runs(*studies):
         points = study.evaluations.get(row["trial"], ())
@@ -181,7 +196,7 @@ def critical_batches(*studies: Study) -> dict[str, list[float]]:
 
 
 def noise_lines(results: Study) -> list[str]:
-    """Say what the runs of each series tell of the critical batch, if they do."""
+    """Return a sentence on the critical batch of each series that recorded its gradient noise."""
     return [
         f"{series}: by the noise of the gradients the critical batch is about "
         f"{statistics.median(found):,.3g} ({counted(len(found), 'run')}"
@@ -192,8 +207,8 @@ def noise_lines(results: Study) -> list[str]:
 
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The one batch size: what a plan tries beside it. Farther away neither the noise scale nor the
-throughput model has much to say."""
+"""Multiples of a single measured batch size that a plan tries. Farther away neither the noise scale
+nor the throughput model is accurate."""
 
 
 @dataclass(frozen=True)
@@ -202,18 +217,17 @@ class TargetPlan:
 
     series: str
     sentences: tuple[str, ...]
-    """Knowledge of the critical batch, or the reason why there is no plan; which prices are of no
-    use."""
+    """The critical batch, or the reason why there is no plan; prices that do not apply."""
     table: pd.DataFrame
-    """`plan.with_measured`, the series, and `unit`, what bills are in; empty without a plan."""
+    """`plan.with_measured` with the series and the `unit` of costs; empty without a plan."""
     answers: pd.DataFrame
-    """`scaling.plan.answers`; empty where there is no plan."""
+    """`scaling.plan.answers`; empty without a plan."""
     terms: "Terms"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms that a plan is asked for."""
+    """Prices and limits of a plan."""
 
     prices: Mapping[str, MachinePrice] | dict[str, float] | float | None = None
     """See `scaling.plan.offers_of`."""
@@ -222,20 +236,25 @@ class Terms:
 
 
 def target_plans(
-    studies: Sequence[Study], fitted: Sequence[FittedGroup], terms: Terms | None = None
+    studies: Sequence[Study], fitted: Sequence[FittedSeries], terms: Terms | None = None
 ) -> list[TargetPlan]:
-    """Return a plan for each series with a throughput model; none where no study has a target.
+    """Return a plan for each fitted series; [] if no study has a target.
 
-    The batch sizes are those that ran (where one did, some near it, by the noise of the gradients),
-    the layouts those that ran and those that were predicted; without `terms` they are a study's.
+    Batch sizes are those that ran (for a single one also TIMES it, by the gradient noise scale),
+    layouts those that ran and those that were predicted.
+
+    Args:
+        studies: Scaling studies of one training.
+        fitted: Their fitted series.
+        terms: Prices and limits; None: those of the first study.
     """
     if all(one.target is None for one in studies):
         return []
     if terms is None:
         terms = Terms(studies[0].scaling_study.price, studies[0].scaling_study.budget)
-    by_series: dict[str, dict[str, FittedGroup]] = {}
+    by_series: dict[str, dict[str, FittedSeries]] = {}
     for one in fitted:
-        by_series.setdefault(one.group[0], {})[one.group[1] or NO_GPU] = one
+        by_series.setdefault(one.key.model, {})[one.key.gpu_type or NO_GPU] = one
     runs, noise = measured_runs(*studies), critical_batches(*studies)
     return [
         _plan(series, groups, runs[runs["series"] == series], terms, noise.get(series, []))
@@ -244,13 +263,13 @@ def target_plans(
 
 
 def measured_runs(*studies: Study) -> pd.DataFrame:
-    """Return a row for each run: series, where it ran, and what it needed to the target.
+    """Return a row for each run: its series and cell, and its time and samples to the target.
 
-    Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
-    would not have done so however long they went on, where others may have been ended too early.
-    By the ledgers: ready_s (start of a cold worker group, the median of each gpu_type's; set-up and
-    compiling), beside_s (evaluating, saving, reporting, for each sample trained on) and stalls, as
-    `Beside` has them; work_s is what a run trained, and took beside, to the target.
+    Runs that diverged or ran out of memory never reach the target; their samples_spent is missing,
+    as more training would not help, while other runs may have been ended too early. From the
+    ledgers: ready_s (cold start of a worker group, the median of each gpu_type, set-up and
+    compiling), beside_s (evaluating, saving and reporting per training sample) and stalls, as in
+    `Overhead`; work_s is training plus these beside_s up to the target.
     """
     rows = []
     for study, row, spec, series in _runs(*studies):
@@ -286,20 +305,22 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
 
 
 UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
-"""Value of `Beside` where no run tells it."""
+"""Values of `Overhead` if no run has them."""
 
 
-def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Beside:
-    """Return what a job takes beside its training: medians by the nearest number of workers."""
+def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
+    """Return the overhead of a job: medians over the runs with the nearest number of workers."""
     own = runs[runs["gpu_type"] == kind]
     away = np.abs(np.log(own["num_workers"] / workers))
     near = own.loc[away == away.min(), [*UNKNOWN]].median()
-    return Beside(*near.fillna(UNKNOWN))
+    return Overhead(*near.fillna(UNKNOWN))
 
 
 def run_spread(runs: pd.DataFrame) -> float | None:
-    """Return the logarithm that nine of ten runs are within of the typical one of their cell, by
-    the scatter pooled over the cells (Student's t); None where no cell was repeated."""
+    """Return half of the 90 % interval of log seconds of runs around the median of their cell.
+
+    From the scatter pooled over the cells (Student's t); None if no cell was repeated.
+    """
     logs = np.log(runs["work_s"]).groupby([runs[key] for key in KEYS])
     freedom = (logs.count() - 1).clip(lower=0).sum()
     if not freedom:
@@ -310,7 +331,7 @@ def run_spread(runs: pd.DataFrame) -> float | None:
 
 def _plan(
     series: str,
-    groups: Mapping[str, FittedGroup],
+    groups: Mapping[str, FittedSeries],
     runs: pd.DataFrame,
     terms: Terms,
     noise: Sequence[float],
@@ -322,14 +343,14 @@ def _plan(
         curve, sentence, batch_sizes = _curve(runs_to_target, noise)
         found = plan(
             curve,
-            {kind: partial(step_seconds, one.model) for kind, one in groups.items()},
+            {kind: partial(predicted_steps, one.model) for kind, one in groups.items()},
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
             batch_sizes=batch_sizes,
             offers=offers,
             beside=cache(partial(_beside, runs)),
             apart=run_spread(runs_to_target),
         )
-    except UserError as error:  # too few batch sizes reached it: that is the result, then
+    except UserError as error:  # too few batch sizes reached the target
         none = pd.DataFrame()
         return TargetPlan(series, (f"No plan: {error}",), none, none, terms)
     unit = WORKER_SECONDS if terms.prices is None else MONEY
@@ -344,10 +365,10 @@ def _plan(
 
 
 def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget, str, list[int]]:
-    """Return the curve of samples to target, what to say of it, and batch sizes to plan with.
+    """Return the curve of samples to target, a sentence on it, and batch sizes to plan with.
 
-    Where one batch size alone reached the target, others follow from the noise of the gradients;
-    where several did, a curve is fitted to those.
+    If only one batch size reached the target, the curve is from the gradient noise scale; otherwise
+    it is fitted.
     """
     table = read(runs.rename(columns={"global_batch_size": "batch_size"}))
     ran = {size.batch_size for size in table.batch_sizes}
@@ -366,11 +387,14 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
     return curve, sentence, sorted(ran | near)
 
 
-def step_seconds(
+def predicted_steps(
     model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
 ) -> list[StepSeconds]:
-    """Predict steps in which a worker has so many samples, in as many passes as were measured, or
-    the next fewer that divide them."""
+    """Return predicted steps for (workers, nodes, samples of a worker's step).
+
+    The samples are divided into as many passes as were measured, or the next fewer that divide
+    them.
+    """
     most = max(cell.accumulate for cell in model.observed.cells)
     asked = []
     for workers, nodes, own in cells:

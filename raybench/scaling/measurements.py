@@ -1,10 +1,10 @@
 """Measured steps: cells, the CSV file that they are read from, and repeats taken together."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ NINE_OF_TEN = 1.645
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """Cell: where and on what an optimizer step runs."""
+    """Workers, nodes and samples of an optimizer step."""
 
     num_workers: int
     num_nodes: int
@@ -58,12 +58,20 @@ class Layout:
 
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Group = tuple[str, str]
-"""Model and GPU type, each "" where the file has no such column: one fit for each pair."""
 
 
-class Asked(BaseModel):
-    """A row of a file of cells; columns that it does not have are left alone."""
+class SeriesKey(NamedTuple):
+    """Key of a series, to which one throughput model is fitted; "" where not named."""
+
+    model: str = ""
+    gpu_type: str = ""
+
+    def __str__(self) -> str:
+        return " on ".join(filter(None, self))
+
+
+class CellRow(BaseModel):
+    """Row of a CSV file of cells; other columns are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -75,7 +83,7 @@ class Asked(BaseModel):
     gpu_type: str = ""
 
     @model_validator(mode="after")
-    def _enough_workers(self) -> "Asked":
+    def _enough_workers(self) -> "CellRow":
         if self.num_nodes > self.num_workers:
             raise ValueError(
                 f"num_nodes {self.num_nodes} is more than its num_workers, {self.num_workers}; a "
@@ -84,9 +92,9 @@ class Asked(BaseModel):
         return self
 
     @property
-    def group(self) -> Group:
-        """The pair it belongs to."""
-        return self.model, self.gpu_type
+    def key(self) -> SeriesKey:
+        """Series that the row belongs to."""
+        return SeriesKey(self.model, self.gpu_type)
 
     @property
     def cell(self) -> Cell:
@@ -94,21 +102,21 @@ class Asked(BaseModel):
         return Cell(self.num_workers, self.num_nodes, self.batch_size_per_worker, self.accumulate)
 
 
-class MeasuredRow(Asked):
-    """A row of a file of measurements."""
+class MeasuredRow(CellRow):
+    """Row of a CSV file of measurements."""
 
     step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Seconds of an optimizer step."""
 
 
-Row = TypeVar("Row", bound=Asked)
+AnyRow = TypeVar("AnyRow", bound=CellRow)
 
 
-def read_rows(path: Path, model: type[Row]) -> dict[int, Row]:
-    """Return a CSV file's rows by their numbers, as a spreadsheet has them: the head is row 1.
+def read_rows(path: Path, model: type[AnyRow]) -> dict[int, AnyRow]:
+    """Return the rows of a CSV file by row number; the header is row 1, blank lines are skipped.
 
-    UserError where the file cannot be read, a column is missing or a value is none; blank lines
-    and values of columns that may be left out are no mistakes.
+    Raises:
+        UserError: The file cannot be read, a column is missing or a value is invalid.
     """
     source = clean(str(path))
     try:
@@ -150,17 +158,20 @@ def read_rows(path: Path, model: type[Row]) -> dict[int, Row]:
     return rows
 
 
+MeasuredSteps = Sequence[tuple[Cell, float]]
+"""Cells and the seconds of an optimizer step in each; a cell that comes again is a repeat."""
+
+
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of each pair of a model and a GPU type, in the file's order."""
+    """Measured steps by series, in the order of the file."""
 
     source: str
-    groups: dict[Group, list[tuple[Cell, float]]] = field(default_factory=dict)
-    """Cells and the seconds of a step in them; a cell that comes again is a repeat."""
+    series: dict[SeriesKey, list[tuple[Cell, float]]] = field(default_factory=dict)
 
 
 def read_measurements(path: Path) -> Measurements:
-    """Return the measurements of a CSV file (`MeasuredRow`); UserError where a value is none."""
+    """Return the measurements of a CSV file of `MeasuredRow`; UserError if it is invalid."""
     rows = read_rows(path, MeasuredRow)
     measured = Measurements(clean(str(path)))
     if len(rows) == 1:
@@ -169,21 +180,16 @@ def read_measurements(path: Path) -> Measurements:
             "another number of workers or another batch size, too."
         )
     for row in rows.values():
-        measured.groups.setdefault(row.group, []).append((row.cell, row.step_s))
+        measured.series.setdefault(row.key, []).append((row.cell, row.step_s))
     return measured
 
 
-def name_of(group: Group) -> str:
-    """Return a pair's name for people; "" for a file without such columns."""
-    return " on ".join(part for part in group if part)
-
-
 USUAL_NOISE = 0.03
-"""Relative spread from repeat to repeat that is expected, and how many repeats that weighs."""
+"""Expected relative spread between repeats, and its weight in repeats."""
 USUAL_WEIGHT = 4
 STALL = 4.0
-"""A repeat further from its cell's median than so many times the usual counts as that far: a stall
-of hours is no sign that all are noisy."""
+"""Deviations of repeats from their cell's median are clipped to this multiple of the usual one: a
+stall of hours does not make all others noisy."""
 
 
 @dataclass(frozen=True)
@@ -195,12 +201,12 @@ class Observed:
     """Logarithm of each cell's median step."""
     repeats: Floats
     noise: float
-    """Variance of a measurement's logarithm from repeat to repeat; 0 where none was repeated:
-    then it is part of what the law leaves over."""
+    """Variance of log seconds between repeats; 0 if no cell was repeated, as it is then part of the
+    residuals of the law."""
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[Cell, float]]) -> "Observed":
-        """Return measurements (cell, seconds of a step) by cell; a median bears a stall."""
+    def of(cls, rows: MeasuredSteps) -> "Observed":
+        """Return measured steps by cell, with medians, which are robust against stalls."""
         logs: dict[Cell, list[float]] = {}
         for cell, seconds in rows:
             logs.setdefault(cell, []).append(float(np.log(seconds)))

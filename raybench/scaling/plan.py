@@ -1,13 +1,13 @@
-"""Plans: seconds and bills to the target over machines, workers and batch sizes, and which
-to take.
+"""Plans: predicted seconds and cost to the target over machines, workers and batch sizes, and the
+best of them.
 
-A job is what a cloud bills: machines start, the worker group starts, data and model are set up, the
-first step is compiled, then it trains and evaluates until the target. Its training is the samples
-that a global batch size needs (`samples_to_target`), over the batch size, times the seconds of a
-step there. Both are uncertain, and a run is not as the median one: these are independent, and their
-relative intervals add in squares.
+A cloud bills a whole job: machines start, the worker group starts, data and model are set up, the
+first step is compiled, then it trains and evaluates until the target. Training takes the samples
+that a global batch size needs (`samples_to_target`), divided by the batch size, times the seconds
+of a step. Both predictions and the scatter of single runs are independent uncertainties, so their
+relative intervals add in quadrature.
 
-Pure: tables in, tables out.
+Tables in, tables out.
 """
 
 import math
@@ -26,67 +26,75 @@ from raybench.spec.errors import UserError
 from raybench.spec.prices import CPU, MachinePrice
 
 TIE = 0.05
-"""Configurations within this share of the best are a tie: the one that saves most elsewhere wins,
-so that no answer flips for a trivial predicted gain (petuum/adaptdl issue 27)."""
+"""Rows within this share of the best are tied; among them the one that is best by the other measure
+wins, so that no answer flips for a trivial predicted gain (petuum/adaptdl issue 27)."""
 FASTEST, CHEAPEST = "fastest", "cheapest"
 WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
 NO_GPU = "CPU"
-"""Kind of worker where there are no GPUs."""
+"""Kind of worker without GPUs."""
 MONEY, WORKER_SECONDS = "money", "worker-seconds"
-"""Units of bills: without prices a worker costs one a second."""
+"""Units of cost: without prices a worker costs 1 per second."""
 HOUR = 3600.0
 DRAWS = 2000
-"""Jobs that a chance is of."""
+"""Simulated jobs behind a probability."""
 
 
 class StepSeconds(NamedTuple):
-    """Predicted seconds of a step, and the ends of its 90 % interval."""
+    """Predicted seconds of a step and its 90 % interval."""
 
     step_s: float
     low_s: float
     high_s: float
 
 
-StepTimes = Callable[[Sequence[tuple[int, int, int]]], Sequence[StepSeconds]]
-"""A throughput model of one kind of worker: workers, nodes and batch size per worker to steps."""
+StepModel = Callable[[Sequence[tuple[int, int, int]]], Sequence[StepSeconds]]
+"""Predicts the steps of one kind of worker for (workers, nodes, samples of a worker's step)."""
 
 
-class Beside(NamedTuple):
-    """Seconds of a job beside its training, by the ledgers of runs."""
+class Overhead(NamedTuple):
+    """Seconds of a job that are not training, from the ledgers of runs."""
 
     fixed_s: float = 0.0
-    """Starting the worker group, data and model, compiling."""
+    """Seconds for starting the worker group, loading data and model, and compiling."""
     per_sample_s: float = 0.0
-    """Evaluating, saving and reporting, over the samples trained on."""
+    """Seconds for evaluating, saving and reporting, per training sample."""
     stalls: float = 1.0
-    """Seconds of training over those that all of its steps would take as the median one does."""
+    """Seconds of training over the number of steps times the median step."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A kind of machine, on its terms."""
+    """A kind of machine to rent, with its price."""
 
     name: str
     terms: MachinePrice
     is_by_worker: bool = False
-    """Whether a worker is hired, wherever it is; else whole machines, each as full as it can be."""
+    """Whether single workers are rented; otherwise whole machines, filled with workers."""
 
     @property
     def kind(self) -> str:
-        """Its kind of worker, as `gpu_type` of a throughput model has it."""
+        """Kind of worker, as in `gpu_type` of a throughput model."""
         return NO_GPU if self.terms.accelerator.lower() == CPU else self.terms.accelerator
 
     def machines(self, workers: int) -> int:
-        """Return how many are hired."""
+        """Return the number of machines for some workers."""
         return -(-workers // self.terms.workers)
 
 
 def offers_of(
     kinds: Sequence[str], price: Mapping[str, MachinePrice] | Mapping[str, float] | float | None
 ) -> list[Offer]:
-    """Return what can be hired of some kinds of worker: machines by their names, or workers at one
-    price an hour, or at that of each kind; without prices at one a second."""
+    """Return the offers for some kinds of worker.
+
+    Args:
+        kinds: Kinds of worker that were measured.
+        price: Machines by name; or the price of a worker-hour, one for all or one for each kind;
+            None: 1 per worker-second.
+
+    Raises:
+        UserError: No machine has a kind that was measured, or a kind has no price.
+    """
     if not isinstance(price, Mapping):
         price = dict.fromkeys(kinds, HOUR if price is None else price)
     found = [Offer(name, one) for name, one in price.items() if isinstance(one, MachinePrice)]
@@ -107,8 +115,10 @@ def offers_of(
 
 
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
-    """Return what a job of a plan's row may take, all as probable: its work's logarithm is taken
-    for normal on either side of its median."""
+    """Return equally probable seconds of a plan row's job, shape (DRAWS,).
+
+    The logarithm of its work is taken to be normal on either side of the median.
+    """
     quantiles = ndtri(middles(DRAWS))
     halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
     work_s = row["work_s"] * np.exp(quantiles / NINE_OF_TEN * np.where(quantiles < 0, *halves))
@@ -116,40 +126,50 @@ def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
 
 
 def bill(seconds: Any, hourly: Any, step_s: Any) -> Any:
-    """Return the money for so many seconds, every step that was begun billed whole."""
-    steps = np.ceil(seconds / np.where(step_s > 0, step_s, 1.0) - 1e-9)  # 1e-9: what rounding adds
+    """Return the cost of `seconds` at `hourly`, billed in whole steps of `step_s` seconds."""
+    steps = np.ceil(seconds / np.where(step_s > 0, step_s, 1.0) - 1e-9)  # 1e-9: rounding
     return hourly / HOUR * np.where(step_s > 0, steps * step_s, seconds)
 
 
 def plan(
     samples: SamplesToTarget,
-    step_times: Mapping[str, StepTimes],
+    step_times: Mapping[str, StepModel],
     *,
     layouts: Sequence[tuple[int, int]],
     batch_sizes: Sequence[int],
     offers: Sequence[Offer] | None = None,
-    beside: Callable[[str, int], Beside] = lambda kind, workers: Beside(),
+    beside: Callable[[str, int], Overhead] = lambda kind, workers: Overhead(),
     apart: float | None = None,
 ) -> pd.DataFrame:
-    """Return a row for every offer, layout (workers, nodes) and global batch size.
+    """Return a plan: a row for every offer, layout and global batch size.
 
-    `step_times` are by kind of worker (gpu_type), `beside` by that and the number of workers;
-    `apart`: nine of ten runs are within the exponential of it of their cell's median (none: by the
-    spread of `samples`). Whole machines are filled, whatever a layout's nodes. A batch size that
-    does not divide among the workers, or at which the target is not within reach
-    (`SamplesToTarget.reaches`), has no row.
+    Args:
+        samples: Samples to target by global batch size.
+        step_times: Predicted steps by kind of worker (gpu_type).
+        layouts: Numbers of (workers, nodes); whole machines are filled whatever the nodes.
+        batch_sizes: Global batch sizes; those that do not divide among the workers, or from which
+            the target is out of reach (`SamplesToTarget.reaches`), have no row.
+        offers: Machines or workers to rent; None: each worker costs 1 per second.
+        beside: Overhead by kind of worker and number of workers.
+        apart: Half of the 90 % interval of the log seconds of single runs around the median of
+            their cell; None: from the spread of `samples`.
 
-    | column | holds |
-    |---|---|
-    | offer, machines | what is hired |
-    | gpu_type, num_workers, num_nodes, batch_size_per_worker, global_batch_size | where it trains |
-    | samples, step_s | predicted median samples to target; seconds of a step |
-    | fixed_s | of the job, until it trains |
-    | work_s, low_work_s, high_work_s | of training and evaluation, 90 % |
-    | seconds, low_s, high_s | of the job of one run, 90 % |
-    | hourly, billing_step_s | of all machines; seconds that are billed whole |
-    | cost, low_cost, high_cost | the bill |
-    | extrapolated | the batch size lies outside of those with runs |
+    Returns:
+        | column | holds |
+        |---|---|
+        | offer, machines | what is rented |
+        | gpu_type, num_workers, num_nodes | workers |
+        | batch_size_per_worker, global_batch_size | samples of a step |
+        | samples, step_s | predicted median samples to target; seconds of a step |
+        | fixed_s | seconds of the job before it trains |
+        | work_s, low_work_s, high_work_s | seconds of training and evaluation, 90 % |
+        | seconds, low_s, high_s | seconds of the job of one run, 90 % |
+        | hourly, billing_step_s | price of all machines; billing increment in seconds |
+        | cost, low_cost, high_cost | cost of the job |
+        | extrapolated | whether the batch size lies outside of those with runs |
+
+    Raises:
+        UserError: No row is left.
     """
     apart = NINE_OF_TEN * samples.spread if apart is None else apart
     needs = samples.predict(batch_sizes)[["samples", "low", "high"]].to_numpy(dtype=float)
@@ -203,21 +223,25 @@ def plan(
 
 
 def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float = math.inf) -> float:
-    """Return the probability that a job of a plan's row ends within so many seconds, and costs no
-    more than so much."""
+    """Return the probability that the job of a plan's row keeps a deadline [s] and a budget."""
     drawn = drawn_seconds(row)
     bills = bill(drawn, row["hourly"], row["billing_step_s"])
     return float(np.mean((drawn <= seconds) & (bills <= budget)))
 
 
 def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Put beside a plan what was measured: one row a run in, the plan's rows out.
+    """Return a plan with measured times added.
 
-    `runs` has num_workers, global_batch_size, work_s (training and evaluation to the target;
-    missing: never reached), and gpu_type and num_nodes where the plan has several of them. Added:
-    measured_s (of a job: median, infinite where most runs missed), measured_cost, error (predicted
-    over measured, less 1), within (measured_s lies in the interval); missing where nothing was
-    measured.
+    Args:
+        table: The plan.
+        runs: One row per run: num_workers, global_batch_size, work_s (training and evaluation to
+            the target; missing if never reached), and gpu_type and num_nodes if the plan has
+            several of them.
+
+    Returns:
+        The plan with measured_s (median over the runs of a job, infinite if most missed),
+        measured_cost, error (predicted over measured - 1) and within (whether measured_s lies in
+        the interval); missing where nothing was measured.
     """
     needed = [key for key in KEYS if key in runs.columns]
     work_s = runs.groupby(needed)["work_s"].agg(median_time).rename("measured_s")
@@ -233,14 +257,19 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def answers(
     table: pd.DataFrame, *, budget: float | None = None, deadline_s: float | None = None
 ) -> pd.DataFrame:
-    """Return the rows to take, with `answer`: fastest, cheapest, fastest within the budget,
-    cheapest by the deadline.
+    """Return the best rows of a plan by FASTEST, CHEAPEST, WITHIN and IN_TIME (column `answer`).
 
-    `budget` is in what bills are in. Within 5 % of the best in seconds the cheapest is taken, and
-    within 5 % of the cheapest the fastest, so that a trivial gain buys no workers. `keeps_budget`
-    and `keeps_deadline` are the chances of that. With `with_measured`'s columns `loss` is how much
-    more the row taken took than the best measured one. An answer without a row is left out: nothing
-    is within the budget.
+    The cheapest of the rows within TIE of the fastest is taken, and the fastest of those within TIE
+    of the cheapest, so that a trivial gain buys no workers. Answers without a row are left out.
+
+    Args:
+        table: The plan.
+        budget: In the unit of the costs.
+        deadline_s: Seconds.
+
+    Returns:
+        The rows with keeps_budget and keeps_deadline, the probabilities of that, and with the
+        columns of `with_measured` also loss: measured value over the best measured one - 1.
     """
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
@@ -267,8 +296,7 @@ def answers(
 
 
 def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] | None:
-    """Return the fastest row with the next larger number of workers of the same offer as a row of
-    the plan; None where there is none."""
+    """Return the fastest row with the next larger number of workers of the same offer, if any."""
     more = table[table["offer"] == taken["offer"]]
     more = more[more["num_workers"] > taken["num_workers"]]
     rows = more.sort_values(["num_workers", "seconds"], kind="stable").head(1).to_dict("records")

@@ -1,24 +1,24 @@
-"""Published scaling studies, each run again by its name: `named/NAME.yaml` says what its cells are
-and what it claims; here its cells are laid out and its claims compared with what was measured.
+"""Published scaling studies: `named/NAME.yaml` defines the cells and claims of each; this module
+builds the cells and compares the claims with measurements.
 
-A block of `cells` is all combinations of its lists. `batch` is that of a worker in weak scaling and
-of all together in strong; an entry of `together` sets several keys. A claim looks at the cells that
-match `where` (or one of several):
+A block of `cells` is all combinations of its lists. `batch` is the batch size per worker in weak
+and the global one in strong scaling; an entry of `together` sets several keys. A claim is about the
+cells that match `where` (or one of several):
 
 | key | holds |
 |---|---|
-| of | a column of the results, or one over another; samples_per_s where it is left out |
-| over | the key that cells are compared over, then those that may differ with it |
-| how | what is taken of its least and greatest value: ratio (greatest over least), inverse (least \
-over greatest), share (1 - least over greatest), difference; or the range of all of them |
-| first | compares every other value with this one instead |
-| then | compares the results again, over another key |
-| holds | what a value must be: above, below, from, to |
+| of | column of the results, or a ratio of two; default samples_per_s |
+| over | key over which cells are compared, then keys that may differ with it |
+| how | comparison of the least and greatest value of the key: ratio (greatest over least), \
+inverse (least over greatest), share (1 - least over greatest), difference; or the range of all |
+| first | compare every other value with this one instead |
+| then | compare the results again over another key |
+| holds | bounds of the value: above, below, from, to |
 | unit, scale | how values are shown |
-| judged_at | values of the greatest key alone, and judged only where it is this |
-| against | a second key to take the range over, which must be the smaller one |
-| best | a key, and the value of it that is expected to have the greatest mean |
-| most | a key, and a column: what has the most of it must have the greater median |
+| judged_at | only the greatest value of the key counts, and is judged only if it is this |
+| against | second key, over which the range must be smaller |
+| best | key and its value that is expected to have the greatest mean |
+| most | key and column: the value with the most of the column must have the greater median |
 """
 
 import itertools
@@ -39,7 +39,7 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75
-"""Share of the pairs that must say so for a claim to hold, or not to."""
+"""Share of the pairs that must agree for a claim to hold, or not to hold."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,29 @@ class Claim:
 
     claim: str
     published: str
-    """The figures that it was made from."""
+    """Published figures."""
     ours: str
-    """Values of this study."""
+    """Figures of this study."""
     holds: bool | None
-    """Whether it held; None where it was not measured as it was published, or pairs disagree."""
+    """Whether it holds; None if it was not measured as published, or pairs disagree."""
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A cell that was measured, as a point of one kind of scaling."""
+    """A measured cell of one kind of scaling."""
 
     spec: RunSpec
     scaling: Scaling
     row: dict[str, Any]
 
     def number(self, of: str) -> float:
-        """Return a column of the cell's row, or `one / other`; NaN where they are not known."""
+        """Return a column of the cell's row, or a ratio `one / other`; NaN if unknown."""
         values = [self.row.get(name.strip()) for name in of.split("/")]
         numbers = [math.nan if pd.isna(value) else float(value) for value in values]
         return numbers[0] if len(numbers) == 1 else _over(*numbers)
 
     def key(self, name: str) -> Any:
-        """Return a key of its run spec, dotted where it lies deeper; else a column, or None."""
+        """Return a (dotted) key of its run spec, or else a column; None if there is neither."""
         if name == "scaling":
             return self.scaling
         found: Any = self.spec
@@ -82,9 +82,9 @@ class MeasuredPoint:
 
 
 Point = tuple[MeasuredPoint, float]
-"""A cell and what is compared of it."""
+"""A cell and its value that is compared."""
 Judged = tuple[str, bool | None] | None
-"""Judgment: what was measured, in words, and whether the claim holds; None where nothing was."""
+"""The measured values in words, and whether the claim holds; None if nothing was measured."""
 
 
 def _over(one: float, other: float) -> float:
@@ -101,7 +101,7 @@ BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to":
 
 
 def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[MeasuredPoint]:
-    """Return the cells that were measured; `cells` has a row for each."""
+    """Return the measured cells of a study; `cells`: table of cells."""
     specs = {cell.name: cell.spec for cell in study_cells(study)}
     return [
         MeasuredPoint(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
@@ -118,17 +118,22 @@ def _matches(one: MeasuredPoint, where: Mapping[str, Any]) -> bool:
 
 
 def within(value: Any, bounds: Mapping[str, float]) -> bool:
-    """Return whether a value is within all bounds; one that is missing is in none."""
+    """Return whether a value is within all bounds; False for None."""
     return value is not None and all(BOUNDS[name](value, at) for name, at in bounds.items())
 
 
 def grouped(
     points: Iterable[Point], over: Sequence[str], gone: Sequence[str] = ()
 ) -> list[dict[Any, Point]]:
-    """Return points that differ in `over` alone, by their value of its first key; two at least.
+    """Return groups of points that differ only in `over`, by their value of its first key.
 
-    Numbers of workers are compared within one kind of scaling: the batch of each of them stays the
-    same, or that of all. `gone` are keys that were compared before.
+    Numbers of workers are compared within one kind of scaling, where the batch per worker or the
+    global batch is the same. Groups of one point are left out.
+
+    Args:
+        points: Cells with their values.
+        over: Key that is compared, and keys that may differ with it.
+        gone: Keys that were compared before.
     """
     groups: dict[str, dict[Any, Point]] = {}
     for one, value in points:
@@ -155,7 +160,7 @@ def compared(
     first: Any = None,
     gone: Sequence[str] = (),
 ) -> list[Point]:
-    """Return what points of a group are compared with each other, and the last cell of each."""
+    """Return the comparison of the points of each group, with the last cell of each."""
     found = []
     for group in grouped(points, over, gone):
         if how == "range":
@@ -172,7 +177,7 @@ def compared(
 
 
 def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[Point]:
-    """Return the values that a claim speaks of, and a cell of each."""
+    """Return the values that a claim is about, with a cell of each."""
     where = said.get("where", {})
     choices = where if isinstance(where, list) else [where]
     of = said.get("of", "samples_per_s")
@@ -187,7 +192,7 @@ def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[P
 
 
 def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
-    """Return a claim of a study's file beside what was measured."""
+    """Return a claim of a study's file with its judgment."""
     points = points_of(cells, said)
     judges = {"against": _against, "best": _best, "most": _most}
     judge = next((judges[name] for name in judges if name in said), _by_pairs)
@@ -198,7 +203,7 @@ def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
 def _by_pairs(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Let AGREE of the known values say whether it holds; not told where they say neither."""
+    """Judge by a share AGREE of the known values; None if fewer agree either way."""
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
     if at is not None:
@@ -216,7 +221,7 @@ def _by_pairs(
 def _against(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Compare the range over one key with that over another."""
+    """Judge whether the range over one key is larger than over another."""
     other = points_of(cells, {**said, "over": said["against"]})
     if not points or not other:
         return None
@@ -227,7 +232,7 @@ def _against(
 
 
 def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
-    """Return the known values of cells by their value of a key, of which there are so many."""
+    """Return the known values of cells by key, where there are at least `least`."""
     groups: dict[Any, list[float]] = {}
     for one, value in points:
         groups.setdefault(one.key(key), []).append(value)
@@ -236,7 +241,7 @@ def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]
 
 
 def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Compare the means of all cells that have the same value of a key."""
+    """Judge whether the expected value of a key has the greatest mean."""
     ((key, expected),) = said["best"].items()
     means = {at: float(np.mean(values)) for at, values in _by_key(points, key, 2).items()}
     if len(means) < 2:
@@ -246,7 +251,8 @@ def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[
 
 
 def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Compare the cells that have the most of a column with those that have the least."""
+    """Judge whether the cells with the most of a column have a greater median than those with the
+    least."""
     ((key, column),) = said["most"].items()
     sizes = {one.key(key): one.number(column) for one in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
@@ -262,12 +268,12 @@ def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[
 
 
 def finite(values: Iterable[float]) -> list[float]:
-    """Return the values that are known: a cell without a figure of a kind has NaN in its place."""
+    """Return the finite values."""
     return [value for value in values if math.isfinite(value)]
 
 
 def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
-    """Return a median and the range, for people."""
+    """Return the median and the range in words."""
     low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     text = f"{middle:.3g} {unit}"
     if len(values) == 1:
@@ -277,17 +283,17 @@ def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
 
 @dataclass(frozen=True)
 class NamedStudy:
-    """A published study, as its file tells of it."""
+    """A published study, defined by its file."""
 
     name: str
 
     @property
     def file(self) -> Path:
-        """File of the study; its head has claims, source and command."""
+        """File of the study, with source and command in its head."""
         return Path(__file__).parent / "named" / f"{self.name}.yaml"
 
     def study(self, quick: bool) -> ScalingStudy:
-        """Return the study; `quick` for two cores in at most five minutes."""
+        """Return the study; `quick`: for two cores, at most five minutes."""
         content = read_mapping(self.file)
         own = content["quick" if quick else "full"]
         study = {**own, "name": self.name, "base": content["base"] | own.get("base", {})}
@@ -296,13 +302,13 @@ class NamedStudy:
         return validate(ScalingStudy, study, str(self.file))
 
     def compare(self, study: ScalingStudy, cells: pd.DataFrame) -> list[Claim]:
-        """Return the published claims beside what was measured: a row per cell of `study`."""
+        """Return the judged claims; `cells`: table of the cells of `study`."""
         found = measured(study, cells)
         return [judged(said, found) for said in read_mapping(self.file)["claims"]]
 
 
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a block; one worker has nothing to exchange, so no cell without it."""
+    """Yield the cells of a block; a single worker exchanges nothing and has no probe without it."""
     axes = [
         [each if key == "together" else {key: each} for each in choices]
         for key, value in block.items()

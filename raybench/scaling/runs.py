@@ -1,7 +1,4 @@
-"""The runs of a scaling study as a table: what each repeat of each cell has measured.
-
-Of one run the first epoch, and the steady state after it.
-"""
+"""Table of the runs of a scaling study: the first epoch and the steady state of each repeat."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,26 +17,32 @@ SHARES = (0.25, 0.5, 0.75, 0.95)
 GRID = np.arange(1, 401) / 400
 """Shares of an interval's steps, SHARES among them."""
 WHOLE_EPOCH = 1 - 1e-9
-"""An epoch that is done, however its share was rounded."""
+"""Epochs from which on the first one is complete, up to rounding."""
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
-    """Return seconds on the training clock and samples up to the end of the first epoch.
+    """Return training seconds and samples up to the first evaluation after the first epoch.
 
-    Up to the first evaluation at its end or behind it; of a run that ended before, of all of it.
+    The whole run if it ended before.
     """
     ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
 def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
-    """Return the steady state of a run, what follows its first epoch: columns of `run_table`, and
-    mean_step_s, all seconds over all steps. The median bears a stall; that and the longest show it.
+    """Return the steady state of a run, which follows its first epoch.
 
-    `step_samples` are those of a step that is not cut short by the end of an epoch. Where no such
-    step was timed, it takes as long as that many samples did between two evaluations.
-    Of a run of one epoch, what follows its first evaluation; of a run with one evaluation, all of
-    it. Nothing without an evaluation. input_share is NaN where waiting was not recorded.
+    A run of one epoch counts from its first evaluation, a run with one evaluation as a whole.
+
+    Args:
+        curve: Evaluations of the run.
+        step_samples: Samples of a step that is not cut short by the end of an epoch. If no such
+            step was timed, its time follows from the samples/s between evaluations.
+
+    Returns:
+        Columns of `run_table`, and mean_step_s, all seconds over all steps: a stall shows in that
+        and in longest_step_s, not in the median. {} without an evaluation. input_share is NaN if
+        waiting was not recorded.
     """
     if not curve:
         return {}
@@ -70,32 +73,30 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
 
 
 def _spent(point: Evaluation) -> tuple[int, float, float]:
-    """Return samples, seconds of training, and those that waited for data, up to an evaluation."""
+    """Return samples, training seconds and seconds of waiting for data up to an evaluation."""
     return point.samples, point.train_s, math.nan if point.input_s is None else point.input_s
 
 
 def pooled(intervals: Sequence[StepTimes]) -> list[float]:
     """Return the quantiles SHARES of the steps of several intervals together.
 
-    Between the quantiles that an interval tells its steps are taken to lie evenly. Beyond the
-    outer ones they are taken for these: how far apart such steps lie is not known.
+    The steps of an interval are interpolated linearly between its quantiles, and clipped beyond the
+    outer ones.
     """
     told = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
     seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
     order = np.argsort(seconds, kind="stable")
     steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
-    reached = np.cumsum(steps) / steps.sum() + 1e-9  # what rounding could keep from a share
+    reached = np.cumsum(steps) / steps.sum() + 1e-9  # rounding
     return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
 
 
 FAR = 1.5
-"""A run whose seconds a sample, stalls included, are so many times those of its cell's median step
-(or so many times less) is an outlier; so is one whose first epoch took so many times as long as is
-usual in its cell."""
+"""A run is an outlier if its seconds per sample, stalls included, differ by this factor from the
+median step of its cell, or if its first epoch is slower by this factor than the median."""
 FIRST = "first_epoch_train_samples_per_s"
 MISSES = ("nan", "oom")
-"""Failures of the training itself: such a run has missed the target, as one that never came there.
-Others say nothing of the target."""
+"""Failures that count as misses of the target; others say nothing about it."""
 RUN_COLUMNS = (
     *("trial", "cell", "repeat", "seed", "failure", "stop", "num_nodes", "accelerators"),
     "samples_per_s",
@@ -119,44 +120,41 @@ def run_table(
 
     | column | holds |
     |---|---|
-    | stop | why it ended; missing of a failure |
-    | samples_per_s, .._low, .._high | global batch over the median step that had all of it, and |
+    | stop | stop reason; missing for a failure |
+    | samples_per_s, .._low, .._high | global batch over the median step of a whole batch, and |
     |  | over the quartiles |
-    | mean_samples_per_s | the same steps with all their stalls |
+    | mean_samples_per_s | the same with all stalls |
     | step_.._s | seconds of an optimizer step after the warm-up |
-    | longest_step_s | of all, the first epoch's too |
-    | num_steps | steps of a whole global batch that were timed one by one; 0: intervals between |
-    |  | evaluations were |
-    | epoch_samples | of an epoch: a step has no more, whatever the batch |
-    | short_steps | steps of an epoch over what whole batches would make: its last may be short |
-    | is_warm | False where the first epoch had to be counted in, the run being that short |
-    | first_epoch_samples_per_s | of the first epoch, compiling included |
-    | first_epoch_train_samples_per_s | without compiling |
-    | input_share | part of the training after the warm-up that waited for data; of all of it in |
-    |  | folders that do not tell it of each evaluation |
-    | evenness | fastest worker's seconds over the slowest's: `Evaluation.evenness` |
-    | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
-    | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
-    | is_slow_start | its first epoch is FAR slower than the median of its cell's |
-    | is_outlier | that, or its mean is FAR off the median of its cell, beyond what `short_steps` |
-    |  | explain |
+    | longest_step_s | of all steps, the first epoch included |
+    | num_steps | timed steps of a whole global batch; 0 if only evaluations were timed |
+    | epoch_samples | samples of an epoch, and the most of a step |
+    | short_steps | steps of an epoch over its whole batches: the last one may be short |
+    | is_warm | False if the run is so short that its first epoch is included |
+    | first_epoch_samples_per_s | first epoch, compiling included |
+    | first_epoch_train_samples_per_s | first epoch without compiling |
+    | input_share | share of the training after the warm-up spent waiting for data; of the whole |
+    |  | training if evaluations do not record it |
+    | evenness | `Evaluation.evenness` |
+    | memory_peak_bytes, gpu_utilization | maximum over workers; mean |
+    | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
+    | is_slow_start | whether its first epoch is FAR slower than the median of its cell |
+    | is_outlier | that, or its mean is FAR from the median of its cell, beyond `short_steps` |
 
-    Runs that were cut off are left out: they run again.
+    Only finished runs are included (`RunRecord.counts_for("measurement")`).
     """
     by_name = {cell.name: cell for cell in cells}
     rows = [
         _row(run, by_name[run.source], curves.get(name, []), metric)
         for name, run in runs.items()
-        if run.role == "scaling" and run.is_answer and run.source in by_name
+        if run.role == "scaling" and run.counts_for("measurement") and run.source in by_name
     ]
     table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
     own = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST), float))
-    # Which the steady state knows nothing of.
+    # The steady state does not include the first epoch.
     table["is_slow_start"] = _usual(own, FIRST) / own[FIRST] > FAR
-    # By the mean, so that a stall inside a run counts; but a short step may take as long as a whole
-    # one, and that is no stall.
+    # The mean includes stalls; a short step that takes as long as a whole one is not a stall.
     slower = _usual(own, "samples_per_s") / own["mean_samples_per_s"]
     is_far = (slower > FAR * own["short_steps"]) | (slower < 1 / FAR)
     table["is_outlier"] = table["is_slow_start"] | is_far
@@ -216,14 +214,14 @@ def _row(
 
 
 def median_time(times: "pd.Series[float]") -> float:
-    """Return the median of times, of which the missing ones are longer than any."""
+    """Return the median of times; missing ones count as infinite."""
     ordered = np.sort(times.fillna(np.inf).to_numpy(dtype=float))
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    # With a miss as infinite, the mean of two middle ones would be no number.
+    # The mean of two middle times would be NaN if both were infinite.
     return float(high if np.isinf(high) else (low + high) / 2)
 
 
 def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the median of each run's cell."""
+    """Return the median of a column over each run's cell."""
     same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
     return table[column].astype(float).groupby(same).transform("median")

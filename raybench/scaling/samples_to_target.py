@@ -1,19 +1,18 @@
-"""Samples to the target by global batch size, and how sure that is.
+"""Samples to target by global batch size, with intervals.
 
-Fitted is the logarithm of the median at each batch size, by the law below and what it
-leaves over, which is alike at neighbouring batch sizes (an Ornstein-Uhlenbeck process over
-doublings). No best values are picked: every set of parameters on a grid weighs what it makes the
-medians probable, S_min integrated out, and predictions are over all of them. So a B_crit that no
-run determines shows as an interval without an end. The law:
+The logarithm of the median at each batch size is fitted by the law below plus a residual that is
+correlated at neighboring batch sizes (an Ornstein-Uhlenbeck process over doublings). The fit is
+Bayesian: every set of parameters on a grid is weighted by its likelihood, with S_min integrated
+out, and predictions average over all of them, so a B_crit that the runs do not determine has an
+open interval. The law:
 
     S(B) = S_min (1 + (B / B_crit)^p + B_small / B)
 
 With p = 1 and B_small = 0 this is the law of McCandlish et al. 2018 (arXiv 1812.06162, eq. 2.11):
-small batches waste nothing, far above B_crit the steps stay the same and the samples grow with the
-batch, and at B_crit twice the least is needed. Between these regimes real curves bend sooner or
-later (Shallue et al. 2018, arXiv 1811.03600, section 4), which p lets them; and where the learning
-rate is too high for tiny batches these need more samples again: B_small, which is 0 unless runs
-say otherwise.
+small batches waste nothing, at B_crit twice the least is needed, and far above it the steps stay
+the same and the samples grow with the batch. The exponent p lets the curve bend earlier or later
+(Shallue et al. 2018, arXiv 1811.03600, section 4), and B_small lets tiny batches need more samples
+again, as with a learning rate that is too high for them.
 """
 
 from collections.abc import Sequence
@@ -27,8 +26,7 @@ from raybench.scaling.measurements import Floats
 from raybench.spec.errors import UserError
 
 LEAST_SPREAD = 0.01
-"""Least spread of the logarithm of runs: evaluations on a grid can make all runs of a batch size
-look equal."""
+"""Least spread of the log samples of runs: with coarse evaluations all runs can look equal."""
 
 
 @dataclass(frozen=True)
@@ -39,37 +37,42 @@ class BatchSize:
     num_runs: int
     num_reached: int
     samples: float | None
-    """Median samples to target over the runs, those that did not reach it included; None where
-    too few did for a median."""
+    """Median samples to target over all runs; None if too few reached it for a median."""
     at_least: float | None
-    """Lower bound of the median where there is none, if the runs tell."""
+    """Lower bound of the median if there is none, and the runs give one."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """All runs, by batch size."""
+    """Runs by batch size."""
 
     batch_sizes: tuple[BatchSize, ...]
     """Smallest first."""
     spread: float
-    """Standard deviation of the logarithm of one run's samples; 0 where no size was repeated."""
+    """Standard deviation of the log samples of a run; 0 if no size was repeated."""
 
     @property
     def medians(self) -> dict[BatchSize, float]:
-        """The batch sizes that have one, and their median samples to target."""
+        """Median samples to target of the batch sizes that have one."""
         return {one: one.samples for one in self.batch_sizes if one.samples is not None}
 
 
 def read(table: pd.DataFrame) -> Convergence:
-    """Take the runs of each batch size together; UserError where none of them has a median.
+    """Return the runs grouped by batch size.
 
-    | column | holds |
-    |---|---|
-    | batch_size | the global batch size |
-    | samples_to_target | training samples until the target was met; missing: it never was |
-    | samples_spent | optional: samples trained in all, for runs that never reached it |
+    Args:
+        table: One row per run.
 
-    Epochs or tokens do as well as samples, if all rows hold the same.
+            | column | holds |
+            |---|---|
+            | batch_size | global batch size |
+            | samples_to_target | training samples up to the target; missing if never reached |
+            | samples_spent | optional: all training samples of a run that never reached it |
+
+            Epochs or tokens may take the place of samples.
+
+    Raises:
+        UserError: No batch size has a median.
     """
     columns = ["batch_size", "samples_to_target", "samples_spent"]
     batch, *runs = table.reindex(columns=columns).to_numpy(dtype=float).T
@@ -80,8 +83,7 @@ def read(table: pd.DataFrame) -> Convergence:
             "samples to target: at no batch size did most runs reach the target; train longer, or "
             "choose a target that is reached"
         )
-    # What 68 % of all runs are within of their median: robust against single runs, where the
-    # median deviation would be 0 if evaluations are coarse.
+    # The 68 % quantile of the deviations is robust, and not 0 with coarse evaluations.
     away: list[float] = []
     for size in sizes:
         samples, _ = groups[size.batch_size]
@@ -95,7 +97,7 @@ def read(table: pd.DataFrame) -> Convergence:
 
 def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
     reached = np.isfinite(samples)
-    # A run of unknown length that missed may have been given up at once or after long.
+    # The length of a run that missed may be unknown.
     lasted = np.where(reached, samples, np.where(np.isfinite(spent), spent, np.inf))
     median = _median(lasted, reached)
     bound = float(np.median(np.where(np.isfinite(lasted), lasted, 0.0)))
@@ -104,7 +106,7 @@ def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
 
 
 def _median(lasted: Floats, reached: np.ndarray) -> float | None:
-    """Return Kaplan and Meier's median (1958): runs that were given up count until then."""
+    """Return the median of Kaplan and Meier (1958), with runs that missed as censored."""
     from scipy.stats import CensoredData, ecdf  # late: it takes half a second
 
     known = CensoredData.right_censored(np.minimum(lasted, np.finfo(float).max), ~reached)
@@ -118,36 +120,36 @@ def _median(lasted: Floats, reached: np.ndarray) -> float | None:
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5
-"""Before anything is known the power is 1, times or over this (one standard deviation)."""
+"""Prior of the power: 1, with this factor as one standard deviation."""
 CRITICAL = (0.01, 30.0, 120)
-"""Critical batches that are tried: from this share of the least batch size to this multiple of
-the greatest, so many in equal ratios."""
+"""Grid of critical batches: from this share of the least batch size to this multiple of the
+greatest, and the number of points."""
 SMALL = (0.25, 0.25, 14)
-"""Likewise B_small, beside 0."""
+"""The same for B_small, beside 0."""
 SMALL_PROBABILITY = 0.1
 """Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
-"""Relative misfits of the law that are tried."""
+"""Grid of the law's relative misfit."""
 REACH = 1.0
-"""Doublings of the batch size over which misfits are alike to 1/e."""
+"""Correlation length of misfits, in doublings of the batch size."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Sets of the law's parameters but for S_min, as arrays of one length."""
+    """Sets of the law's parameters except S_min, as arrays of one length."""
 
     critical: Floats
     power: Floats
     small: Floats
 
     def log_rise(self, batch: Floats) -> Floats:
-        """Return ln(S / S_min): a row a set, a column a batch size."""
+        """Return ln(S / S_min), shape (sets, batch sizes)."""
         critical, power, small = (x[:, None] for x in (self.critical, self.power, self.small))
         return np.asarray(np.log1p((batch / critical) ** power + small / batch))
 
 
 def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
-    """Return all sets that are tried for batch sizes in a range, and their log probability."""
+    """Return the grid of parameter sets for a range of batch sizes, and their log prior."""
     critical = np.geomspace(CRITICAL[0] * least, CRITICAL[1] * greatest, CRITICAL[2])
     small = np.append(0.0, np.geomspace(SMALL[0] * least, SMALL[1] * greatest, SMALL[2]))
     sets = Curves(*(x.ravel() for x in np.meshgrid(critical, POWERS, small)))
@@ -157,32 +159,32 @@ def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
 
 
 def alike(here: Floats, there: Floats) -> Floats:
-    """Return how the law's misfits at batch sizes are correlated."""
+    """Return the correlation of the law's misfits at two lists of batch sizes."""
     apart = np.abs(np.log2(here[:, None] / there[None, :]))
     return np.asarray(np.exp(-apart / REACH))
 
 
 def middles(number: int) -> Floats:
-    """Return the middles of so many equal parts of 0 to 1."""
+    """Return the midpoints of `number` equal parts of [0, 1]."""
     return np.asarray((np.arange(number) + 0.5) / number)
 
 
 def scattered(number: int, seed: int) -> Floats:
-    """Return evenly spaced quantiles of a normal distribution, in an order without meaning."""
+    """Return evenly spaced quantiles of a normal distribution in random order."""
     return np.asarray(np.random.default_rng(seed).permutation(ndtri(middles(number))))
 
 
 MEDIAN_NOISE = 1.2533
-"""Standard error of a median of n runs: this times their spread over the root of n."""
+"""Standard error of a median of n normal values: this times their spread / sqrt(n)."""
 LOW, HIGH = 0.05, 0.95
 """An interval of 90 %."""
 FAR = 10.0
-"""A critical batch so many times outside of the batch sizes tried is not told apart from others."""
+"""Beyond this factor outside of the batch sizes tried a critical batch is not determined."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, and 90 % of what is possible for it; 0 or infinite where nothing bounds it."""
+    """A value and its 90 % interval, with ends 0 or infinite if nothing bounds it."""
 
     value: float
     low: float
@@ -191,20 +193,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Left:
-    """Residuals of the law at the batch sizes of the runs, in one draw's misfit or another's.
-
-    `solved[i]` is the inverse covariance under MISFITS[i].
-    """
+    """Residuals of the law at the measured batch sizes, for each draw of its parameters."""
 
     batch: Floats
     solved: tuple[Floats, ...]
+    """Inverse covariance under each of MISFITS."""
     residuals: Floats
-    """A row a draw."""
+    """Shape (draws, batch sizes)."""
     level: np.ndarray
-    """Each draw's index of MISFITS."""
+    """Index of MISFITS of each draw."""
 
     def at(self, batch: Floats) -> tuple[Floats, Floats]:
-        """Return what is expected over the law at batch sizes, and the variance: a row a draw."""
+        """Return mean and variance of the residual, shape (draws, batch sizes)."""
         mean = np.zeros((len(self.level), len(batch)))
         variance = np.zeros_like(mean)
         near = alike(batch, self.batch)
@@ -218,24 +218,29 @@ class Left:
 
 @dataclass(frozen=True)
 class SamplesToTarget:
-    """A curve with its uncertainty: equally probable sets of the law's parameters."""
+    """Samples to target by batch size: equally probable draws of the law's parameters."""
 
     log_least: Floats
     """ln S_min."""
     curves: Curves
     left: Left | None
-    """None: the curve is taken for exact, but for its parameters."""
+    """None: the law has no residual."""
     spread: float
-    """Standard deviation of the logarithm of one run's samples."""
+    """Standard deviation of the log samples of a run."""
     tried: tuple[int, int]
-    """Least and greatest batch size whose median is known."""
+    """Least and greatest batch size with a known median."""
     missed: tuple[int, ...] = ()
     """Batch sizes at which most runs missed the target."""
 
     def predict(self, batch_sizes: Sequence[float], num_runs: int | None = None) -> pd.DataFrame:
-        """Return batch_size, samples, low, high (90 %): the median run's samples to target.
+        """Return the median run's samples to target.
 
-        With `num_runs` the interval is for the median of so many runs, as it would be measured.
+        Args:
+            batch_sizes: Global batch sizes.
+            num_runs: Widen the interval to that of a measured median of this number of runs.
+
+        Returns:
+            Columns batch_size, samples, low and high (90 %).
         """
         batch = np.asarray(batch_sizes, dtype=float)
         logs = self.log_least[:, None] + self.curves.log_rise(batch)
@@ -246,16 +251,16 @@ class SamplesToTarget:
         noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
         widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
         low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
-        # The median without the widths: drawing them would add nothing but chance.
+        # The median needs no widths; drawing them would only add noise.
         middle = np.median(logs, axis=0)
         columns = {"samples": np.exp(middle), "low": np.exp(low), "high": np.exp(high)}
         return pd.DataFrame({"batch_size": list(batch_sizes)} | columns)
 
     def reaches(self, batch_size: float) -> bool:
-        """Tell whether the target is within reach: not where most runs missed it, nor near that.
+        """Return whether the target is within reach from a batch size.
 
-        The law knows nothing of divergence and would go on smoothly to where no run arrives, so
-        what lies between a batch size that missed and the first that did not is not trusted.
+        Not where most runs missed it, nor between such a batch size and the next that reached it:
+        the law does not model divergence.
         """
         low, high = self.tried
         missed_below = any(size < low for size in self.missed) and batch_size < low
@@ -268,7 +273,7 @@ class SamplesToTarget:
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
         if self.left is not None:
-            # The grid tells no more than this apart.
+            # Resolution of the grid.
             step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
                 0.5 / (CRITICAL[2] - 1)
             )
@@ -278,7 +283,7 @@ class SamplesToTarget:
         return Interval(value, low, high)
 
     def sentence(self) -> str:
-        """Say what is known of the critical batch."""
+        """Return a sentence on the critical batch."""
         found = self.critical_batch
         value, low, high = map(_rounded, (found.value, found.low, found.high))
         least, most = self.tried
@@ -299,19 +304,22 @@ class SamplesToTarget:
 
 
 def _rounded(value: float) -> str:
-    """Write a number with three digits that count."""
+    """Return a number with three significant digits."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 LEAST_NOISE = 1e-4
-"""Least noise of the logarithm of a median, where no run was repeated: the misfit then takes it
-all."""
+"""Least standard error of a log median, if no run was repeated."""
 NUM_DRAWS = 2000
 COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low", "high", "error")
 
 
 def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
-    """Fit the curve to runs, a table as `read` has it; two batch sizes need a median."""
+    """Fit the curve to runs (a table as for `read`).
+
+    Raises:
+        UserError: Fewer than two batch sizes have a median.
+    """
     runs = table if isinstance(table, Convergence) else read(table)
     known = runs.medians
     if len(known) < 2:
@@ -337,7 +345,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         for size in runs.batch_sizes:
             if size.at_least is None:
                 continue
-            # A median of which is only known that it lies above what was spent.
+            # Only a lower bound of the median is known.
             here = np.array([float(size.batch_size)])
             share = (misfit**2 * alike(here, batch) @ inverse)[0]
             above = least + sets.log_rise(here)[:, 0] + over @ share - np.log(size.at_least)
@@ -347,7 +355,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
 
     scores, leasts, sds, solved = zip(*by_misfit, strict=True)
-    # Drawn by their probability, evenly: the same ones every time.
+    # Systematic sampling: the same draws every time.
     logs = np.concatenate(scores)
     total = np.cumsum(np.exp(logs - logs.max()))
     drawn = np.searchsorted(total, middles(NUM_DRAWS) * total[-1])
@@ -361,17 +369,22 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
 
 
 FACTOR = 3.0
-"""Within which a noise scale tells the critical batch."""
+"""Factor within which a noise scale is right (90 %)."""
 
 
 def from_noise_scale(
     batch_size: int, samples: float, critical: float, *, missed: tuple[int, ...] = ()
 ) -> SamplesToTarget:
-    """Return the curve of one batch size's samples and the critical batch of its gradient noise.
+    """Return the curve through one batch size, from the gradient noise scale.
 
-    `critical` is taken to be right within FACTOR (90 %): noise scales were found two to four times
-    off the critical batch of tuned runs, here and in McCandlish et al. 2018, section 3.
-    `missed` are batch sizes at which most runs missed the target.
+    Noise scales were found two to four times off the critical batch of tuned runs, here and in
+    McCandlish et al. 2018, section 3, hence FACTOR.
+
+    Args:
+        batch_size: Measured global batch size.
+        samples: Its samples to target.
+        critical: Critical batch from the noise scale, taken to be right within FACTOR.
+        missed: Batch sizes at which most runs missed the target.
     """
     if not 0 < critical < np.inf:
         raise ValueError(f"a critical batch of {critical} says nothing: measure more steps")
@@ -383,11 +396,12 @@ def from_noise_scale(
 
 
 def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
-    """Predict each batch size from the others: how far off the curve is where nothing was run.
+    """Predict each batch size from all others.
 
-    Columns: batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
-    (90 %, of a median of so many runs), error (relative). Batch sizes without a median are left
-    out, and so is everything where two others do not remain.
+    Returns:
+        Columns batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
+        (90 %, of a median of num_runs), error (relative). Batch sizes without a median are left
+        out; empty with fewer than three medians.
     """
     runs = read(table)
     rows = []
@@ -401,5 +415,5 @@ def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _noise(runs: Convergence, size: BatchSize) -> float:
-    """Return the standard error of the logarithm of a batch size's median."""
+    """Return the standard error of a batch size's log median."""
     return max(MEDIAN_NOISE * runs.spread / float(np.sqrt(size.num_runs)), LEAST_NOISE)

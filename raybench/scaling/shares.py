@@ -1,10 +1,11 @@
-"""Shares of a step's time: the probes of a training, and the shares from their times.
+"""Shares of a step's time (compute, communication, input, overhead) from probes, and slow workers.
 
-What a part of the step costs is what the step loses with it: probes are the same steps without the
-exchange, without the data's way, without both. Pure: which run specs to train, in which order.
+The cost of a part is the time that the step takes less without it: probes are the same steps
+without the exchange, without reading data, and without both. This module says which run specs to
+train and in which order.
 
-And which worker is slow, from what each does for itself: in an exchange all wait for the last one,
-so that its seconds look alike on every rank.
+Slow workers are found from the time that each spends on its own work: in an exchange all wait for
+the slowest one, so that the step takes equally long on every rank.
 """
 
 import math
@@ -23,50 +24,49 @@ from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.record import Evaluation
 
 ENDLESS_S = 1e6
-"""On the training clock: a probe ends by its number of steps."""
+"""Training seconds of a probe, which ends by its number of steps."""
 INTERVALS = 4
-"""Between evaluations of a probe; the first is left out, the others' median counts."""
+"""Intervals between evaluations of a probe; the median of all but the first counts."""
 PILOT_INTERVALS, PILOT_STEPS = 2, 2
-"""Intervals and steps of the pilot run, which tells how many steps the probe itself takes, and
-warms its workers."""
+"""Intervals and steps of the pilot run, which warms the workers and sets the steps of the probe."""
 FEWEST_STEPS, MOST_STEPS = 4, 5000
 """Steps of an interval."""
 SYNTHETIC_BYTES = 256 * 2**20
-"""Most bytes of synthetic training samples; more of them say nothing new."""
-FEW = 256
-"""Synthetic samples to evaluate on: nobody asks how accurate a probe is."""
+"""Most bytes of synthetic training samples."""
+VALIDATION_SAMPLES = 256
+"""Synthetic samples to evaluate on; the accuracy of a probe does not matter."""
 OTHER_BATCH = 4
-"""Ratio of the other batch, which is smaller (or larger, where it would be too small)."""
+"""Ratio of the two batch sizes; the other one is smaller if it can be."""
 
 
 @dataclass(frozen=True, order=True)
 class Probe:
-    """One way to train, told by what is different from the run spec."""
+    """A variant of a run spec."""
 
     exchanges: bool
-    """Gradients are exchanged after every step; else never."""
+    """Whether gradients are exchanged after every step; otherwise never."""
     reads: bool
-    """Samples of the run spec's dataset; else synthetic ones of the same shape, in memory."""
+    """Whether samples are those of the dataset; otherwise synthetic, in memory."""
     batch_size_per_worker: int
 
 
 @dataclass(frozen=True)
 class Probes:
-    """The probes of a run spec; some are the same where there is nothing to leave out."""
+    """The probes of a run spec; some coincide if there is nothing to leave out."""
 
     as_it_is: Probe
     no_exchange: Probe
     in_memory: Probe
     alone: Probe
-    """Probe in memory and without exchange: what a worker's own step takes."""
+    """Probe in memory and without exchange: the step of a single worker."""
     other_batch: Probe
-    """`alone`, with another batch: what does not depend on the number of samples."""
+    """`alone` with another batch size, for the time that does not depend on the samples."""
     other_exchange: Probe
-    """`other_batch` with exchange: how much of that hides behind the samples; for predictions."""
+    """`other_batch` with exchange, for predictions of how much of the exchange is hidden."""
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Probes":
-        """Return those of a run spec: one worker exchanges nothing, synthetic data are no data."""
+        """Return the probes of a run spec; a single worker exchanges nothing."""
         batch, reads = spec.batch_size_per_worker, spec.dataset.name != "synthetic"
         exchanges = spec.num_workers > 1
         other = batch // OTHER_BATCH if batch >= OTHER_BATCH else batch * OTHER_BATCH
@@ -81,7 +81,7 @@ class Probes:
 
     @property
     def names(self) -> dict[Probe, str]:
-        """The probes to train, each once, with its first name; in the order above."""
+        """The distinct probes with their first names, in the order above."""
         found: dict[Probe, str] = {}
         for name, probe in vars(self).items():
             found.setdefault(probe, name)
@@ -91,9 +91,15 @@ class Probes:
 def probe_spec(
     spec: RunSpec, probe: Probe, dataset: Dataset, *, steps: int, intervals: int = INTERVALS
 ) -> RunSpec:
-    """Return the run spec of a probe: so many intervals of so many optimizer steps.
+    """Return the run spec of a probe.
 
-    `dataset` is that of `spec`. All steps are full ones: an epoch of the probe is longer than it.
+    Args:
+        spec: The run spec to diagnose.
+        probe: The variant.
+        dataset: Dataset of `spec`.
+        steps: Optimizer steps of an interval between evaluations; all have whole batches, as an
+            epoch of the probe is longer than the probe.
+        intervals: Number of intervals.
     """
     batch = probe.batch_size_per_worker
     global_batch = batch * spec.num_workers * spec.accumulate
@@ -117,7 +123,7 @@ def probe_spec(
             "exchange_gradients": probe.exchanges or spec.num_workers == 1,
             "batch_size_per_worker": batch,
             "eval_every_samples": steps * global_batch,
-            # Half a sample less: a rounded product never asks for one more step.
+            # Half a sample less, so that rounding never adds a step.
             "epochs": (samples - 0.5) / (own / data.repeat * longer),
             "checkpoint_every_s": 0.0,
         }
@@ -125,7 +131,7 @@ def probe_spec(
 
 
 def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
-    """Return synthetic data of a dataset's shape, as many as it has or `samples`, if they fit."""
+    """Return synthetic data of a dataset's shape: `samples`, or fewer to stay within its size."""
     assert not isinstance(dataset.input_shape, dict)
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
     return DatasetSpec(
@@ -134,20 +140,20 @@ def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
         shape=list(dataset.input_shape),
         num_classes=dataset.num_outputs,
         num_samples=min(samples, len(dataset.train), fitting),
-        validation_size=min(len(dataset.validation), FEW),
+        validation_size=min(len(dataset.validation), VALIDATION_SAMPLES),
     )
 
 
 def steps_for(seconds: float, step_s: float) -> int:
-    """Return how many steps take about so many seconds."""
+    """Return the number of steps of `step_s` in about `seconds`, within the limits."""
     return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(seconds / step_s)))
 
 
 def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
-    """Return the seconds of a full step: the median over the intervals after the first.
+    """Return the seconds of a whole step: the median over the intervals after the first.
 
-    Of an interval the mean counts, not the median over its steps: data that come slowly every
-    tenth step slow the training as much as those that are always late.
+    An interval counts with its mean step: data that are very late every tenth step slow the
+    training as much as data that are always a little late.
     """
     rates = [
         (later.train_s - earlier.train_s) / (later.samples - earlier.samples)
@@ -157,24 +163,24 @@ def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
 
 
 def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
-    """Yield orders without end, each probe once in each: what drifts meets all of them alike."""
+    """Yield random orders of the probes without end, so that drift affects all of them equally."""
     rng = np.random.default_rng(seed)
     distinct = list(probes.names)
     while True:
         yield [distinct[i] for i in rng.permutation(len(distinct))]
 
 
-Part = Literal["compute", "communication", "input", "overhead"]
-PARTS: tuple[Part, ...] = ("compute", "communication", "input", "overhead")
+StepPart = Literal["compute", "communication", "input", "overhead"]
+PARTS: tuple[StepPart, ...] = ("compute", "communication", "input", "overhead")
 CONFIDENCE = 0.95
-"""Confidence of intervals, two-sided; Student's, since rounds are few."""
+"""Confidence of two-sided intervals (Student's t)."""
 FEWEST_ROUNDS = 3
-"""Fewest rounds of which a spread can be told."""
+"""Fewest rounds for a conclusion."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median over rounds, and the interval that it is in 19 times of 20."""
+    """A median over rounds and its 95 % interval."""
 
     value: float
     low: float
@@ -182,18 +188,18 @@ class Estimate:
 
     @property
     def percent(self) -> str:
-        """A share for people: `62 %`; noise below none is none."""
+        """The value as `62 %`, within 0 to 100 %."""
         return f"{100 * min(max(self.value, 0.0), 1.0):.0f} %"
 
     @property
     def percents(self) -> str:
-        """A share's interval for people: `58 to 66 %`."""
+        """The interval as `58 to 66 %`."""
         low, high = (100 * min(max(end, 0.0), 1.0) for end in (self.low, self.high))
         return f"{low:.0f} to {high:.0f} %"
 
     @classmethod
     def of(cls, values: Floats) -> "Estimate":
-        """Return the estimate from a value for each round; infinitely wide of a single one."""
+        """Return the estimate from one value per round; infinitely wide for a single one."""
         middle, number = float(np.median(values)), len(values)
         if number < 2:
             return cls(middle, -math.inf, math.inf)
@@ -204,25 +210,25 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the parts of a step, round by round; every round sums to one."""
+    """Shares of the parts of a step per round; every round sums to 1."""
 
-    rounds: dict[Part, Floats]
+    rounds: dict[StepPart, Floats]
 
     @classmethod
     def of(cls, probes: Probes, times: Mapping[Probe, Sequence[float]]) -> "Shares":
-        """Return the shares from seconds of a step: one of each probe for each round.
+        """Return the shares from the seconds of a step of each probe, one per round.
 
-        | part | is |
+        | part | time |
         |---|---|
-        | communication | what the step loses without exchange of gradients |
-        | input | what it loses with synthetic data in memory |
-        | overhead | what is left of it without both, and without any sample |
-        | compute | the rest: forward and backward, as long as there are samples |
+        | communication | saved by not exchanging gradients |
+        | input | saved by synthetic data in memory |
+        | overhead | left without both, extrapolated to no samples |
+        | compute | the rest: forward and backward |
 
-        Rounds are compared within themselves: what slows the machine for a while slows all of a
-        round. Exchange and input may each hide behind the other, or wait for each other: each gets
-        the mean of what it costs beside the other and alone (Shapley 1953), so that nothing counts
-        twice. Noise may make a part negative in a round; cut off, it would be no noise but a bias.
+        Probes are compared within a round, so that a slow phase of the machine cancels out.
+        Exchange and input may hide behind each other: each gets the mean of its cost with and
+        without the other (Shapley 1953). Noise may make a part negative in a round; clipping it
+        would bias the mean.
         """
         number = min(map(len, times.values()))
         at = {
@@ -230,7 +236,7 @@ class Shares:
             for name, probe in vars(probes).items()
         }
         whole, alone = at["as_it_is"], at["alone"]
-        # What a step takes beside its samples: the line through two batches, at none.
+        # Time without samples: the line through two batch sizes, extrapolated to 0.
         batch = probes.alone.batch_size_per_worker
         other = probes.other_batch.batch_size_per_worker
         fixed = alone - (alone - at["other_batch"]) / (batch - other) * batch
@@ -245,20 +251,18 @@ class Shares:
             }
         )
 
-    def __getitem__(self, part: Part) -> Estimate:
+    def __getitem__(self, part: StepPart) -> Estimate:
         return Estimate.of(self.rounds[part])
 
     @property
-    def order(self) -> list[Part]:
+    def order(self) -> list[StepPart]:
         """The parts, largest first."""
         return sorted(PARTS, key=lambda part: -self[part].value)
 
     @property
     def is_sure(self) -> bool:
-        """Whether the spread leaves no doubt which part is the largest.
-
-        Each of the others is smaller in the whole interval of the difference, round by round.
-        """
+        """Whether it is certain which part is the largest: the intervals of its differences from
+        all others are above 0."""
         largest, *others = self.order
         if len(self.rounds[largest]) < FEWEST_ROUNDS:
             return False
@@ -268,11 +272,11 @@ class Shares:
 
 
 SLOW = 1.1
-"""Times the seconds of the others from which on a worker is called slow."""
+"""Ratio of its seconds to those of the others from which on a worker is slow."""
 OFTEN = 0.75
-"""Share of the measurements in which it is."""
+"""Share of the measurements in which it must be slow."""
 FEWEST_MEASURED = 6
-"""Measurements, below which nothing is said."""
+"""Fewest measurements for a conclusion."""
 
 
 SlowKind = Literal["compute", "cores", "input"]
@@ -285,20 +289,20 @@ SLOW_WORDS: dict[SlowKind, str] = {
 
 @dataclass(frozen=True)
 class SlowRank:
-    """A worker that all others wait for."""
+    """A worker that is slower than the others, which wait for it."""
 
     rank: int
     where: str
-    """Its host and device."""
+    """Host and device."""
     times: float
-    """Its seconds for the same work over those of the others, the median of all measurements."""
+    """Ratio of its seconds to those of the others, median over the measurements."""
     kind: SlowKind
-    """`compute`: it computes slowly; `cores`: it would not if others left it its cores; `input`:
-    only where it reads its samples."""
+    """`compute`: its steps are slow; `cores`: other processes take its cores; `input`: its samples
+    are read slowly."""
 
     @property
     def sentence(self) -> str:
-        """Sentence on it."""
+        """Sentence on the worker and what to do."""
         return (
             f"Worker {self.rank} ({self.where}) takes {self.times:.2g} times as long as the others "
             f"for the same work, and every step waits for it; {SLOW_WORDS[self.kind]}."
@@ -306,17 +310,19 @@ class SlowRank:
 
 
 RankRows = dict[SlowKind, list[Floats]]
-"""Seconds of each measurement (row) and rank (column), each kind with more than the one before:
-computing, with what others took of the cores, and with waiting for data."""
+"""Seconds per measurement (row) and rank (column). Kinds are cumulative: computing, plus time when
+other processes had the cores, plus waiting for data."""
 
 
 def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
-    """Return what each rank did for itself in the intervals after the first.
+    """Return the seconds of each rank's own work in the intervals after the first.
 
-    Ranks that exchange wait for one another: the last one does not, and others had done as much
-    sooner as they used less of the processor, lost less of it to others and waited less for data.
+    Ranks that exchange gradients wait for the slowest one, which does not wait; the others finished
+    earlier by the difference of their CPU time, time lost to other processes and waiting for data.
     """
-    cores = math.inf if spec.gpus_per_worker else spec.cpus_per_worker  # it waits busily for GPUs
+    cores = (
+        math.inf if spec.gpus_per_worker else spec.cpus_per_worker
+    )  # CPU time is busy waiting for the GPU
     found: RankRows = {"compute": [], "cores": [], "input": []}
     for earlier, later in pairwise(curve):
         if later.rank_parts is None:
@@ -326,7 +332,7 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
         own += max(later.train_s - earlier.train_s - own.max(), 0.0)
         if later.rank_s is not None:
             own = np.array(later.rank_s)
-        # What was taken while it waited for the others is no part of its own seconds.
+        # Time taken by others while it waited for other ranks is not its own.
         least = np.maximum(used / cores, max(own.min() / 10, 1e-9))
         found["compute"].append(np.maximum(own - taken - waited, least))
         found["cores"].append(np.maximum(own - waited, least))
@@ -335,20 +341,21 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
 
 
 def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
-    """Return the workers that stay slower than the others, each with the first kind of seconds that
-    tells; `where`: of each rank."""
+    """Return the workers that stay slower than the others, each with the first kind that shows it.
+
+    `where`: host and device of each rank.
+    """
     found: dict[int, SlowRank] = {}
     whole = dict(_slow(np.array(measured["input"])))
     for kind, rows in measured.items():
         for rank, times in _slow(np.array(rows)):
-            if rank in whole or not measured["input"]:  # else nobody waits for it
+            if rank in whole or not measured["input"]:  # otherwise no rank waits for it
                 found.setdefault(rank, SlowRank(rank, where[rank], times, kind))
     return [found[rank] for rank in sorted(found)]
 
 
 def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
-    """Return what is said of slow workers: of those that stay slow, or that it is another one each
-    time; [] where all are about as fast."""
+    """Return sentences on workers that stay slow, or on a slow worker that changes; [] if none."""
     if slow := slow_ranks(measured, where):
         return [one.sentence for one in slow]
     if (times := moves(np.array(measured["cores"]))) is None:
@@ -360,8 +367,8 @@ def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
 
 
 def moves(alone: Floats) -> float | None:
-    """Return how many times as long the slowest takes where that is another worker each time; None
-    where one stays slow, or all are about as fast."""
+    """Return the ratio of the slowest worker to the others if it is another one each time; None if
+    one stays slow, or all are about equally fast."""
     if len(alone) < FEWEST_MEASURED or _slow(alone):
         return None
     times = float(np.median(_beside_others(alone).max(axis=1)))
@@ -369,13 +376,13 @@ def moves(alone: Floats) -> float | None:
 
 
 def _beside_others(seconds: Floats) -> Floats:
-    """Return each rank's seconds over those of the one in the middle, the lower of two."""
+    """Return each rank's seconds over the (lower) median of the ranks."""
     middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]
     return np.asarray(seconds / middle[:, None])
 
 
 def _slow(seconds: Floats) -> list[tuple[int, float]]:
-    """Return the ranks that are slow in most measurements, and how many times."""
+    """Return the ranks that are slow in most measurements, with their median ratio."""
     if len(seconds) < FEWEST_MEASURED or seconds.shape[1] < 2:
         return []
     times = _beside_others(seconds)

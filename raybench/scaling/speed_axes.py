@@ -1,9 +1,8 @@
-"""Settings that change the speed of a training and leave its curve alone: the ways to run a spec,
-one axis after another, and which of them probes show to be the fastest. Pure: `runs.diagnose`
-trains.
+"""Settings that change the speed of a training but not its learning curve, axis by axis, and which
+of them probes show to be the fastest. `runs.diagnose` trains the probes.
 
-All ways of an axis take steps of one global batch, so a probe's seconds of a step compare them. The
-axes follow one another, each from the fastest way so far: a sum of probes, not a product.
+All ways of an axis take steps of the same global batch, so they are compared by the seconds of a
+step. Each axis starts from the fastest way so far: the number of probes is a sum, not a product.
 """
 
 import importlib.util
@@ -20,7 +19,7 @@ from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
 from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
 
 PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
-"""Into which a step is cut."""
+"""Passes into which a step is split, and numbers of workers, that are tried."""
 BATCH_NORM = "batch normalisation takes the samples of a pass, so that is another curve"
 Changes = Iterable[dict[str, Any]]
 """Changes of a run spec's keys."""
@@ -28,7 +27,7 @@ Changes = Iterable[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Leeway:
-    """Changes that a run allows."""
+    """Properties of a run that limit its changes."""
 
     equal_frameworks: bool
     """Whether the network is the same in every framework."""
@@ -86,27 +85,27 @@ def _compiled(spec: RunSpec, leeway: Leeway) -> Changes | str:
     return [{"compile": one} for one in ("none", *known)]
 
 
-class Axis(NamedTuple):
-    """Axis: what of a run spec is changed, and how a way is called."""
+class SpeedAxis(NamedTuple):
+    """A way of varying a run spec, and the label of its values."""
 
     changes: Callable[[RunSpec, Leeway], Changes | str]
-    """Returns what a spec may be changed to, or why it may not."""
+    """Returns the changes of a run spec, or the reason why there are none."""
     label: str
     """With the keys of the run spec in braces."""
 
 
-AXES: dict[str, Axis] = {
-    "framework": Axis(_frameworks, "{framework}"),
-    "workers": Axis(_workers, "{num_workers}x{batch_size_per_worker}"),
-    "micro-batch": Axis(_micro_batches, "{batch_size_per_worker}x{accumulate}"),
-    "prefetch": Axis(_prefetched, "{prefetch}"),
-    "compile": Axis(_compiled, "{compile}"),
+AXES: dict[str, SpeedAxis] = {
+    "framework": SpeedAxis(_frameworks, "{framework}"),
+    "workers": SpeedAxis(_workers, "{num_workers}x{batch_size_per_worker}"),
+    "micro-batch": SpeedAxis(_micro_batches, "{batch_size_per_worker}x{accumulate}"),
+    "prefetch": SpeedAxis(_prefetched, "{prefetch}"),
+    "compile": SpeedAxis(_compiled, "{compile}"),
 }
-"""Axes, in the order in which they are measured: what compiles costs most, and is of one shape."""
+"""Axes in the order in which they are measured; compiling is slow and for one shape, so last."""
 
 
 def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
-    """Return a run's ways along an axis by their labels, its own first; why there is no other."""
+    """Return a run's variants along an axis by label, its own first, or why there are none."""
     changes, label = AXES[axis]
     found = changes(spec, leeway)
     if isinstance(found, str):
@@ -123,7 +122,7 @@ def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | st
 
 
 def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
-    """Return the ways to run a spec, each of an axis with each of the others; its own first."""
+    """Return all combinations of the variants of all axes, the run's own first."""
     found = [spec]
     for axis in AXES:
         each = [(one, ways_of(axis, one, leeway)) for one in found]
@@ -132,24 +131,24 @@ def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
 
 
 NEAR = (1.25, 1.1)
-"""Times the seconds of the fastest within which a way stays in, after the first round and later."""
+"""Ratio to the fastest up to which a way stays in, after the first round and later."""
 CLEARLY = 1.5
-"""Times the slowest round of the fastest way by which the spec's own is slower in each of two
-rounds, and needs no test."""
+"""Ratio to the slowest round of the fastest way at which the spec's own way is out without a test,
+if it is slower by that in each of two rounds."""
 ERRORS = 0.05 / len(AXES)
-"""Share of studies of an axis that may take a way that is no faster: of all axes, 5 in 100."""
+"""Share of wrong choices per axis; 5 % over all axes."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """Results of the probes of the ways of an axis."""
+class AxisProbes:
+    """Results of the probes along an axis."""
 
     was: str
     """The spec's own way."""
     step_s: dict[str, list[float]]
-    """Seconds of a step by way, of each round that it was in; what failed is not there."""
+    """Seconds of a step by way and round; ways that failed are missing."""
     compile_s: dict[str, list[float]]
-    """Seconds before the first step, of each probe."""
+    """Seconds before the first step by way and probe."""
 
     @property
     def _last(self) -> list[str]:
@@ -158,8 +157,8 @@ class Found:
         return [way for way, seconds in self.step_s.items() if len(seconds) == most]
 
     def still_in(self) -> list[str]:
-        """Return the ways that another round may show to be the fastest, and the spec's own, which
-        they are compared with, unless it is slower beyond doubt."""
+        """Return the ways for the next round: those that may be the fastest, and the spec's own,
+        unless that is clearly slower."""
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
@@ -173,7 +172,7 @@ class Found:
         return [way for way in last if way in kept and not (is_out and way == self.was)]
 
     def gain(self, way: str) -> Estimate:
-        """Return how many times as fast a way is as the spec's own, from the rounds of both."""
+        """Return the speed-up of a way over the spec's own, from the rounds of both."""
         rounds = min(len(self.step_s[way]), len(self.step_s[self.was]))
         own, other = self.step_s[self.was][:rounds], self.step_s[way][:rounds]
         logs = Estimate.of(np.log(np.divide(own, other)))
@@ -181,16 +180,18 @@ class Found:
 
     @property
     def taken(self) -> str:
-        """The fastest way; the spec's own where the rounds leave a doubt."""
+        """The fastest way, or the spec's own if no other is significantly faster."""
         last = self._last
         best = min(last, key=lambda way: float(np.median(self.step_s[way])))
         is_doubtful = self.was in self.still_in() and not self._is_faster(best)
         return self.was if is_doubtful else best
 
     def _is_faster(self, best: str) -> bool:
-        """Whether luck makes the fastest of so many ways no faster than the spec's own as this one
-        is: by Student's t, with what all ways of the last round scatter by (two-way residuals), at
-        ERRORS over the number of ways (Bonferroni)."""
+        """Return whether the fastest way is significantly faster than the spec's own.
+
+        Student's t with the two-way residuals of all ways of the last round, at ERRORS divided by
+        the number of ways (Bonferroni).
+        """
         logs = np.log([self.step_s[way] for way in self._last])
         number, rounds = logs.shape
         if number < 2 or rounds < FEWEST_ROUNDS or best == self.was:
@@ -204,7 +205,7 @@ class Found:
 
     @property
     def compile_words(self) -> str:
-        """Cost of compiling, and the time from which it pays."""
+        """Sentence on the cost of compiling and when it pays."""
         first_s, *later = self.compile_s[self.taken]
         more_s = first_s - float(np.median(self.compile_s[self.was]))
         pays_s = more_s / (1 - 1 / self.gain(self.taken).value)
@@ -215,13 +216,13 @@ class Found:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return it as `diagnosis.yaml` has it."""
+        """Return the content of `diagnosis.yaml`."""
         gains = {way: list(vars(self.gain(way)).values()) for way in self.step_s}
         return {"was": self.was, "taken": self.taken, "times": gains, **vars(self)}
 
 
-def gains_sentence(found: Mapping[str, Found]) -> str:
-    """Say what each axis gave, all of them together, and when compiling pays."""
+def gains_sentence(found: Mapping[str, AxisProbes]) -> str:
+    """Return a sentence on the gain of each axis and of all, and when compiling pays."""
     better = {axis: one for axis, one in found.items() if one.taken != one.was}
     if not better:
         return "Nothing that was measured is surely faster than the run as it is."

@@ -20,12 +20,12 @@ of the samples to the workers of a node, who share it:
 
     T = (((s - 1) C + (C^gamma + S^gamma)^(1/gamma))^4 + (F s b m)^4)^(1/4)
 
-What the law leaves over: a Gaussian process on the logarithm of step times.
+The residuals of the law are a Gaussian process on the logarithm of step times.
 
-Four parts, all relative: jumps between batch sizes, which are in the compute of every number of
+It has four relative parts: jumps between batch sizes, shared by the compute of all numbers of
 workers (kernels are chosen by shape); random walks over doublings of workers and of nodes, so that
-the doubt grows with the distance of an extrapolation; and each cell's own. How large they are, the
-marginal likelihood says.
+the uncertainty grows with the distance of an extrapolation; and each cell's own. Their levels
+maximize the marginal likelihood.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ from scipy.optimize import minimize
 from raybench.scaling.measurements import Floats, Layout, Observed
 
 NO_EXCHANGE = -60.0
-"""Logarithm of the seconds that one worker exchanges: nothing, and still a number."""
+"""Log seconds of the exchange of one worker: practically 0."""
 FEED_OVERLAP = 4.0
 """Exponent with which reading samples hides behind the step: prefetching does it nearly whole."""
 
@@ -227,7 +227,7 @@ WIDEST = 3.0
 
 
 def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
-    """Return the covariance of what the law leaves over at measured cells, noise included."""
+    """Return the covariance of the residuals at measured cells, noise included."""
     own = levels.own**2 + observed.noise / observed.repeats
     return covariance(levels, sites, sites) + np.diag(own / weights)
 
@@ -269,7 +269,7 @@ def probable_levels(
 
 
 def left_out(left: Floats, covariance: Floats) -> Floats:
-    """Return how far each residual is from what the others say, in standard deviations.
+    """Return the standardized distance of each residual from its prediction by the others.
 
     Rasmussen and Williams 2006, equations 5.10 to 5.12.
     """

@@ -10,7 +10,7 @@ from raybench.results.trials import TrialsLayout, TypicalNodes, layout_of, typic
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.standing import is_informative, replicate_of, stages
+from raybench.stats.standing import replicate_of, stages
 
 SLACK = 1.5
 """Factor from the time of a winner's run in the search, a lucky one, to its runs alone."""
@@ -140,9 +140,8 @@ class ConfirmBudget:
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
             train_s = record.time_to_target_s  # a trial ends there, a reference run goes on
             share = min(1.0, train_s / max(ledger["train"], 1e-9))
-        if not self._is_timed and not is_informative(
-            record
-        ):  # stopped early; a repeat trains to its end
+        if not self._is_timed and not record.counts_for("comparison"):
+            # Stopped early; a repeat trains to its end.
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker also import the framework: take the minimum.
         beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)

@@ -33,7 +33,6 @@ from raybench.stats.standing import (
     Stages,
     cost_per_s,
     first_trial,
-    is_informative,
     more,
     replicate_of,
     stages,
@@ -180,7 +179,7 @@ class LiveRace:
 
     def _candidate(self, cost: Cost) -> Candidate:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
-        counts = cost.trial != self._cold and is_informative(record)
+        counts = cost.trial != self._cold and record.counts_for("comparison")
         own = self._repeat(record, curve) if counts else None
         return Candidate(cost.trial, own, self._cost(cost))
 
@@ -237,7 +236,7 @@ class LiveRace:
 
     def _says(self, record: RunRecord) -> bool:
         """Return whether a run is informative and ran on machines like the others."""
-        return is_informative(record) and self.budget.is_comparable(record)
+        return record.counts_for("comparison") and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
         return replicate_of(record, curve, baseline_value=self.budget.baseline_value)
@@ -439,4 +438,6 @@ def _num_runs(candidates: Candidates, number: int) -> int:
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:
-    return [one for one in records.runs.values() if one.role == role and is_informative(one)]
+    return [
+        one for one in records.runs.values() if one.role == role and one.counts_for("comparison")
+    ]

@@ -67,7 +67,7 @@ from raybench.spec.study import (
 )
 from raybench.spec.text import counted
 from raybench.spec.values import short
-from raybench.stats.standing import is_informative, stages
+from raybench.stats.standing import stages
 from raybench.training.machine import machine_facts, problems_of
 
 GROUP_START_S = 15.0
@@ -385,7 +385,7 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     """Raise UserError if `--more` is given for a study that has not ended."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
-    answered = [one.role for one in runs if one.phase == "confirm" and is_informative(one)]
+    answered = [one.role for one in runs if one.phase == "confirm" and one.counts_for("comparison")]
     if folder and answered and read_mapping(folder / STUDY_FILE).get(OVER, "confirm" in answered):
         return
     done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"

@@ -1,9 +1,9 @@
-"""State that a run is continued from: its position, beside model and optimizer.
+"""Checkpoints: the state from which a run is resumed.
 
-A run's folder holds one folder for each checkpoint, named after the evaluation that follows it:
+The folder of a run holds a folder per checkpoint, named after the index of the next evaluation:
 
-    000012/state.json     the run so far (RunState), and length and SHA-256 of the weights
-    000012/weights.pt     what `Trainer.state` returned (`weights.npz` of TensorFlow)
+    000012/state.json     the run so far (RunState), size and SHA-256 of the weights
+    000012/weights.pt     `Trainer.state` (`weights.npz` for TensorFlow)
 
 It is written under a hidden name and renamed.
 """
@@ -26,13 +26,13 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
 
 VERSION = 3
-"""Version of the format; checkpoints of other versions are refused."""
+"""Version of the format; other versions are refused."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
-"""Run-spec keys that change nothing of what a run computes."""
+"""Run-spec keys that do not change the result of a run."""
 
 
 class DamagedCheckpointError(UserError):
-    """A checkpoint (`source`) that is not whole; the one before it may be."""
+    """A checkpoint (`source`) is incomplete; the one before it may be complete."""
 
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(
@@ -43,20 +43,20 @@ class DamagedCheckpointError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """A run after one of its evaluations: all of it that is not in `Trainer.state`.
+    """State of a run after one of its evaluations, except for `Trainer.state`.
 
-    Order and schedule are functions of the samples seen, the rest follows from the curve.
+    Sample order and schedule are functions of the samples seen, the rest follows from the curve.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     version: Whole
     spec_digest: str
-    """Digest of the run spec (`spec_digest`), by which the state of another run is refused."""
+    """`spec_digest` of the run spec; the state of another run is refused."""
     spec: dict[str, Any]
-    """The run spec as plain data, to say in what another one differs."""
+    """The run spec as plain data, to name the differences of another one."""
     evaluations: tuple[Evaluation, ...]
-    """The curve so far, at least one point; the last one carries the ledger so far."""
+    """The curve so far, at least one evaluation; the last one has the ledger so far."""
 
     @classmethod
     def after(cls, spec: RunSpec, evaluations: Sequence[Evaluation]) -> "RunState":
@@ -68,7 +68,7 @@ class RunState:
 
     @property
     def samples(self) -> int:
-        """Training samples seen so far: the place in the sample order and in the schedule."""
+        """Training samples seen so far: the position in sample order and schedule."""
         return self.evaluations[-1].samples
 
     @property
@@ -83,7 +83,7 @@ class RunState:
 
     @property
     def train_s(self) -> float:
-        """Seconds on the training clock when it was taken: the continued run goes on from them."""
+        """Seconds on the training clock so far."""
         return self.evaluations[-1].train_s
 
     def check(self, spec: RunSpec, source: str) -> None:
@@ -100,7 +100,7 @@ class RunState:
 
 
 class Saved(BaseModel):
-    """The content of a checkpoint's file of the state."""
+    """Content of STATE_FILE."""
 
     state: RunState
     weights_bytes: Whole
@@ -108,8 +108,11 @@ class Saved(BaseModel):
 
 
 def spec_digest(spec: RunSpec) -> str:
-    """SHA-256 of what a run computes; neither a key at its default changes it, nor the optimizer's
-    own settings in numbers, nor naming accuracy or a baseline value."""
+    """Return the SHA-256 of everything that determines the result of a run.
+
+    Keys at their defaults, optimizer settings at theirs, the metric accuracy and a baseline value
+    do not change it.
+    """
     names = ["direction", "is_share", "baseline_value"]
     names += ["metric"] if spec.objective.judged_by == ACCURACY else []
     objective = spec.objective.model_copy(update=dict.fromkeys(names))
@@ -120,27 +123,34 @@ def spec_digest(spec: RunSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """All that a run is continued from."""
+    """A complete checkpoint."""
 
     state: RunState
     weights: Path
-    """The file of what `Trainer.state` returned on rank 0: model, optimizer, random states of all
-    ranks."""
+    """File of `Trainer.state` of rank 0: model, optimizer, random states of all ranks."""
     refused: tuple[str, ...] = ()
-    """A sentence for each newer checkpoint that is damaged."""
+    """A sentence for each newer, damaged checkpoint."""
 
 
 KEPT = 2
-"""Checkpoints of a run that are kept: if the last one is damaged, the one before serves."""
+"""Checkpoints that are kept per run: one more in case the last is damaged."""
 STATE_FILE = "state.json"
 WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz", "python": "weights.bin"}
 
 
 def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], object]) -> Path:
-    """Write a checkpoint below the run's folder and return its own; keep the last two.
+    """Write a checkpoint below the folder of a run and delete all but the last KEPT.
 
-    `place` writes what `Trainer.state` returned to the path that it is given. One process writes at
-    a time. OSError where the folder cannot be written.
+    Args:
+        folder: Folder of the run, in which one process writes at a time.
+        state: State of the run.
+        place: Writes `Trainer.state` to a path.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
     name = f"{state.index:06d}"
     partial = folder / f".{name}.{os.getpid()}.partial"
@@ -153,14 +163,14 @@ def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], obje
         "weights_bytes": weights.stat().st_size,
         "weights_sha256": _sha256(weights),
     }
-    # NaN and infinity are values of metrics too; Python's JSON has words for them.
+    # Metrics may be NaN or infinite, which Python's JSON supports.
     content.write_text(json.dumps(document, indent=1))
-    # Or a rename may outlive a power cut that its content does not.
+    # Otherwise the rename may survive a power cut but not the content.
     for path in (weights, content):
         with path.open("rb") as file:
             os.fsync(file.fileno())
     target = folder / name
-    # A run that was continued from an older one comes by here again.
+    # A run that was resumed from an older checkpoint writes this one again.
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
     _remove_others(folder, state.index)
@@ -168,9 +178,10 @@ def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], obje
 
 
 def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
-    """Return the newest whole checkpoint below a run's folder; None if it holds none.
+    """Return the newest complete checkpoint below the folder of a run, None if there is none.
 
-    Raises UserError for one of another spec or version, and where all of them are damaged.
+    Raises:
+        UserError: It is of another spec or version, or all checkpoints are damaged.
     """
     refused: list[str] = []
     for path in reversed(_found(folder)):
@@ -184,30 +195,31 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
 
 
 def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
-    """Return one checkpoint of this spec.
+    """Return one checkpoint of a run spec.
 
-    Raises UserError if it is of another spec or version, DamagedCheckpointError if it is not whole.
+    Raises:
+        UserError: It is of another spec or version.
+        DamagedCheckpointError: It is incomplete.
     """
     source, name = f"{path}: the checkpoint", WEIGHTS_FILES[spec.framework]
     try:
         content = json.loads((path / STATE_FILE).read_bytes())
         version = content["state"]["version"]
-        if isinstance(version, int) and version != VERSION:
-            raise UserError(
-                f"{source}: was written in format {version}, this version of raybench reads "
-                f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
-            )
-        saved = Saved.model_validate(content)
     except FileNotFoundError:
         raise DamagedCheckpointError(source, f"it has no {STATE_FILE}") from None
+    except (ValueError, RecursionError, LookupError, TypeError):  # not JSON, not text, no state
+        raise DamagedCheckpointError(source, f"{STATE_FILE} holds no state of a run") from None
+    if isinstance(version, int) and version != VERSION:
+        raise UserError(
+            f"{source}: was written in format {version}, this version of raybench reads "
+            f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
+        )
+    try:
+        saved = Saved.model_validate(content)
     except ValidationError as error:
         detail = error.errors()[0]
         key = ".".join(map(str, detail["loc"]))
         raise DamagedCheckpointError(source, f"'{key}' {problem_of(detail)}") from None
-    except UserError:
-        raise
-    except (ValueError, RecursionError, LookupError, TypeError):  # no JSON, no text, no state
-        raise DamagedCheckpointError(source, f"{STATE_FILE} holds no state of a run") from None
     state = saved.state
     found = [evaluation.index for evaluation in state.evaluations]
     if not found or found != list(range(len(found))):
@@ -230,7 +242,7 @@ def _sha256(path: Path) -> str:
 
 
 def _found(folder: Path) -> list[Path]:
-    """Return the checkpoints' folders, the newest last."""
+    """Return the folders of the checkpoints, oldest first."""
     if not folder.is_dir():
         return []
     paths = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
@@ -238,7 +250,7 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _remove_others(folder: Path, index: int) -> None:
-    """Keep the last ones up to `index`; those after it were damaged, or the run would be there."""
+    """Delete all but the last KEPT checkpoints up to `index`; later ones were damaged."""
     kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
     for path in {*_found(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The clock and the ledger: where the seconds of a run went; and the time of day."""
+"""Ledger of a run's seconds by phase, CPU use, and the time of day."""
 
 import functools
 import math
@@ -13,57 +13,56 @@ from typing import NamedTuple
 DRIVER_PHASES = ("queue", "start", "lost")
 WORKER_PHASES = ("setup", "compile", "train", "eval", "checkpoint", "report")
 PHASES = DRIVER_PHASES + WORKER_PHASES
-"""Phases of a run's seconds, each measured by itself; `input` is part of `train`.
+"""Phases of a run, each measured separately; `input` is part of `train`.
 
 | phase | seconds spent |
 |---|---|
-| queue | from asking for workers until a worker group is given |
-| start | starting that group; 0 when it was warm |
-| lost | waiting for an answer that did not come, what was repeated; no training time |
+| queue | waiting for resources of a worker group |
+| start | starting the group; 0 if it was warm |
+| lost | waiting for lost workers, and work that had to be repeated; not training time |
 | setup | data, model, optimizer: building and releasing them |
 | compile | first step, tracing and warm-up on throw-away data |
-| train | training: the objective's clock (`input` is waiting for data in it) |
+| train | training: the clock of the objective, with waiting for data (`input`) |
 | eval | validation |
-| checkpoint | saving weights, and the state that a run is continued from |
-| report | results and commands on their way, and the driver's own work between two commands |
+| checkpoint | saving weights and checkpoints |
+| report | sending results and commands, and the driver's work between two commands |
 """
 OTHER = "other"
-"""Seconds of a run's wall time that no phase accounts for: the test of the ledger, below 1 % of
-the wall time of a run that ended well. Below zero where the ranks' maxima overlap."""
+"""Wall time of a run that no phase accounts for: below 1 % for a run that ended well, negative if
+the maxima over ranks overlap."""
 CPU_NAMES = ("train_cpu", "disturbed")
-"""Ledger entries beside the phases, both within `train`: processor seconds of the worker, and
-seconds in which others had its cores (a process, the host of a virtual machine, a quota)."""
+"""Ledger entries within `train`: CPU seconds of the worker, and seconds that other processes, the
+host of a virtual machine or a quota took from its cores."""
 AWAY = "away"
-"""State of a worker's ledger between two commands: the driver accounts for that time."""
+"""Phase of a worker's ledger between two commands, which the driver accounts for."""
 
 
 class CpuUse(NamedTuple):
-    """Seconds so far, of which differences are taken."""
+    """Cumulative CPU seconds; only differences are meaningful."""
 
     own: float = 0.0
-    """Processor seconds of this process."""
+    """CPU seconds of this process."""
     delayed: float = 0.0
-    """Seconds in which threads of this process were ready to run and had no core, summed over
-    threads."""
+    """Seconds that threads of this process waited for a core, summed over threads."""
     busy: float = 0.0
-    """Seconds in which the cores of this process were busy, with any process."""
+    """Seconds that the cores of this process were busy with any process."""
     taken: float = 0.0
-    """Seconds of each core that the host of a virtual machine stole or a quota refused."""
+    """Seconds per core that the host of a virtual machine stole or a quota refused."""
 
     def minus(self, earlier: "CpuUse") -> "CpuUse":
-        """Return what was used since then."""
+        """Return the use since an earlier reading."""
         return CpuUse(*(now - then for now, then in zip(self, earlier, strict=True)))
 
     def plus(self, other: "CpuUse") -> "CpuUse":
-        """Return both together."""
+        """Return the sum of two uses."""
         return CpuUse(*map(sum, zip(self, other, strict=True)))
 
     def disturbed_s(self, seconds: float) -> float:
-        """Return how many of `seconds`, those in which this was used, others took.
+        """Return how much of an interval of `seconds` with this use others took.
 
-        Threads of one process delay each other too, so at most what others used of its cores
-        counts. Where several were delayed at once, it is what each was; what they worked
-        themselves nobody took (a quota's seconds are its whole group's).
+        Threads of one process also delay each other, so delays count only up to the time that other
+        processes used its cores, per thread that was delayed at once, and never more than the
+        process did not use itself (a quota's seconds are those of its whole group).
         """
         by_others = max(0.0, min(self.delayed, self.busy - self.own))
         at_once = max(1.0, (self.own + self.delayed) / max(seconds, 1e-9))
@@ -72,8 +71,10 @@ class CpuUse(NamedTuple):
 
 
 def cpu_use() -> CpuUse:
-    """Return this process's use so far (0.3 ms with 40 threads); its own alone outside Linux, and
-    in containers that number the cores otherwise or show no quota."""
+    """Return this process's use so far (0.3 ms with 40 threads).
+
+    Only its own CPU seconds outside Linux, and in containers that renumber cores or hide the quota.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     own = used.ru_utime + used.ru_stime
     if not Path("/proc/self/schedstat").exists():
@@ -103,7 +104,7 @@ def cpu_use() -> CpuUse:
 
 @functools.cache
 def _quota() -> Path | None:
-    """Return the file that says what a quota has refused to this process's group, if any."""
+    """Return the cgroup file with the time that a quota refused this process, if any."""
     own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
     files = (Path("/sys/fs/cgroup", folder, "cpu.stat") for folder in (own, "", "cpu"))
     return next(
@@ -112,9 +113,9 @@ def _quota() -> Path | None:
 
 
 def _refused_s() -> float:
-    """Return the seconds so far that a quota has refused to each core that its group may use.
+    """Return the seconds so far that a quota refused, per core that the group may use.
 
-    Linux adds them up over all cores of the group, however few of them this process is pinned to.
+    Linux sums them over all cores of the group.
     """
     if (file := _quota()) is None:
         return 0.0
@@ -131,10 +132,10 @@ def _refused_s() -> float:
 
 
 class Ledger:
-    """Adds wall time to phases; every moment between start and now is in exactly one.
+    """Assigns wall time to phases; every moment is in exactly one.
 
-    Kept by each worker with `time.perf_counter`. The device must be synchronised before
-    `enter`, so that queued work is charged to the phase that queued it.
+    Each worker keeps one with `time.perf_counter`. The device must be synchronized before `enter`,
+    so that queued work counts for the phase that queued it.
     """
 
     def __init__(
@@ -145,9 +146,13 @@ class Ledger:
         cpu: Callable[[], CpuUse] = cpu_use,
         earlier: Mapping[str, float] | None = None,
     ) -> None:
-        """Begin in `phase`; a run that is continued has its `earlier` seconds of each phase.
+        """Begin in a phase.
 
-        `cpu` is read where `train` begins and ends, on the clock of the phases around it.
+        Args:
+            phase: First phase.
+            clock: Seconds.
+            cpu: CPU use; read where `train` begins and ends, in the time of the phases around it.
+            earlier: Seconds by phase of the run up to the checkpoint that it resumes from.
         """
         self._clock, self._cpu = clock, cpu
         self._earlier = {name: (earlier or {}).get(name, 0.0) for name in ("train", *CPU_NAMES)}
@@ -159,7 +164,7 @@ class Ledger:
         self._since = clock()
 
     def enter(self, phase: str) -> None:
-        """End the present phase and begin another."""
+        """End the current phase and begin another."""
         if phase not in self._seconds:
             raise KeyError(phase)
         if phase == "train" != self._phase:
@@ -171,22 +176,22 @@ class Ledger:
             self._used = self._used.plus(self._cpu().minus(self._before))
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Count seconds of one phase as another's: somebody else has measured what they were."""
+        """Reassign seconds from one phase to another."""
         self._seconds[source] -= seconds
         self._seconds[target] += seconds
 
     @property
     def phase(self) -> str:
-        """The present phase."""
+        """The current phase."""
         return self._phase
 
     def seconds(self, phase: str) -> float:
-        """Seconds in `phase` so far, the running one included."""
+        """Return the seconds in `phase` so far, up to now if it is the current one."""
         running = self._clock() - self._since if phase == self._phase else 0.0
         return self._seconds[phase] + running
 
     def snapshot(self) -> dict[str, float]:
-        """Seconds so far of every worker phase, and CPU_NAMES up to the last end of `train`."""
+        """Return the seconds of every worker phase, and CPU_NAMES up to the last end of `train`."""
         train_s = self.seconds("train") - self._earlier["train"]
         cpu = dict(zip(CPU_NAMES, (self._used.own, self._used.disturbed_s(train_s)), strict=True))
         seconds = {name: self.seconds(name) for name in WORKER_PHASES}
@@ -194,14 +199,14 @@ class Ledger:
 
 
 def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
-    """Maximum over ranks, phase by phase.
+    """Return the maximum over ranks of each phase.
 
-    Ranks wait for one another at every phase edge, so the maxima still sum to the seconds the
-    workers were busy (`OTHER` would show it if not).
+    Ranks wait for one another at the end of every phase, so the maxima sum to the time that the
+    workers were busy (see `OTHER`).
     """
     return {name: max(snapshot[name] for snapshot in snapshots) for name in snapshots[0]}
 
 
 def unix_seconds() -> float:
-    """Return the seconds since 1970, as files' times have them; the machine may set it anew."""
+    """Return the Unix time; the system clock may jump."""
     return datetime.now(UTC).timestamp()

@@ -1,6 +1,7 @@
 """Records of a study: one line per evaluation, one per finished run.
 
-The types below check what is read from a file (`results.records`); building one checks nothing.
+The annotations validate records that are read from a file (`results.records`); constructors do not
+validate.
 """
 
 import math
@@ -13,24 +14,30 @@ from pydantic import BeforeValidator, Field, Strict
 from raybench.spec.objective import Objective, search_score, worst_score
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.step_times import NoiseSums
+from raybench.stats.step_times import Finite, NoiseSums, Seconds
 from raybench.stats.step_times import StepTimes as StepTimes
 
 Whole = Annotated[int, Strict()]
 Truth = Annotated[bool, Strict()]
-Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-Seconds = Annotated[Finite, Field(ge=0)]
 Measured = Annotated[
     float, Strict(), BeforeValidator(lambda value: math.nan if value is None else value)
 ]
-"""May be NaN, which JSON does not know: null in a file."""
+"""May be NaN, which is null in a JSON file."""
 
 Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
 Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scaling", "pair"]
-"""Purpose of a run: proposed by the search; a placement that was only predicted; a candidate with
-a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
-time; what sets a target; a repeat of a cell of a
-scaling study."""
+"""Purpose of a run.
+
+| role | run |
+|---|---|
+| trial | proposed by the search |
+| placement_check | another placement of a trial, whose time was only predicted |
+| race | candidate with a new seed, beside others, to find the winner |
+| confirm | winner with a new seed, alone, for its printed time |
+| reference | sets the target |
+| scaling | repeat of a cell of a scaling study |
+| pair | one side of a pair of `raybench compare` |
+"""
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
     "placement_check": "search",
@@ -43,15 +50,22 @@ PHASE_OF: dict[Role, Phase] = {
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
 MACHINE_FAULTS = ("worker_lost",)
-"""Failures that say nothing of the configuration: such a run may be tried again. A `timeout` does:
-its loop did not answer, or took longer than `search.trial_seconds`."""
+"""Failures that the configuration did not cause, so that the run may be retried. A `timeout` is
+its own: the loop did not answer, or took longer than `search.trial_seconds`."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
-"""Share of a run's training seconds that others have taken from which on it is disturbed, and the
-least seconds. One busy process a core takes half; of ten short runs at a priority above all others'
-on a busy machine 0.09 to 0.20 were taken, by the search itself and by the host."""
+"""A run is disturbed if other processes took more than this share of its training seconds, and
+more than these seconds. One busy process per core takes half; ten short runs with the highest
+priority on a busy machine lost 0.09 to 0.20 to the search itself and the host."""
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
+Purpose = Literal["measurement", "comparison", "importance"]
+CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
+    "measurement": ("interrupted", "time_budget", "cap", "scheduler"),
+    "comparison": ("interrupted", "time_budget", "scheduler"),
+    "importance": ("interrupted", "time_budget"),
+}
+"""Stop reasons with which a run does not count, by purpose: see `RunRecord.counts_for`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,61 +84,60 @@ class Evaluation:
     """Mean training loss since the last evaluation, with what a Keras model adds to it (weight and
     activity penalties, `add_loss`)."""
     value: Measured
-    """The metric on the full validation set; which one it is, the objective says."""
+    """Metric of the objective on the full validation set."""
     learning_rate: Measured
-    """Rate really used in the last step."""
+    """Learning rate of the last step."""
     samples_per_s: Measured
     """Training samples per train second since the last evaluation."""
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
     best_value: float | None = None
-    """Value by which the run is judged: its best so far, or with `best_at_budget` its last."""
+    """Best value so far, or with `best_at_budget` the last: the run is judged by it."""
     time_to_target_s: float | None = None
     """Train seconds to the target; None while it is not reached (and held)."""
     stop: StopReason | None = None
-    """Why the run ends here; None if it goes on."""
+    """Reason why the run ends here; None if it goes on."""
     failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
     value_error: Measured | None = None
-    """Standard error of `value` by the sampling of the validation rows; None of a share, whose
+    """Standard error of `value` by the sampling of the validation rows; None for a share, whose
     error is binomial."""
     rank_s: tuple[Measured, ...] | None = None
-    """Training seconds of each rank since the last evaluation, without waiting for the others; None
-    where workers exchange gradients."""
+    """Training seconds of each rank since the last evaluation, without waiting for other ranks;
+    None if workers exchange gradients."""
     rank_parts: tuple[tuple[Measured, Measured, Measured], ...] | None = None
-    """Parts of each rank's training seconds since the last evaluation: its processor worked, others
-    had its cores, it waited for data. None but for several workers that exchange nothing, or with
-    `record_steps`."""
+    """Parts of each rank's training seconds since the last evaluation: CPU time, time when other
+    processes had its cores, waiting for data. Only for several workers that exchange nothing, and
+    with `record_steps`."""
     steps: StepTimes | None = None
-    """Times of the optimizer steps since the last evaluation, None where none had a whole global
-    batch; this and what follows are None unless the run spec asks for `record_steps`."""
+    """Times of the optimizer steps since the last evaluation, None if none had a whole global
+    batch; this and the following are None unless the run spec asks for `record_steps`."""
     input_s: Measured | None = None
-    """Seconds of `train_s` that waited for data so far, max over ranks."""
+    """Seconds of `train_s` spent waiting for data so far, max over ranks."""
     evenness: Measured | None = None
-    """The fastest worker's seconds of these steps over the slowest's, 1 where all are as fast.
-    Workers that exchange gradients wait for one another and are near it; those of a run with
-    `exchange_gradients: false` show how even they are. None of one worker."""
+    """Seconds of the fastest worker over those of the slowest for these steps, at most 1. Workers
+    that exchange gradients wait for one another and are near 1. None for one worker."""
     memory_peak_bytes: Whole | None = None
-    """The most memory a worker has had since the run began, max over ranks: on a GPU its tensors,
-    on a CPU the whole process, with what earlier runs left there."""
+    """Peak memory of a worker since the run began, max over ranks: its tensors on a GPU, the whole
+    process on a CPU, with memory kept from earlier runs."""
     gpu_utilization: Measured | None = None
-    """Share of the training time since the last evaluation in which the GPU was at work, mean over
-    ranks; None without GPUs, or where it is unknown."""
+    """Share of the training time since the last evaluation in which the GPU was busy, mean over
+    ranks; None without GPUs, or if unknown."""
     bytes_exchanged_per_step: Whole | None = None
-    """Bytes that a worker gives to the gradient exchange of one optimizer step."""
+    """Bytes that a worker contributes to the gradient exchange of one optimizer step."""
     noise_scale: NoiseSums | None = None
-    """Noise of the gradients, from several workers; for `scaling.noise_scale`."""
+    """Gradient noise over several workers, for `scaling.fits.noise_scales`."""
     skipped_steps: Whole | None = None
-    """With `precision: fp16`: steps since the run began that were not taken, because a gradient
-    was not finite; of workers that exchange nothing those of the first."""
+    """With `precision: fp16`: steps since the run began that were skipped because a gradient was
+    not finite; of the first worker if workers exchange nothing."""
 
     def line(
         self, trial: str, *, role: "Role | None" = None, spec: RunSpec | None = None
     ) -> dict[str, Any]:
         """Return the record line of this evaluation.
 
-        The first of a run also says what runs, where that is given, to those who follow the study:
-        the run's own record comes at its end.
+        That of a run's first evaluation also holds the role and run spec, if given, for readers of
+        a running study: the run's own record is written at its end.
         """
         content = asdict(self)
         keys = (*CURVE_KEYS, *(key for key in OPTIONAL_KEYS if content[key] is not None))
@@ -137,10 +150,9 @@ class Evaluation:
 
 _KEYS = [one.name for one in fields(Evaluation)]
 CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
-"""Fields of an Evaluation that an `eval` line holds."""
+"""Fields of an Evaluation that every `eval` line holds."""
 OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
-"""Fields that an `eval` line also holds where they are known; all but the first three and the last
-of a run with `record_steps`."""
+"""Fields that an `eval` line holds where they are not None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +184,10 @@ class RunRecord:
     """Record of one finished run; the columns of `trials.csv` come from here."""
 
     trial: str
-    """Name of the run, its own in the study."""
+    """Name of the run, unique in the study."""
     role: Role
     source: str | None
-    """The trial whose configuration it runs again, or the cell that it is a repeat of."""
+    """Trial whose configuration it repeats, or cell that it is a repeat of."""
     state: State
     failure: Failure | None
     message: str | None
@@ -184,7 +196,7 @@ class RunRecord:
     spec: RunSpec
     num_parameters: Whole | None
     batch_statistics: Truth | None
-    """Whether the model normalises over the samples of one worker's batch."""
+    """Whether the model normalizes over the samples of one worker's batch."""
     time_to_target_s: Seconds | None
     best_value: Finite | None
     test_value: Finite | None
@@ -193,45 +205,56 @@ class RunRecord:
     ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
     wall_s: Seconds
-    """Seconds from asking for workers until the result was known, on the driver's clock; of a run
-    that another driver began, those up to its checkpoint are from that one's ledger."""
+    """Seconds from asking for workers until the result was known, on the driver's clock; for a run
+    that another driver began, its ledger up to the checkpoint counts."""
     concurrent: Whole
-    """The most other runs that trained at the same time at any moment of this one."""
+    """Largest number of other runs that trained at the same time."""
     hosts: list[str]
     devices: list[str]
     finished: str
     """UTC, ISO 8601."""
     workers_per_node: list[Whole] = field(default_factory=list)
-    """Its workers on each node of the cluster, most first; empty where that is not known."""
+    """Workers on each node of the cluster, most first; empty if unknown."""
     accelerators: list[str] = field(default_factory=list)
-    """Models of the GPUs that its workers had, each once; empty without GPUs."""
+    """GPU models of its workers, each once; empty without GPUs."""
     waited_for: str | None = None
-    """Resources that were missing while it was queued, in words; None where none were."""
+    """Resources that were missing while it was queued, in words; None if none were."""
     restarts: Whole = 0
-    """Number of times that it was continued, or begun again, after it had lost its workers."""
+    """Number of times that it was resumed or restarted after losing its workers."""
     restart_reason: str | None = None
     """Reason of the last of these losses, one line."""
     code: str | None = None
-    """Version of the user's code that it ran (`models.code`); None where it is not known."""
+    """Version of the user's code that it ran (`models.code`); None if unknown."""
 
     @property
     def disturbed_s(self) -> float:
-        """Training seconds that others took, max over ranks; 0 where that is not known."""
+        """Training seconds that other processes took, max over ranks; 0 if unknown."""
         return self.ledger.get("disturbed", 0.0)
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether that is too much for its seconds to be its own."""
+        """Whether other processes took too much of its training seconds: see DISTURBED_SHARE."""
         return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
 
-    @property
-    def is_answer(self) -> bool:
-        """Whether it says something of its configuration: it was not cut off, nor lost."""
-        return self.state != "stopped" and self.failure not in MACHINE_FAULTS
+    def counts_for(self, purpose: Purpose) -> bool:
+        """Return whether the run says something about its configuration.
+
+        Args:
+            purpose: `measurement`: a result of its own, so it must have run to its end.
+                `comparison`: a run of a configuration that is repeated; one stopped by the cutoff
+                of the race counts too, as a miss. `importance`: the score of a trial; one stopped
+                early by the search counts too.
+
+        Returns:
+            False for a run that was cut short in a way that the purpose does not allow
+            (`CUT_SHORT`), and for one lost to a fault of the machine. A failure of the
+            configuration itself (out of memory, NaN, an error) always counts.
+        """
+        return self.failure not in MACHINE_FAULTS and self.stop not in CUT_SHORT[purpose]
 
     @property
     def num_nodes(self) -> int:
-        """Nodes its workers were on; 0 where that is not known."""
+        """Number of nodes of its workers; 0 if unknown."""
         return len(self.workers_per_node)
 
     @property
@@ -242,7 +265,7 @@ class RunRecord:
 
     @property
     def phase(self) -> Phase:
-        """The phase of the study that it belongs to."""
+        """Phase of the study."""
         return PHASE_OF[self.role]
 
     def line(self) -> dict[str, Any]:
@@ -254,24 +277,23 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """A run so far, as its driver knows it; once `is_over`, what its record is made of."""
+    """State of a run as its driver knows it; once `is_over`, the source of its record."""
 
     evaluation: Evaluation | None = None
     """The last one; None before the first."""
     is_over: bool = False
-    """Whether the run has ended, by itself or by a failure."""
+    """Whether the run has ended by itself or by a failure."""
     traceback: str = ""
     """Traceback of a failure in code."""
     baseline_value: float | None = None
-    """Value of an answer without a look at the inputs, where the objective does not say
-    it: one over the number of classes; None where that is not known."""
+    """Baseline value where the objective has none: 1 / number of classes; None if unknown."""
     saved: int | None = None
-    """Index of the evaluation that follows its newest checkpoint; None where none was taken."""
+    """Index of the evaluation that follows its newest checkpoint; None without a checkpoint."""
     refused: str | None = None
-    """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
+    """Reason why it started over instead of resuming from its checkpoint."""
     note: str | None = None
-    """Remark for the user on how it ended, in a sentence; no fault of the run's."""
-    # What follows stands in the record under the same names.
+    """Sentence for the user on how it ended; not a failure."""
+    # The following fields are in the record under the same names.
     failure: Failure | None = None
     message: str | None = None
     ledger: dict[str, float] = field(default_factory=dict)
@@ -290,11 +312,11 @@ class RunOutcome:
 
     @property
     def stop(self) -> StopReason | None:
-        """Why the run ended by itself; None where it has not."""
+        """Reason why the run ended by itself; None if it has not."""
         return self.evaluation.stop if self.evaluation else None
 
     def score(self, objective: Objective) -> float:
-        """Return the number that the search minimises; the worst one without an evaluation."""
+        """Return the score that the search minimizes; the worst one without an evaluation."""
         if self.failure is not None or self.evaluation is None:
             return worst_score(objective, baseline_value=self.baseline_value)
         return search_score(
@@ -307,7 +329,7 @@ class RunOutcome:
     def record(
         self, name: str, spec: RunSpec, *, role: Role, source: str | None, stopped_by: StopReason
     ) -> RunRecord:
-        """Return the record of a run that has ended, or is ended from outside: by `stopped_by`."""
+        """Return the record of the run; `stopped_by`: why it was stopped, if not by itself."""
         last = self.evaluation
         names = {one.name for one in fields(self)} & {one.name for one in fields(RunRecord)}
         same = {name: getattr(self, name) for name in names}

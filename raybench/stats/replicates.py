@@ -1,8 +1,8 @@
 """Statistics of repeated runs: expected running times, their noise, ties, intervals.
 
-Times are compared by logarithms: a seed makes a run so many per cent slower, whatever it takes.
-With best_at_budget (`is_timed=False`) all runs take the same seconds; values are compared as they
-are, less is better: turn the sign of an accuracy.
+Times are compared by logarithms: the effect of a seed is relative. With best_at_budget
+(`is_timed=False`) all runs take the same seconds and values are compared as they are; less is
+better, so negate an accuracy.
 """
 
 import math
@@ -17,18 +17,17 @@ PRIOR_SIGMA = 0.3
 """Standard deviation of log seconds to a target before any was repeated: 0.315 over the 34
 configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 in each."""
 PRIOR_FREEDOM = 3.0
-"""Degrees of freedom of the prior: it expects a sigma of 0.19 to 0.88 (90 %), about what was seen,
-and ten repetitions outweigh it."""
+"""Degrees of freedom of the prior: a sigma of 0.19 to 0.88 (90 %), about as observed; ten
+repetitions outweigh it."""
 OWN_FREEDOM = 8.0
-"""Degrees of freedom that the noise of all counts for at most beside a configuration's own runs:
-sigma is not the same for all (0.12 to 0.54 there, which is what so many degrees leave open)."""
+"""Most degrees of freedom of the pooled noise beside a configuration's own runs: sigma differs
+between configurations (0.12 to 0.54 in that file, the range that 8 degrees of freedom allow)."""
 WIDER_FREEDOM = 1.0
-"""Degrees of freedom that the noise of all counts for beside runs that scatter more than it
-explains."""
+"""Degrees of freedom of the pooled noise beside runs that scatter more than it explains."""
 SURE = 0.95
 """One-sided: 90 % between two ends."""
 APART = 0.975
-"""One-sided: a difference that luck makes in 5 of 100 (two ends) is none yet."""
+"""One-sided level of a significant difference: 5 % on both sides together."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class Replicate:
     """One run of a configuration."""
 
     seconds: float
-    """Train seconds to the target, or all that a missed, capped or failed run has spent.
+    """Train seconds to the target, or all that a missed, capped or failed run spent.
 
-    With best_at_budget the value, less is better; of a failed run it is not looked at.
+    With best_at_budget the value, less is better; ignored for a failed run.
     """
     is_hit: bool
     """Whether the target was reached; with best_at_budget, whether the run did not fail."""
@@ -53,7 +52,7 @@ class Noise:
     """Scatter of the runs of one configuration."""
 
     sigma: float
-    """Standard deviation, of log seconds or of values; infinite where nothing is known."""
+    """Standard deviation of log seconds or of values; infinite if nothing is known."""
     freedom: float
     """Degrees of freedom behind it."""
     is_timed: bool = True
@@ -65,7 +64,7 @@ class Noise:
         return self.errors(SURE) * self.sigma if self.freedom else math.inf
 
     def errors(self, share: float) -> float:
-        """Return the standard errors below which luck stays in this share of cases (one end)."""
+        """Return the one-sided quantile of Student's t, in standard errors."""
         from scipy.special import stdtrit  # here: the package must import fast
 
         return float(stdtrit(self.freedom, share)) if self.freedom else math.inf
@@ -74,18 +73,17 @@ class Noise:
 def expected_running_time(repeats: Sequence[Replicate]) -> float:
     """Return the seconds of all runs over the number of hits; infinite without a hit.
 
-    That is what reaching the target takes on average, if one starts anew after every miss (ERT of
-    Hansen et al., "COCO: performance assessment", 2016).
+    The mean time to the target if every miss is followed by a new run (ERT of Hansen et al., "COCO:
+    performance assessment", 2016).
     """
     hits = sum(repeat.is_hit for repeat in repeats)
     return sum(repeat.seconds for repeat in repeats) / hits if hits else math.inf
 
 
 def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
-    """Return the noise that all configurations share, from those with two hits or more.
+    """Return the noise pooled over all configurations with two hits or more.
 
-    Log seconds start from the prior above. Values have a unit of their own: of them nothing is
-    known before one was repeated.
+    Log seconds start from the prior above. Values have a unit of their own and no prior.
     """
     freedom = PRIOR_FREEDOM if is_timed else 0.0
     squares = freedom * PRIOR_SIGMA**2
@@ -109,7 +107,7 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
-    """Return what configurations are compared by, less is better; infinite without a hit.
+    """Return the score of a configuration, less is better; infinite without a hit.
 
     The logarithm of the expected running time, or the mean of the values.
     """
@@ -121,7 +119,7 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
 
 
 def runs_worth(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return how many runs that all hit would say as much of the score; 0 without a hit.
+    """Return the number of hits that would determine the score equally well; 0 without a hit.
 
     With h hits of n runs, mean seconds T of a hit, M of a miss and E = T + M (n - h) / h, the log
     of E has the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: that of the mean, and
@@ -140,7 +138,7 @@ def runs_worth(repeats: Sequence[Replicate], noise: Noise) -> float:
 
 
 def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the upper end of what a score may be by its runs; infinite without a hit."""
+    """Return the upper end of the 90 % interval of a score; infinite without a hit."""
     runs = runs_worth(repeats, noise)
     if not runs:
         return math.inf
@@ -148,11 +146,10 @@ def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
 
 
 def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]:
-    """Return the configurations, best first, by the upper end of what their runs allow.
+    """Return the configurations sorted by upper confidence bound of their score.
 
-    One lucky run is no better than five good ones. Where as many runs stand behind all, that is
-    the order of their scores. With best_at_budget the share of failed runs comes first; equals
-    stay in the order that was given.
+    One lucky run is no better than five good ones. With equal numbers of runs this is the order of
+    the scores. With best_at_budget the share of failed runs comes first. The sort is stable.
     """
 
     def standing(name: str) -> tuple[float, float, float]:
@@ -176,11 +173,16 @@ def is_apart(
     *,
     errors: float | None = None,
 ) -> bool:
-    """Return whether `other` is slower by more than `errors` standard errors of the difference;
-    without them, by more than luck makes of it in one look (APART).
+    """Return whether `other` is significantly worse than `best`.
 
-    A standard error is sigma sqrt(1/n1 + 1/n2) where all runs hit. What never hit is apart from
-    what did; with best_at_budget so is what failed more often.
+    The standard error is sigma sqrt(1/n1 + 1/n2) if all runs hit. A configuration that never hit is
+    apart from one that did; with best_at_budget so is one that failed more often.
+
+    Args:
+        best: Runs of the better configuration.
+        other: Runs of the other one.
+        noise: Pooled over all configurations.
+        errors: Standard errors of the difference; None: those of a single test at level APART.
     """
     if not any(repeat.is_hit for repeat in best):
         return False
@@ -261,15 +263,15 @@ def intervals_of_chosen(
 
 
 def _apart(centers: Iterable[float], errors: Iterable[float]) -> float:
-    """Return the variance of true centers, by measured ones and their squared errors (DerSimonian
-    and Laird, "Meta-analysis in clinical trials", 1986)."""
+    """Return the variance between true centers from measured ones and their squared errors
+    (DerSimonian and Laird, "Meta-analysis in clinical trials", 1986)."""
     values, weights = np.fromiter(centers, float), 1 / np.fromiter(errors, float)
     over = weights @ (values - np.average(values, weights=weights)) ** 2 - (len(values) - 1)
     return max(0.0, float(over / (weights.sum() - weights @ weights / weights.sum())))
 
 
 def _center(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return what an interval is around: a score, but of hits alone the mean of log seconds."""
+    """Return the center of an interval: the score, or the mean log seconds if all runs hit."""
     if noise.is_timed and all(repeat.is_hit for repeat in repeats):
         return fmean(measures(repeats))
     return score(repeats, is_timed=noise.is_timed)
@@ -280,8 +282,8 @@ def _ends(low: float, high: float, noise: Noise) -> tuple[float, float]:
 
 
 def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
-    """Return the noise of all, or the larger one of a configuration whose own runs scatter more
-    than luck explains, by an F test at 5 % against the others; `noise`: see `interval`."""
+    """Return the pooled noise, or a larger one for a configuration whose runs scatter significantly
+    more than the others (F test at 5 %); `noise`: see `interval`."""
     found = measures(repeats, is_timed=noise.is_timed)
     own, others = len(found) - 1, _without(found, noise)
     if own < 1 or not others.freedom:
@@ -292,7 +294,7 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
 
 
 def _without(own: Sequence[float], noise: Noise) -> Noise:
-    """Return the noise of the others, without what one configuration's measures have in it."""
+    """Return the pooled noise without the measures of one configuration."""
     freedom = noise.freedom - max(len(own) - 1, 0)
     if not freedom > 0:
         return Noise(math.inf, 0.0, noise.is_timed)
@@ -302,15 +304,15 @@ def _without(own: Sequence[float], noise: Noise) -> Noise:
 
 @cache
 def _most_ratio(own: int, freedom: float) -> float:
-    """Return the most times the variance of all that `own` degrees of freedom show in 95 of 100."""
+    """Return the 95 % quantile of the F distribution."""
     from scipy.special import fdtri
 
     return float(fdtri(own, freedom, SURE))
 
 
 def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_FREEDOM) -> Noise:
-    """Return the noise of one configuration: that of the others, which counts for `most` degrees
-    of freedom, and its own runs."""
+    """Return the noise of one configuration: that of the others, with at most `most` degrees of
+    freedom, and its own runs."""
     found = measures(repeats, is_timed=noise.is_timed)
     others = _without(found, noise)
     weight, own = min(others.freedom, most), max(len(found) - 1, 0)

@@ -1,19 +1,18 @@
-"""Is B better than A? A comparison of pairs that may be looked at after every pair.
+"""Is B better than A? A sequential test of pairs, valid at any stopping time.
 
-Each pair trains A and B with the same seed, so one difference d is left of it: the logarithm of the
-ratio of their seconds, or the difference of their values, positive where B is better. If B is
-better by m, then d - m lies as often and as far above zero as below it (exactly so where A and B
-are the same: they can be exchanged). The sign of each d - m is then a fair coin whatever its size,
-and nobody wins at a fair coin: the capital of who bets on one side,
+Each pair trains A and B with the same seed and gives one difference d: the logarithm of the ratio
+of their seconds, or the difference of their values, positive if B is better. If B is better by m,
+d - m is symmetric around zero (exactly so if A and B are the same: they are exchangeable). The sign
+of each d - m is then a fair coin whatever its size, and the capital of a bet on one side,
 
     K = mean over bets f of  prod_i  exp(f u_i) / cosh(f u_i),    u_i = psi((d_i - m) / s_i),
 
-is a martingale that starts at 1 and exceeds 1/e in at most e of all comparisons, at whatever pair
-one stops to look (Ville's inequality). psi cuts off at +-`FAR`, so that a run that missed its
-target (d infinite) counts as far and no more; the scale s_i is of the pairs before. All m that
-neither side's capital excludes are the confidence sequence. See Ramdas, Grünwald, Vovk and Shafer,
-"Game-theoretic statistics and safe anytime-valid inference" (2023), for such tests, and Efron,
-"Student's t-test under symmetry conditions" (1969), for symmetry alone as the assumption.
+is a martingale that starts at 1 and ever exceeds 1/e in at most a share e of all comparisons
+(Ville's inequality). psi clips at +-`FAR`, so that a run that missed its target (d infinite) has a
+bounded effect; the scale s_i is from the pairs before. The confidence sequence is all m that the
+capital of neither side excludes. See Ramdas, Grünwald, Vovk and Shafer, "Game-theoretic statistics
+and safe anytime-valid inference" (2023), and Efron, "Student's t-test under symmetry conditions"
+(1969).
 """
 
 import math
@@ -24,37 +23,40 @@ from typing import Literal
 
 import numpy as np
 
-Outcome = Literal["better", "worse", "same", "undecided"]
+PairOutcome = Literal["better", "worse", "same", "undecided"]
 ERRORS = 0.05
-"""Share of comparisons that may name the wrong side, on each side: the interval is of 90 %."""
+"""Error rate on each side; the interval is a 90 % interval."""
 FAR = 3.0
-"""Scales beyond which a difference is no farther."""
+"""Clipping of differences, in scales."""
 BETS = np.geomspace(0.05, 2.0, 12)
-"""Factors f; small ones win by many small differences, large ones by a few clear ones."""
+"""Bets f; small ones detect many small differences, large ones a few clear ones."""
 STEPS = 60
-"""Halvings in the search for an end of the interval."""
+"""Bisections for an end of the interval."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of the pairs so far."""
+    """Result of a comparison by its pairs so far."""
 
-    outcome: Outcome
+    outcome: PairOutcome
     pairs: int
     effect: float | None
-    """Median of the differences, in their unit; None where too few have one."""
+    """Median of the differences, in their unit; None if it is not finite."""
     low: float
     high: float
-    """Ends of the confidence sequence; infinite where nothing bounds it yet."""
+    """Ends of the confidence sequence; infinite if nothing bounds it yet."""
 
 
 def compare(
     differences: Sequence[float], *, smallest: float = 0.0, errors: float = ERRORS
 ) -> Comparison:
-    """Return what is known after these pairs; `differences` are positive where B is better.
+    """Return the comparison after some pairs.
 
-    They may be infinite (one of the two missed its target) or NaN (both did: nothing is learnt).
-    Differences below `smallest` do not matter. `errors` is of each side by itself.
+    Args:
+        differences: One per pair, positive if B is better; infinite if one of the two missed its
+            target, NaN if both did.
+        smallest: Differences below it do not matter.
+        errors: Error rate on each side.
     """
     known = [one for one in differences if not math.isnan(one)]
     pairs, effect = len(differences), float(np.median(known)) if known else math.nan
@@ -69,8 +71,8 @@ def compare(
 
 def outcome_of(
     differences: Sequence[float], *, smallest: float = 0.0, errors: float = ERRORS
-) -> Outcome:
-    """Return the outcome alone, of differences that are no NaN."""
+) -> PairOutcome:
+    """Return only the outcome, of differences without NaN."""
     enough, turned = math.log(1.0 / errors), [-one for one in differences]
     if (
         smallest > 0.0
@@ -90,9 +92,9 @@ def pairs_needed(
     share: float = 0.8,
     draws: int = 40,
 ) -> int | None:
-    """Return how many more pairs decide in `share` of cases, if later ones are like those so far.
+    """Return the number of further pairs that decide with probability `share`.
 
-    Counted by drawing further pairs from these; None beyond 8 times as many as there are.
+    Simulated by resampling the pairs so far; None beyond 8 times their number.
     """
     known = [one for one in differences if not math.isnan(one)]
     if len(known) < 3:
@@ -108,7 +110,7 @@ def pairs_needed(
 
 
 def capital(differences: Sequence[float], shift: float) -> float:
-    """Return the logarithm of the capital of who bets that B is better by more than `shift`."""
+    """Return the log capital of the bet that B is better by more than `shift`."""
     if not len(differences):
         return 0.0
     moved = np.asarray(differences, dtype=float) - shift
@@ -121,7 +123,7 @@ def capital(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return for each difference the median size of those before it; 0 where there is none yet."""
+    """Return the median size of the differences before each; 0 for the first."""
     earlier, found = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2
@@ -133,7 +135,7 @@ def _scales(sizes: np.ndarray) -> np.ndarray:
 
 
 def _lower_end(differences: Sequence[float], errors: float) -> float:
-    """Return the largest shift that the bets have excluded with all below it; -inf where none."""
+    """Return the largest shift that is excluded with all smaller ones; -inf if none is."""
     finite = [one for one in differences if math.isfinite(one)]
     enough = math.log(1.0 / errors)
     if not finite:

@@ -1,10 +1,9 @@
-"""Rules for what a recorded run counts as in a comparison, and for which configurations run again.
+"""How recorded runs are compared, and which configurations run again; used by race and results.
 
-Race and results have this one rule. A run is seen to be at the target only when it is next
-evaluated, which is late by half a period on average: 6, 16, 24 and 34 % of the time where the
-period is 0.1, 0.3, 0.5 and 0.8 of it. A straight line between the evaluations before and after
-keeps that below 4 %; where the period is short, the line would only add the noise of the two
-values.
+A run is known to be at the target only at its next evaluation, half a period too late on average:
+6, 16, 24 and 34 % of the time to target for periods of 0.1, 0.3, 0.5 and 0.8 of it. Interpolating
+linearly between the evaluations before and after keeps the error below 4 %; for short periods that
+would only add the noise of the two values.
 """
 
 import math
@@ -17,22 +16,22 @@ from typing import Literal
 
 from raybench.spec.objective import MIN_SECONDS, TIME
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
+from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate, is_apart, pooled, ranked, score
-from raybench.stats.sequential import Outcome, outcome_of
+from raybench.stats.sequential import PairOutcome, outcome_of
 
 LONG_PERIOD = 0.25
-"""Share of the time to target from which on its period of evaluation is too long to be ignored."""
+"""Evaluation period, as a share of the time to target, above which times are interpolated."""
 NEAR = 1e-9
-"""Share of a time by which it may be another after it was written and read."""
+"""Relative tolerance of times that were written and read."""
 
 
 @dataclass(frozen=True)
 class TimeToTarget:
-    """Times at which a run reached its target, for choosing and for printing."""
+    """Time at which a run reached its target."""
 
     seconds: float
-    """Seconds on the training clock: the recorded time or, interpolated, a time before it."""
+    """Training seconds: recorded, or interpolated to an earlier time."""
     is_interpolated: bool
     """Whether it lies between two evaluations."""
 
@@ -40,11 +39,13 @@ class TimeToTarget:
 def interpolated_time(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> TimeToTarget | None:
-    """Return when a run reached its target; None if it never reached (and held) it.
+    """Return the time at which a run reached its target; None if it never reached (and held) it.
 
-    `points` are its evaluations in order. `baseline_value` is what is reached at 0 s, where the
-    objective does not say it: a first evaluation at the target is interpolated only if it is known.
-    Where the evaluation before is not recorded or not finite, the recorded time stands.
+    Args:
+        record: The run.
+        points: Its evaluations in order. If the one before the target is missing or not finite, the
+            recorded time is returned.
+        baseline_value: Value at 0 s if the objective has none, to interpolate a first evaluation.
     """
     reached_s, objective = record.time_to_target_s, record.spec.objective
     if reached_s is None:
@@ -68,8 +69,10 @@ def interpolated_time(
 def crossing(
     reached_s: float, value: float, before_s: float, before: float | None, target: float
 ) -> TimeToTarget:
-    """Return when the line from the evaluation before crosses the target; where that is not known,
-    or the period is short, the time of the evaluation that was at the target."""
+    """Return the time at which the line between two evaluations crosses the target.
+
+    If the value before is not known or the period is short, the time of the later one.
+    """
     raw = TimeToTarget(reached_s, is_interpolated=False)
     period = reached_s - before_s
     if before is None or period <= LONG_PERIOD * reached_s:
@@ -80,26 +83,15 @@ def crossing(
     return TimeToTarget(before_s + period * min(rest / way, 1.0), is_interpolated=True)
 
 
-def is_informative(record: RunRecord) -> bool:
-    """Whether a run that was repeated says something of its configuration.
-
-    Not if it was cut off, by the user or by the time budget, or lost; a run of a race that was
-    stopped because it had lost (`cap`) does: it missed.
-    """
-    if record.failure in MACHINE_FAULTS:
-        return False
-    return record.state != "stopped" or record.stop == "cap"
-
-
 def replicate_of(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> Replicate:
-    """Return what a run counts as; the arguments are those of `interpolated_time`.
+    """Return a run as a replicate of its configuration; arguments: see `interpolated_time`.
 
-    Train seconds to the target, a miss with all that it has spent (one that crashed with what it
-    spent since its last evaluation too, taken as training) and the set-up and
-    compilation of the run that begins in its place: what diverges at once is not free. With
-    best_at_budget the best value, its sign turned where more is better.
+    A hit counts with its train seconds to the target. A miss counts with all its training (a crash
+    also with the time since its last evaluation) plus set-up and compilation of the next run, so
+    that diverging at once is not free. With best_at_budget the best value, negated if more is
+    better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
@@ -115,8 +107,7 @@ def replicate_of(
 
 
 def held_per_trained(runs: Iterable[RunRecord]) -> float:
-    """Return billed worker-seconds over those of training: start-up, set-up, compilation and
-    evaluation count too, the queue does not."""
+    """Return the ratio of billed worker-seconds (all but the queue) to those of training."""
     phases = [phase for phase in (*PHASES, OTHER) if phase != "queue"]
     held = trained = 0.0
     for run in runs:
@@ -126,14 +117,16 @@ def held_per_trained(runs: Iterable[RunRecord]) -> float:
 
 
 def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord]) -> float:
-    """Return the cost of a second of training, by these runs of a configuration: its workers, with
-    a price the workers that are held and billed."""
+    """Return the cost of a second of training: the number of workers, times the ratio of billed to
+    training seconds of these runs if there is a price."""
     return num_workers * (1.0 if price is None else held_per_trained(runs))
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:
-    """Return the trial that a study began with, whose own run had a cold start and is not used: the
-    one with the least number, or the reference run that counts as one; None without any."""
+    """Return the first trial of a study, whose own run had a cold start and is not compared.
+
+    The trial with the least number, or a reference run that counts as a trial; None without trials.
+    """
     names = (one.trial for one in runs if one.role == "trial")
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
 
@@ -142,27 +135,25 @@ Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
 """(candidates, new runs of each), ..."""
 MOST = 200
-"""New runs of a race at most."""
-
-
+"""Most new runs of a race."""
 REVERSAL = 1.0
-"""Standard errors by which another has to be ahead of the race's first that never missed alone."""
+"""Standard errors by which another configuration must lead to overrule the winner of the race."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration of the race, by its trial in the search."""
+    """A configuration of the race."""
 
     name: str
     own: Replicate | None
-    """The search's own run; None where it does not count: the first trial has a cold start."""
+    """The search's own run; None if it does not count (cold start)."""
     cost: float
     """Cost of a second of training: see `cost_per_s`."""
 
 
 @dataclass(frozen=True)
 class RaceRun:
-    """A run that is to be done."""
+    """A run of the race."""
 
     name: str
     round: int
@@ -193,10 +184,10 @@ def stages(number: int) -> Stages:
 
 @dataclass(frozen=True)
 class ConfigurationRuns:
-    """The runs of a configuration, in the unit of an axis."""
+    """Runs of a configuration, in the unit of an axis."""
 
     own: Replicate | None = None
-    """The search's own run; None where it does not count."""
+    """The search's own run; None if it does not count."""
     rounds: Mapping[int, Replicate] = field(default_factory=dict)
     """New runs by round: a round has the same seed for every configuration."""
     alone: Sequence[Replicate] = ()
@@ -230,13 +221,12 @@ def group_of(
 def best_first(
     groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True
 ) -> tuple[list[str], bool]:
-    """Return configurations, best first, and whether runs alone have overruled the race.
+    """Return configurations, best first, and whether runs alone overruled the race.
 
-    In the order of the race and by its runs, unless runs alone overrule its first. Then all runs
-    decide: another that is ahead by these takes its place if it ran alone too, or the first has
-    missed alone, or lies behind by more than REVERSAL standard errors. In
-    `benchmarks/search/race.py` that moves the printed time by -1.8 % at sigma 0.3 and by -6.4 % at
-    sigma 0.5.
+    The order is that of the race, unless its winner ran alone and another configuration leads by
+    all runs: that one wins if it ran alone too, if the winner missed alone, or if it leads by more
+    than REVERSAL standard errors. In `benchmarks/search/race.py` that changes the printed time by
+    -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
     """
     raced = {name: group.runs() for name, group in groups.items()}
     order = ranked(raced, pooled(raced.values(), is_timed=is_timed))
@@ -256,12 +246,12 @@ def best_first(
 
 
 LOOK = 4
-"""Rounds of a race that are looked at once, with half of the errors; `--more` goes on after them,
-and looks after every round (`sequential`) with the other half."""
+"""Rounds of a race that are tested once, with half of the error rate; `--more` continues after them
+with a sequential test, with the other half."""
 MORE_ERRORS = 0.025
-"""Share of such comparisons that may name the wrong side, on each side."""
+"""Error rate of the sequential test on each side."""
 SMALLEST = 0.05
-"""The least difference that matters, as a share: `--more` ends where none is left."""
+"""Least relative difference that matters: `--more` ends when none is left."""
 
 
 @dataclass(frozen=True)
@@ -269,12 +259,12 @@ class Ties:
     """Configurations that are statistically tied with the best of several."""
 
     repeated: tuple[str, ...] = ()
-    """Run twice or more, the best included, best first."""
+    """Configurations that ran twice or more, best first."""
     once: tuple[str, ...] = ()
-    """Run once, and not so much slower that luck could be excluded."""
+    """Configurations that ran once and are not significantly slower."""
     undecided: tuple[str, ...] = ()
-    """All that ran again but the best, and may be as good, and are not shown to differ from it by
-    less than SMALLEST: more runs may tell."""
+    """Repeated ones other than the best that are neither significantly worse nor shown to differ by
+    less than SMALLEST: more runs may decide."""
 
 
 def ties_of(
@@ -283,10 +273,10 @@ def ties_of(
     *,
     is_timed: bool = True,
 ) -> Ties:
-    """Return what is statistically tied with the best of `groups`, and which of `once` may be.
+    """Return the configurations that are statistically tied with the best of `groups`.
 
-    Those that ran once, a search's only run, are named apart: nothing but luck chose them so far.
-    A configuration without runs yet is not excluded.
+    Those of `once`, which only ran in the search, are listed separately: they are selection-biased.
+    A configuration without runs is not excluded.
     """
     order, is_overruled = best_first(groups, is_timed=is_timed)
     if not order:
@@ -308,8 +298,8 @@ def ties_of(
     )
 
 
-def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool) -> Outcome:
-    """Return what the rounds of both show of `other`, whenever one looks."""
+def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool) -> PairOutcome:
+    """Return the outcome of the sequential test of `other` against `first` by common rounds."""
     common = [(first.rounds[at], other.rounds[at]) for at in first.rounds if at in other.rounds]
     found = [difference(*pair, is_timed=is_timed) for pair in common]
     known = [one for one in found if not math.isnan(one)]
@@ -319,8 +309,10 @@ def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool
 
 
 def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
-    """Return by how much `other` is better: of seconds the logarithm of the ratio, else in the unit
-    of the values; infinite where one of the two missed, NaN where both did."""
+    """Return by how much `other` is better: log ratio of seconds, or difference of values.
+
+    Infinite if one of the two missed, NaN if both did.
+    """
     if one.is_hit != other.is_hit:
         return math.inf if other.is_hit else -math.inf
     if not one.is_hit:
@@ -329,8 +321,7 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
 
 
 def next_to_run(groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True) -> list[str]:
-    """Return the undecided with the fewest new runs, best first; [] when nothing is left to show:
-    all others are worse, or differ by less than matters."""
+    """Return the undecided configurations with the fewest new runs, best first; [] if none."""
     ties = ties_of(groups, is_timed=is_timed)
     if not ties.undecided:
         return []
@@ -348,11 +339,15 @@ def more(
     is_timed: bool = True,
     alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
 ) -> list[RaceRun]:
-    """Return the next runs, at most `number`, that distinguish undecided candidates, by the runs
-    that a verdict judges by: `alone` are those alone, in seconds.
+    """Return the next runs to distinguish undecided candidates; [] when nothing is left to decide.
 
-    One of each of those with the fewest runs, best first; ask again when they are learned. [] when
-    one is left, or what is left does not matter.
+    Args:
+        candidates: The candidates.
+        learned: New runs so far, in seconds.
+        number: Most runs to return; one for each of the candidates with the fewest runs.
+        axis: Seconds or worker-seconds.
+        is_timed: Whether runs are compared by seconds, not by values.
+        alone: Runs alone by candidate, in seconds.
     """
     new = {
         one.name: {done: run for (name, done), run in learned.items() if name == one.name}

@@ -1,10 +1,10 @@
-"""Records of optimizer steps (`record_steps`): their times, bytes exchanged, gradient noise.
+"""Records of optimizer steps (`record_steps`): times, bytes exchanged, gradient noise.
 
-Workers see different samples, so their gradients differ by noise alone. With per-sample covariance
-Sigma and true gradient G, a gradient over b samples has E|g|^2 = |G|^2 + tr(Sigma) / b: from the
-mean of the workers' squared norms and the squared norm of their average both terms follow without
-bias (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). `scaling.noise_scale` makes the
-noise scale of them.
+Workers see different samples, so their gradients differ only by noise. With per-sample covariance
+Sigma and true gradient G, a gradient over b samples has E|g|^2 = |G|^2 + tr(Sigma) / b: unbiased
+estimates of both terms follow from the mean of the workers' squared norms and the squared norm of
+their average (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). `scaling.fits.noise_scales`
+is their ratio.
 """
 
 import math
@@ -17,16 +17,17 @@ from pydantic import Field, Strict
 
 from raybench.spec.run import RunSpec
 
-Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Seconds = Annotated[Finite, Field(ge=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Seconds of the optimizer steps since the last evaluation that had a whole global batch.
+    """Seconds of the optimizer steps with a whole global batch since the last evaluation.
 
-    The last step of an epoch has less to do and counts for `max_s` alone. A step's time is that of
-    the slowest rank, from the end of the step before it (or the beginning of training) to its own
-    end, with waiting for data and for other workers.
+    The shorter last step of an epoch only counts for `max_s`. The time of a step is that of the
+    slowest rank, from the end of the previous step to its own end, with waiting for data and for
+    other workers.
     """
 
     num: Annotated[int, Strict(), Field(gt=0)]
@@ -36,13 +37,15 @@ class StepTimes:
     p75_s: Seconds
     p95_s: Seconds
     max_s: Seconds
-    """The slowest of all steps, short ones too: a stall, where it is far above `p95_s`."""
+    """Slowest of all steps, short ones included: a stall if far above `p95_s`."""
 
     @classmethod
     def of(cls, seconds: Sequence[float], short: Sequence[float] = ()) -> "StepTimes | None":
-        """Return those of steps in their order; a NaN is a step whose time is not known.
+        """Return the summary of some steps; None if the time of no whole step is known.
 
-        `short` are those of steps without a whole batch. None where no whole step's time is known.
+        Args:
+            seconds: Steps with a whole batch; NaN if not known.
+            short: Steps without a whole batch.
         """
         known = [one for one in seconds if np.isfinite(one)]
         if not known:
@@ -53,11 +56,8 @@ class StepTimes:
         return cls(num=len(known), max_s=slowest, **parts)
 
 
-Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-
-
 class NoiseTerms(NamedTuple):
-    """Noise terms of one step; those of a single step may well be negative."""
+    """Noise terms of one step, which may be negative."""
 
     gradient: float
     """|G|^2"""
@@ -67,7 +67,7 @@ class NoiseTerms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSums:
-    """Sums over the steps since the last evaluation that had something to say."""
+    """Sums of the noise terms of the steps since the last evaluation."""
 
     num_steps: Annotated[int, Strict(), Field(gt=0)]
     gradient: Finite
@@ -77,7 +77,7 @@ class NoiseSums:
 
     @classmethod
     def of(cls, steps: Sequence[NoiseTerms]) -> "NoiseSums | None":
-        """Return the sums over some steps; None of none."""
+        """Return the sums over some steps; None without a step."""
         if not steps:
             return None
         return cls(
@@ -90,12 +90,16 @@ class NoiseSums:
 def noise_terms(
     sum_of_squares: float, square_of_average: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return what a step says.
+    """Return the noise terms of a step, unbiased for uneven and empty shares of samples too.
 
-    `sum_of_squares` is the sum over workers of the squared norm of their own mean gradient,
-    before the exchange; `square_of_average` the squared norm of the average over all samples.
-    Uneven and empty shares, as in the last step of an epoch, cost no bias. None for a step of a
-    single worker, or with a norm that is not finite (an overflow that the training skips, too).
+    Args:
+        sum_of_squares: Sum over workers of the squared norm of their mean gradient before the
+            exchange.
+        square_of_average: Squared norm of the mean gradient over all samples.
+        samples_per_worker: Samples of each worker.
+
+    Returns:
+        None for a step of a single worker, or if a norm is not finite.
     """
     sizes = [size for size in samples_per_worker if size > 0]
     if len(sizes) < 2 or not math.isfinite(sum_of_squares + square_of_average):
@@ -108,11 +112,15 @@ def noise_terms(
 def terms_of_parts(
     part_squares: Sequence[float], whole_square: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return what a step says whose workers exchange their parts of the global batch's gradient.
+    """Return the noise terms of a step whose workers exchange parts of the mean gradient.
 
-    A part is a worker's summed gradient over the samples of *all* workers, so that the parts sum
-    to the mean gradient, of squared norm `whole_square`: its own mean gradient is larger by the
-    samples of all over its own.
+    A part is a worker's summed gradient divided by the samples of *all* workers, so that the parts
+    sum to the mean gradient.
+
+    Args:
+        part_squares: Squared norm of each part.
+        whole_square: Squared norm of the mean gradient.
+        samples_per_worker: Samples of each worker.
     """
     total, parts = sum(samples_per_worker), zip(part_squares, samples_per_worker, strict=True)
     own = sum(square * (total / size) ** 2 for square, size in parts if size > 0)
@@ -120,15 +128,15 @@ def terms_of_parts(
 
 
 BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
-"""Bytes of one gradient value on the wire, by `gradient_compression`: weights, and so gradients,
-are float32 whatever the precision."""
+"""Bytes of one gradient value on the network, by `gradient_compression`; gradients are float32
+whatever the precision."""
 
 
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
-    """Return what a worker gives to the exchange of one optimizer step, in bytes.
+    """Return the bytes that a worker contributes to the exchange of one optimizer step.
 
-    A replica of a `single_process` gives as much, to others in its process. What nn.DataParallel
-    copies beside it (weights and samples to every GPU, outputs back) is not in it.
+    The same for a replica of a `single_process`, without the weights, samples and outputs that
+    nn.DataParallel copies.
     """
     if spec.num_workers == 1 or not spec.exchange_gradients:
         return 0

@@ -1,6 +1,6 @@
 import pandas as pd
 import pytest
-from test_loaded_columns import CURVE_COLUMNS, TRIAL_COLUMNS
+from test_load import CURVE_COLUMNS, TRIAL_COLUMNS
 
 from raybench.report.export import export
 from raybench.results.store import Store
@@ -25,9 +25,8 @@ def exported(tmp_path):
 
 def write(folder, lines):
     results = results_folder(folder, lines)
-    store = Store(folder)
-    export(results, store)
-    store.close()
+    with Store(folder) as store:
+        export(results, store)
     return results
 
 

@@ -10,7 +10,7 @@ from raybench.report.answer import said, tried_words
 from raybench.report.export import export
 from raybench.results.ranking import noise_of
 from raybench.results.store import StudyFiles
-from raybench.results.verdict import judge
+from raybench.results.verdict import ALONE, facts_of, judge
 from raybench.search.race import Race
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
@@ -44,9 +44,8 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     assert other["median_s"] == 4.25, "without the run that it was picked for"
     verdict = judge(results)
     assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
-    line = said(results).lines[0]
-    assert "It reaches 90 % accuracy after 6.00 s of training (90 % interval: " in line
-    assert "confirmed by 3 of 3 new seeds, run alone" in line
+    fastest = facts_of(results, verdict).fastest
+    assert (fastest.seconds, fastest.hits, fastest.runs, fastest.how_run) == (6.0, 3, 3, ALONE)
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
 
 
@@ -105,9 +104,9 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert trials["crossed_s"].tolist() == pytest.approx(crossed)
     assert trials["is_interpolated"].tolist() == [True] * 4
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
+    assert facts_of(results, judge(results)).fastest.mark == ", interpolated"
     text = shown(results)
     assert "1.33*" in text
-    assert ", interpolated; " in said(results).lines[0]
     assert text.count("* interpolated: where the line between two evaluations crosses") == 3
 
 

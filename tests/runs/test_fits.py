@@ -15,8 +15,8 @@ from raybench.scaling.fits import (
     fit_study,
     measured_runs,
     measurements,
+    predicted_steps,
     run_spread,
-    step_seconds,
     target_plans,
 )
 from raybench.scaling.measurements import Cell
@@ -39,7 +39,7 @@ def made(folder: Path, **content: Any) -> StudyResults:
 
 
 def test_every_repeat_is_a_measurement_of_its_cell(results) -> None:
-    (rows,) = measurements(results).groups.values()
+    (rows,) = measurements(results).series.values()
     assert len(rows) == len(results.runs)
     for cell, seconds in rows:
         spec = RunSpec(
@@ -68,7 +68,7 @@ def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
 def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
     """An epoch has 1,000 samples: a step of 4 x 256 has those."""
     results = made(tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
-    (rows,) = measurements(results).groups.values()
+    (rows,) = measurements(results).series.values()
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
 
@@ -147,5 +147,5 @@ def test_a_step_is_predicted_for_all_of_its_samples(own: int, passes: int) -> No
     model: Any = SimpleNamespace(
         observed=SimpleNamespace(cells=[Cell(1, 1, 8, 4)]), predict=predict
     )
-    step_seconds(model, [(2, 1, own)])
+    predicted_steps(model, [(2, 1, own)])
     assert asked == [Cell(2, 1, own // passes, passes)]

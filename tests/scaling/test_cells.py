@@ -1,22 +1,31 @@
-"""Cells of a scaling study: medians, speed-up over the best single worker, shares, outliers."""
+"""Cells and speed-up curves of a scaling study: medians, baselines, shares, outliers, failures."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.report.scaling_printed import printed_cells
-from raybench.scaling.cells import CELL_COLUMNS, cell_table
+from raybench.report.scaling_printed import other_lines, outlier_lines, printed_cells
+from raybench.report.study import load
+from raybench.scaling.cells import CELL_COLUMNS, cell_table, curves_of, on_more_hosts, series_of
+from raybench.scaling.runs import RUN_COLUMNS, run_table
+from raybench.spec.errors import UserError
 from raybench.spec.metric import METRICS
-from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import ScalingStudy, WrittenCell
-from tests.runs.made_up import EPOCH, run_of, study_of, timed
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.spec.scaling_study import ScalingStudy, WrittenCell, study_cells
+from raybench.stats.record import Evaluation, Failure
+from tests.runs.made_up import EPOCH, point, run_of, study_of, timed, write
 
 
 def table_of(study: ScalingStudy, *given: Any, **changes: Any) -> pd.DataFrame:
     return cell_table(study, *run_of(study, *given, **changes))
+
+
+def written(*cells: WrittenCell) -> ScalingStudy:
+    return ScalingStudy(name="x", base=RunSpec(), cells=list(cells), repeats=1)
 
 
 def at(table: pd.DataFrame, **keys: Any) -> Any:
@@ -42,6 +51,10 @@ def test_ideal_scaling_is_an_efficiency_of_one() -> None:
     np.testing.assert_allclose(table["speedup"].astype(float), table["num_workers"])
     np.testing.assert_allclose(table["efficiency"].astype(float), 1)
     np.testing.assert_allclose(table["step_median_s"], table["batch_size_per_worker"] / 1000)
+    one = table.iloc[0]
+    assert one["compile_s"] == 1
+    assert one["first_epoch_train_samples_per_s"] == pytest.approx(1000)
+    assert one["first_epoch_samples_per_s"] == pytest.approx(EPOCH / (1 + 1))
 
 
 def test_columns_have_the_name_of_another_metric() -> None:
@@ -50,13 +63,6 @@ def test_columns_have_the_name_of_another_metric() -> None:
     assert not {"accuracy", "best_accuracy"} & set(table.columns)
     assert table["loss"].notna().all()
     assert printed_cells(table, metric=METRICS["loss"])["loss"].tolist()[0] == "0.9"
-
-
-def test_the_first_epoch_has_its_own_number_with_the_compiling() -> None:
-    row = table_of(study_of()).iloc[0]
-    assert row["first_epoch_train_samples_per_s"] == pytest.approx(1000)
-    assert row["first_epoch_samples_per_s"] == pytest.approx(EPOCH / (1 + 1))
-    assert row["compile_s"] == 1
 
 
 def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
@@ -86,19 +92,15 @@ def test_a_baseline_is_of_the_same_kind(key: str, one: Any, other: Any) -> None:
     """Two values of `key`, the second one's single worker not run: it has no speed-up."""
     made = ((one, 1), (one, 2), (other, 2))
     cells = [WrittenCell(changes={key: value, "num_workers": workers}) for value, workers in made]
-    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
-    table = table_of(study)
+    table = table_of(written(*cells))
     assert table["speedup"].isna().tolist() == [False, False, True]
     assert len(set(table["series"])) == 2 or key in ("placement_strategy", "cpus_per_worker")
 
 
 def test_weak_is_no_baseline_of_strong() -> None:
-    cells = [
-        WrittenCell(scaling="weak", changes={"num_workers": 1}),
-        WrittenCell(scaling="strong", changes={"num_workers": 2}),
-    ]
-    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
-    assert table_of(study)["speedup"].isna().tolist() == [False, True]
+    weak = WrittenCell(scaling="weak", changes={"num_workers": 1})
+    strong = WrittenCell(scaling="strong", changes={"num_workers": 2})
+    assert table_of(written(weak, strong))["speedup"].isna().tolist() == [False, True]
 
 
 def test_gpus_of_another_model_are_another_topology_and_another_row() -> None:
@@ -140,17 +142,7 @@ def test_failed_runs_are_counted_and_cut_off_ones_are_not_there() -> None:
     assert (two["n"], two["failed"]) == (2, 0)
 
 
-def test_what_one_worker_alone_needs_is_of_the_same_batch_per_worker() -> None:
-    def step(spec: RunSpec, repeat: int) -> float:
-        return 0.1 if spec.num_workers == 1 else 0.125
-
-    table = table_of(study_of(scaling="weak"), step)
-    assert at(table, num_workers=2)["alone_share"] == pytest.approx(0.8)
-    assert at(table, num_workers=1)["alone_share"] == 1
-
-
-def test_communication_is_told_by_the_cell_that_exchanges_nothing() -> None:
-
+def test_shares_of_a_step_come_from_one_worker_and_from_the_cell_without_exchange() -> None:
     def step(spec: RunSpec, repeat: int) -> float:
         return 0.1 if spec.num_workers == 1 or not spec.exchange_gradients else 0.125
 
@@ -158,6 +150,8 @@ def test_communication_is_told_by_the_cell_that_exchanges_nothing() -> None:
     table = table_of(study, step)
     row = at(table, num_workers=2, exchange_gradients=True)
     assert row["communication_share"] == pytest.approx(0.2)
+    assert row["alone_share"] == pytest.approx(0.8)
+    assert at(table, num_workers=1, exchange_gradients=True)["alone_share"] == 1
     assert row["speedup"] == pytest.approx(1.6)
 
 
@@ -184,3 +178,228 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     assert table["memory_peak_bytes"].tolist() == [102, 102]
     assert table["gpu_utilization"].tolist() == [0.5, 0.5]
     assert table["num_steps"].tolist() == [18, 18]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("cpus_per_worker", [1, 2]),
+        ("placement_strategy", ["pack", "spread"]),
+        ("dataset", ["digits", "mnist"]),
+        ("batch_size_per_worker", [64, 128]),
+        ("accumulate", [1, 2]),
+    ],
+)
+def test_two_of_something_are_two_curves(key: str, values: list[Any]) -> None:
+    cells = [WrittenCell(changes={key: value, "num_workers": 1}) for value in values]
+    curves = curves_of(table_of(written(*cells)))
+    assert [len(curve) for curve in curves.values()] == [1, 1]
+
+
+def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
+    study = study_of(scaling="weak")
+    runs, curves = run_of(study)
+    runs["0001-r1"] = replace(runs["0001-r1"], workers_per_node=[1, 1])
+    table = cell_table(study, runs, curves)
+    assert on_more_hosts(table)["num_nodes"].tolist() == [2]
+    (curve,) = curves_of(table).values()
+    assert curve["num_nodes"].tolist() == [1, 1]
+    assert any("ran on 2 hosts, others of its size on fewer" in line for line in other_lines(table))
+
+
+def test_two_cells_of_one_curve_are_refused_by_name() -> None:
+    cells = [WrittenCell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
+    with pytest.raises(UserError, match=r"2 here have 1, of several cells \(0000, 0001\)"):
+        curves_of(table_of(written(*cells)))
+
+
+def test_every_curve_of_a_mixed_study_is_of_one_scaling() -> None:
+    axes = {"framework": ["torch", "tensorflow"]}
+    study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], axes=axes)
+    curves = curves_of(table_of(study))
+    assert len(curves) == 2 * 2 * 2
+    assert all(len(set(curve["scaling"])) == 1 for curve in curves.values())
+    assert all(curve["num_workers"].tolist() == [1, 2, 4] for curve in curves.values())
+
+
+def test_runs_without_exchange_are_in_no_curve() -> None:
+    table = table_of(study_of(scaling="weak"))
+    table["exchange_gradients"] = [True, False]
+    (curve,) = curves_of(table).values()
+    assert curve["num_workers"].tolist() == [1]
+
+
+def test_a_first_epoch_that_is_in_the_figures_is_told() -> None:
+    """The second cell's second repeat ends after an epoch, as its budget is over."""
+    study = study_of(scaling="weak")
+    runs, curves = run_of(study)
+    assert not any("first epoch" in line for line in other_lines(cell_table(study, runs, curves)))
+    curves["0001-r1"] = curves["0001-r1"][:1]
+    ended = replace(runs["0001-r1"], stop="max_train_seconds")
+    table = cell_table(study, runs | {"0001-r1": ended}, curves)
+    assert table["is_warm"].tolist() == [True, False]
+    assert table["stop"].tolist() == ["target", "max_train_seconds, target"]
+    (told,) = [line for line in other_lines(table) if "first epoch" in line]
+    assert "in them: torch, mnist_small, 2 x 64. A run ended with it or before it" in told
+    assert told.endswith("as its seconds of training were over or the target was reached.")
+    short = {name: curve[:1] for name, curve in curves.items()}
+    lines = other_lines(cell_table(study, runs, short))
+    assert any("in them: all cells. A run" in line for line in lines)
+
+
+def test_what_limits_the_figures_is_said() -> None:
+    study = study_of(scaling="weak", num_workers=[2])
+    runs, curves = run_of(study)
+    runs["0000-r0"] = replace(runs["0000-r0"], state="failed", failure="oom", stop=None)
+    lines = other_lines(cell_table(study, runs, curves))
+    assert lines[0] == "Failed: 1 run of torch, mnist_small, 2 x 64 (oom)."
+    assert lines[1].startswith("No speed-up where nothing ran on one worker")
+    assert lines[2].startswith("Steps were not timed one by one")
+
+
+SYNTHETIC, MORE = (DatasetSpec(name="synthetic", num_samples=count) for count in (64, 128))
+DIGITS = {"dataset": DatasetSpec(name="digits")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        # What is off or as usual is told of the others alone.
+        (
+            [{}, {"exchange_gradients": False}, {"warmup_epochs": 1.0}, {"schedule": "cosine"}],
+            [
+                "mnist_small, schedule constant",
+                "mnist_small, no exchange_gradients, schedule constant",
+                "mnist_small, schedule constant, warmup_epochs 1",
+                "mnist_small, schedule cosine",
+            ],
+        ),
+        # What differs in nothing but workers is one series.
+        (
+            [{"num_workers": k, "precision": one} for k in (1, 2) for one in ("fp32", "bf16")],
+            ["mnist_small, fp32", "mnist_small, bf16"] * 2,
+        ),
+        # A class stands for its workload where that is enough.
+        ([{"workload": "a.b:Net"}, {"workload": "a.b:Other"}], ["Net", "Other"]),
+        ([{"workload": "a.b:Net"}, {"workload": "a.c:Net"}], ["a.b:Net", "a.c:Net"]),
+        # A dataset is told by what it reads.
+        ([DIGITS, {"dataset": SYNTHETIC}], ["mnist_small, digits", "mnist_small, synthetic"]),
+        (
+            [DIGITS, {"dataset": SYNTHETIC}, {"dataset": MORE}],
+            [
+                "mnist_small, digits",
+                "mnist_small, synthetic, dataset.num_samples 64",
+                "mnist_small, synthetic, dataset.num_samples 128",
+            ],
+        ),
+    ],
+)
+def test_a_series_tells_what_differs_and_nothing_else(
+    changes: list[dict[str, Any]], told: list[str]
+) -> None:
+    assert series_of([RunSpec(**one) for one in changes]) == [f"torch, {one}" for one in told]
+
+
+@pytest.mark.parametrize(("stalled", "repeats"), [(2, 3), (0, 2), (0, 3)])
+def test_a_stall_is_an_outlier_that_the_median_bears(
+    stalled: int, repeats: int, tmp_path: Path
+) -> None:
+    """Of the last epoch, or of the first one."""
+    study = study_of(scaling="weak", repeats=repeats)
+    runs, curves = run_of(study)
+    name, is_first = "0000-r1", stalled == 0
+    seconds = np.cumsum([7200.0 if i == stalled else 1.0 for i in range(3)])
+    rates = [EPOCH / 7200 if i == stalled else 1000.0 for i in range(3)]
+    curves[name] = [point(i, rates[i], train_s=float(seconds[i])) for i in range(3)]
+    each = run_table(study_cells(study), runs, curves)
+    assert tuple(each.columns) == RUN_COLUMNS
+    assert each.loc[each["is_outlier"], "trial"].tolist() == [name]
+    assert each.loc[each["is_slow_start"], "trial"].tolist() == [name] * is_first
+    row = cell_table(study, runs, curves).iloc[0]
+    assert row["outliers"] == 1
+    assert row["samples_per_s"] == pytest.approx(1000)
+    assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
+    (told,) = outlier_lines(load(write(tmp_path / "stalled", study, runs, curves)))
+    usual = "its first epoch, usual in its cell are" if is_first else "with its stalls, its cell's"
+    assert f"0 samples/s {'in ' * is_first}{usual}" in told
+    assert "longest step took 461 s" in told
+
+
+def test_ordinary_noise_is_no_outlier() -> None:
+    def step(spec: RunSpec, repeat: int) -> float:
+        return spec.batch_size_per_worker / 1000 * (1, 1.2, 0.9)[repeat]
+
+    assert table_of(study_of(repeats=3), step)["outliers"].sum() == 0
+
+
+def test_input_share_is_of_the_steady_state_as_the_steps_are() -> None:
+    """The first epoch reads its data from a disk for 9 of 10 s; then a tenth of a second waits."""
+    study = study_of(scaling="weak", repeats=1)
+    runs, curves = run_of(study, ledger={"train": 12.0, "input": 9.2, "compile": 0.0})
+    waited = (9.0, 9.1, 9.2)
+    told = {
+        name: [
+            point(i, 1000.0, train_s=10.0 + i, input_s=seconds) for i, seconds in enumerate(waited)
+        ]
+        for name in curves
+    }
+    assert cell_table(study, runs, told)["input_share"].tolist() == pytest.approx([0.1, 0.1])
+    short = {name: curve[:1] for name, curve in told.items()}
+    assert cell_table(study, runs, short)["input_share"].tolist() == pytest.approx([0.9, 0.9])
+
+
+def epochs_of(num: int, size: int, seconds: float, *, whole: float | None) -> list[Evaluation]:
+    """Return evaluations after epochs of `size` samples; their whole steps took `whole` seconds."""
+    names = ("median_s", "p25_s", "p75_s", "p95_s", "max_s")
+    curve = []
+    for i in range(num):
+        now = point(i, size / seconds, samples=size * (i + 1), train_s=seconds * (i + 1))
+        curve.append(now if whole is None else timed(now, num=1, **dict.fromkeys(names, whole)))
+    return curve
+
+
+def test_a_short_last_step_makes_no_samples_out_of_nothing() -> None:
+    """50,000 samples at a million a second, in batches of 32,768 and of 65,536."""
+    study = study_of(scaling="weak", num_workers=[8], batch_sizes=[4096, 8192], repeats=1)
+    runs, _ = run_of(study)
+    curves = {
+        "0000-r0": epochs_of(3, 50_000, 0.05, whole=0.032768),
+        "0001-r0": epochs_of(3, 50_000, 0.05, whole=None),
+    }
+    table = cell_table(study, runs, curves)
+    np.testing.assert_allclose(table["samples_per_s"], 1e6)
+    np.testing.assert_allclose(table["step_median_s"], [0.032768, 0.05])
+    assert table["epoch_samples"].tolist() == [50_000, 50_000]
+    assert table["outliers"].tolist() == [0, 0]
+    lines = other_lines(table)
+    (told,) = [line for line in lines if line.startswith("Batch above the dataset")]
+    assert "8 x 8192 had the 50,000 samples of an epoch, not 65,536" in told
+
+
+def test_a_short_step_that_takes_as_long_is_no_stall() -> None:
+    """1,000 samples in batches of 960: the second step has 40, and needs a second all the same."""
+    study = study_of(scaling="weak", num_workers=[1], batch_sizes=[960], repeats=1)
+    runs, _ = run_of(study)
+    usual = {"0000-r0": epochs_of(3, 1000, 2.0, whole=1.0)}
+    assert cell_table(study, runs, usual)["outliers"].tolist() == [0]
+    stalled = {"0000-r0": epochs_of(3, 1000, 4.0, whole=1.0)}
+    assert cell_table(study, runs, stalled)["outliers"].tolist() == [1]
+
+
+@pytest.mark.parametrize("failure", ["nan", "oom"])
+def test_runs_that_cannot_train_have_missed_the_target(failure: Failure) -> None:
+    study = study_of(scaling="weak", repeats=3)
+    runs, curves = run_of(study)
+    for repeat, seconds in enumerate((1.0, 3.0, None)):
+        name = f"0000-r{repeat}"
+        runs[name] = replace(runs[name], time_to_target_s=seconds)
+    lost = replace(runs["0000-r2"], state="failed", failure=failure, stop=None)
+    one = cell_table(study, runs | {"0000-r2": lost}, curves).iloc[0]
+    # The middle one of 1, 3 and never; without the miss it would be 2, of 2/2.
+    assert (one["time_to_target_s"], one["reached"], one["tried"], one["n"]) == (3.0, 2, 3, 2)
+    told = printed_cells(cell_table(study, runs | {"0000-r2": lost}, curves))
+    assert told["target after s"].tolist()[0] == "3.00 2/3"
+    # What a mistake in the code ends says nothing of the target.
+    broken = replace(lost, failure="error")
+    one = cell_table(study, runs | {"0000-r2": broken}, curves).iloc[0]
+    assert (one["time_to_target_s"], one["reached"], one["tried"]) == (2.0, 2, 2)

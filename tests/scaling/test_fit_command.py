@@ -116,7 +116,7 @@ def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
     text = f"\ufeff {HEAD.replace(',', ' , ')},accumulate\n1.0, 1,32,5e-2,2\n\n2,1,32,0.06,\n"
     file.write_bytes(text.replace("\n", "\r\n").encode())
     measured = read_measurements(file)
-    assert measured.groups == {("", ""): [(Cell(1, 1, 32, 2), 0.05), (Cell(2, 1, 32), 0.06)]}
+    assert measured.series == {("", ""): [(Cell(1, 1, 32, 2), 0.05), (Cell(2, 1, 32), 0.06)]}
 
 
 def test_nodes_are_as_full_as_the_fullest_measured() -> None:

@@ -40,20 +40,29 @@ def test_a_ratio_is_taken_as_it_is() -> None:
     assert "takes 3 times (2.2 to 4.2)" in found.words()
 
 
-def test_times_are_compared_as_if_two_took_part(tmp_path: Path) -> None:
-    """Of 8 workers of a host 7 / 4 of the bytes pass the slowest link, of two hosts once."""
-    large, small = 2**25, 2**10
-    between, inside = [(small, 900.0), (large, 5.0)], [(small, 1.0), (large, 1.75)]
-    found = read_network(document(tmp_path, workers=(2, 8), network=between, inside=inside))
-    assert found.ratio == pytest.approx(5.0), "small messages are no gradients"
-    assert found.log_sd == pytest.approx(SURE)
-
-
-def test_sizes_that_disagree_make_it_less_sure(tmp_path: Path) -> None:
-    between, inside = [(2**20, 2.0), (2**25, 8.0)], [(2**20, 1.0), (2**25, 1.0)]
-    found = read_network(document(tmp_path, network=between, inside=inside))
-    assert found.ratio == pytest.approx(4.0)
-    assert found.log_sd == pytest.approx(math.hypot(SURE, math.log(2)))
+@pytest.mark.parametrize(
+    ("inside_workers", "between", "inside", "ratio", "log_sd"),
+    [
+        # 7 / 4 of the bytes of 8 workers pass the slowest link; small messages are not gradients.
+        (8, [(2**10, 900.0), (2**25, 5.0)], [(2**10, 1.0), (2**25, 1.75)], 5.0, SURE),
+        # Sizes that disagree widen the prior.
+        (
+            *(2, [(2**20, 2.0), (2**25, 8.0)], [(2**20, 1.0), (2**25, 1.0)]),
+            *(4.0, math.hypot(SURE, math.log(2))),
+        ),
+    ],
+)
+def test_the_ratio_is_of_the_times_as_if_two_workers_took_part(
+    tmp_path: Path,
+    inside_workers: int,
+    between: object,
+    inside: object,
+    ratio: float,
+    log_sd: float,
+) -> None:
+    workers = (2, inside_workers)
+    found = read_network(document(tmp_path, workers=workers, network=between, inside=inside))
+    assert (found.ratio, found.log_sd) == pytest.approx((ratio, log_sd))
 
 
 def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> None:

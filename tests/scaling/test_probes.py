@@ -114,17 +114,18 @@ def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
     return [evaluation(trained, index=i, samples=seen) for i, (trained, seen) in pairs]
 
 
-def test_the_first_interval_is_left_out_and_a_stall_is_borne() -> None:
-    curve = curve_of([9.0, 10.0, 11.0, 31.0], [100, 200, 300, 400])
-    assert step_seconds(curve, 10) == pytest.approx(0.1)
-
-
-def test_data_that_come_slowly_every_tenth_step_are_no_stall() -> None:
-    """A median over steps would not see them."""
-    every = np.tile([0.01] * 9 + [0.11], 4)
-    ends = np.cumsum(every)[9::10]
-    curve = curve_of(list(ends), [10, 20, 30, 40])
-    assert step_seconds(curve, 1) == pytest.approx(0.02)
+@pytest.mark.parametrize(
+    ("ends_s", "step_s"),
+    [
+        ([9.0, 10.0, 11.0, 31.0], 0.01),  # the first interval is left out, a stall has no effect
+        (
+            np.cumsum(np.tile([0.1] * 9 + [1.1], 4))[9::10].tolist(),
+            0.02,
+        ),  # a late step of ten
+    ],
+)
+def test_a_step_is_the_median_of_the_means_of_intervals(ends_s: list[float], step_s: float) -> None:
+    assert step_seconds(curve_of(ends_s, [100, 200, 300, 400]), 1) == pytest.approx(step_s)
 
 
 @pytest.mark.parametrize(

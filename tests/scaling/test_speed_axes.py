@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.scaling.speed_axes import AXES, Found, Leeway, every_way, gains_sentence, ways_of
+from raybench.scaling.speed_axes import AXES, AxisProbes, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.run import Placement, RunSpec
 
 
@@ -85,8 +85,8 @@ def test_a_grid_has_every_way_with_every_other() -> None:
 
 def found_of(
     times: dict[str, list[float]], compile_s: dict[str, list[float]] | None = None
-) -> Found:
-    return Found(next(iter(times)), times, compile_s or {})
+) -> AxisProbes:
+    return AxisProbes(next(iter(times)), times, compile_s or {})
 
 
 @pytest.mark.parametrize(

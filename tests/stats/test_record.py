@@ -9,6 +9,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import CURVE_KEYS, OPTIONAL_KEYS, Evaluation, RunOutcome, RunRecord
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
 from tests.factories import evaluation as made_up
+from tests.factories import record as ended_run
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
 
@@ -56,6 +57,26 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
 def test_states(outcome, state, stop):
     found = record(outcome)
     assert (found.state, found.stop) == (state, stop)
+
+
+@pytest.mark.parametrize(
+    ("ended", "measurement", "comparison", "importance"),
+    [
+        ({"stop": "target"}, True, True, True),
+        ({"stop": "epochs"}, True, True, True),
+        ({"stop": None, "stopped_by": "scheduler"}, False, False, True),
+        ({"stop": None, "stopped_by": "cap"}, False, True, True),
+        ({"stop": None, "stopped_by": "time_budget"}, False, False, False),
+        ({"stop": None, "stopped_by": "interrupted"}, False, False, False),
+        ({"failure": "nan"}, True, True, True),
+        ({"failure": "worker_lost"}, False, False, False),
+    ],
+)
+def test_which_runs_count(ended, measurement, comparison, importance):
+    run = ended_run(**ended)
+    assert run.counts_for("measurement") == measurement
+    assert run.counts_for("comparison") == comparison
+    assert run.counts_for("importance") == importance
 
 
 @pytest.mark.parametrize("failure", ["oom", "worker_lost"])

@@ -9,7 +9,7 @@ import pytest
 
 from raybench.spec.objective import Objective, time_to_target
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Failure, RunRecord
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
     SMALLEST,
@@ -22,7 +22,6 @@ from raybench.stats.standing import (
     group_of,
     held_per_trained,
     interpolated_time,
-    is_informative,
     more,
     replicate_of,
     ties_of,
@@ -95,24 +94,6 @@ def test_what_a_lost_part_of_a_curve_does_not_tell_stays_as_recorded() -> None:
     assert interpolated_time(made, points[2:]) == raw, "continued: what came before is lost"
     assert interpolated_time(made, [points[0], points[2]]) == raw
     assert interpolated_time(made, []) == raw
-
-
-@pytest.mark.parametrize(
-    ("stop", "stopped_by", "failure", "expected"),
-    [
-        ("target", "scheduler", None, True),
-        ("epochs", "scheduler", None, True),
-        (None, "cap", None, True),
-        (None, "time_budget", None, False),
-        (None, "interrupted", None, False),
-        (None, "scheduler", "nan", True),
-        (None, "scheduler", "worker_lost", False),
-    ],
-)
-def test_what_was_cut_off_says_nothing_and_what_lost_does(
-    stop: StopReason | None, stopped_by: StopReason, failure: Failure | None, expected: bool
-) -> None:
-    assert is_informative(record(stop=stop, stopped_by=stopped_by, failure=failure)) == expected
 
 
 def budget(value: float, failure: Failure | None = None, **metric: str) -> RunRecord:

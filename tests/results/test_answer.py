@@ -1,0 +1,188 @@
+"""Sentences beside the winner: first configuration, confidence, ends of ranges, the target."""
+
+import pytest
+from test_repeated import COLD
+from test_verdict import BUDGET, at_budget, judged
+
+from raybench.report.answer import said
+from raybench.report.how_sure import how_sure
+from raybench.report.remarks import edge_lines, speed_line, target_warning
+from raybench.report.tables import predictions
+from raybench.results.verdict import judge
+from raybench.stats.record import Prediction
+from tests.made_results import raced, results_folder, run_line
+
+FIRST = {"learning_rate": 0.02, "model": {"n": 2}}
+OWN = {"learning_rate": 0.02, "model": {"n": 2}}
+OTHER = {"learning_rate": 0.1, "model": {"n": 1}}
+
+
+def answer(folder, lines, first=FIRST):
+    results = results_folder(folder, lines, study={"space": {}, "search": {"first": [first]}})
+    return " ".join(said(results).lines)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(8.0, "4 times as fast as"), (1.0, "It is")])
+def test_the_winner_is_compared_with_it(tmp_path, seconds, words):
+    lines = [run_line("0000", seconds, **OWN), run_line("0001", 2.0, **OTHER)]
+    lines.append(run_line("0002", 9.0, learning_rate=0.02, model={"n": 2.0}))
+    found = answer(tmp_path, lines)
+    assert f"{words} your first configuration (trial 0000)" in found
+    assert ("8.00 s, one run" in found) == (seconds == 8.0)
+
+
+def test_one_that_was_confirmed_is_compared_by_its_new_runs(tmp_path):
+    first = raced("0000", 5.0, [6.0, 6.0, 6.0], **OWN)
+    found = answer(tmp_path, [*first, *raced("0001", 2.5, [3.0, 3.0, 3.0], **OTHER)])
+    assert "2 times as fast as your first configuration (trial 0000), 6.00 s." in found
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (run_line("0000", best_value=0.8, **OWN), "short of the target, at accuracy 80.0 %"),
+        (run_line("0000", failure="oom", **OWN), "failed (oom)"),
+    ],
+)
+def test_one_without_a_time_is_told_by_what_it_reached(tmp_path, line, words):
+    assert words in answer(tmp_path, [line, run_line("0001", 2.0, **OTHER)])
+
+
+def test_nothing_is_said_where_it_has_not_run(tmp_path):
+    assert "your first" not in answer(tmp_path, [run_line("0001", 2.0, **OTHER)])
+
+
+NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
+
+
+def test_more_runs_are_proposed_until_what_is_tied_is_shown_not_to_matter(tmp_path):
+    results = results_folder(tmp_path / "a", [line for each in (COLD, *NEAR) for line in each])
+    verdict = judge(results)
+    assert verdict.undecided
+    assert f"--more {4 * (1 + len(verdict.undecided))}" in how_sure(results, verdict)
+    alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
+    same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * one for one in alike])
+    results = results_folder(tmp_path / "b", [line for each in (COLD, *same) for line in each])
+    verdict = judge(results)
+    assert verdict.others()
+    assert not verdict.undecided
+    assert "5 %" in how_sure(results, verdict)
+
+
+def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_path):
+    steady = [at_budget(f"000{n}", 0.55, [0.55, 0.551, 0.549, 0.552]) for n in (0, 2, 3)]
+    wild = at_budget("0001", 0.6, [0.54, 0.61, 0.54, 0.60])
+    results, verdict = judged(tmp_path, wild, *steady, objective=BUDGET)
+    assert verdict.ties[0] == "0001"
+    assert len(verdict.ties) > 1, "its own runs do not tell it from the others"
+    text = how_sure(results, verdict)
+    assert "points, those of trial 0001 by 3." in text
+    low, high = (results.confirmed[f"interval_{end}_accuracy"].iloc[0] for end in ("low", "high"))
+    assert high - low > 0.05
+
+
+RATE = {"learning_rate": {"low": 0.0001, "high": 0.03, "log": True}}
+BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
+
+
+@pytest.mark.parametrize(
+    ("space", "spec", "sentence"),
+    [
+        (
+            RATE,
+            {"learning_rate": 0.0299},
+            "At the upper end of what was searched: learning_rate of",
+        ),
+        (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lower end of"),
+        (RATE, {"learning_rate": 0.06}, None),  # the search went there, and further
+        ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
+        ({"weight_decay": {"low": 0.0, "high": 0.1}}, {"weight_decay": 0.0}, None),
+        (
+            {
+                "optimizer": ["adam", "lars"],
+                "learning_rate": [
+                    {"when": {"optimizer": "adam"}, "low": 1e-4, "high": 0.03, "log": True},
+                    {"when": {"optimizer": "lars"}, "low": 0.01, "high": 10.0, "log": True},
+                ],
+            },
+            {"optimizer": "lars", "learning_rate": 0.029},
+            None,
+        ),
+        ({"no_such_key": {}}, {}, None),  # of another version
+    ],
+)
+def test_a_winner_at_the_end_of_a_range_is_said(tmp_path, space, spec, sentence):
+    results = results_folder(tmp_path, [run_line("0000", 2.0, **spec)], study={"space": space})
+    lines = edge_lines(results, judge(results))
+    assert len(lines) == (sentence is not None)
+    assert sentence is None or sentence in lines[0]
+
+
+def study(folder, reached, missed):
+    lines = [run_line(f"{n:04d}", 3.0 + n) for n in range(reached)]
+    lines += [run_line(f"{reached + n:04d}") for n in range(missed)]
+    return results_folder(folder, lines)
+
+
+@pytest.mark.parametrize(
+    ("reached", "missed", "words"),
+    [(10, 0, "try a higher one"), (0, 10, "try a lower target"), (5, 5, None), (7, 0, None)],
+)
+def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, words):
+    warning = " ".join(target_warning(study(tmp_path, reached, missed)))
+    assert words in warning if words else not warning
+
+
+def test_what_was_stopped_as_too_slow_is_counted_apart(tmp_path):
+    lines = [run_line(f"{n:04d}", 3.0 + n) for n in range(10)]
+    lines += [run_line(f"{10 + n:04d}", outer_stop="cap") for n in range(5)]
+    assert target_warning(results_folder(tmp_path, lines))[0].startswith(
+        "10 of 10 trials reach 90 % accuracy (5 others were stopped as too slow before they could)"
+    )
+
+
+def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_path):
+    """All else the same: of 2 workers in one pass, which were trained, and three predictions."""
+    ways = {
+        "0": (8.0, {"num_workers": 1, "batch_size_per_worker": 64}),
+        "1": (5.0, {"num_workers": 2, "batch_size_per_worker": 16, "accumulate": 2}),
+        "2": (9.0, {"num_workers": 1, "batch_size_per_worker": 64, "compile": "default"}),
+    }
+    lines = [run_line("0000", 4.0, num_workers=2, batch_size_per_worker=32)]
+    alone = results_folder(tmp_path / "alone", lines)
+    assert speed_line(alone, "0000") == []
+    for seconds, way in ways.values():
+        given = {"trial": "0000", "framework": "torch", "time_to_target_s": seconds} | way
+        lines.append(Prediction(**given).line())
+    results = results_folder(tmp_path / "predicted", lines)
+    words = "workers 2 over 1 x 2.00, accumulate 1 over 2 x 1.25"
+    assert speed_line(results, "0000") == [f"Predicted speeds (~): {words}."]
+
+
+def predicted(trial, seconds, *, workers, batch, framework="torch"):
+    return Prediction(
+        trial=trial,
+        framework=framework,
+        num_workers=workers,
+        batch_size_per_worker=batch,
+        time_to_target_s=seconds,
+    ).line()
+
+
+def beside_a_measured_run(folder, *lines):
+    measured = run_line("0000", 4.0, num_workers=1, batch_size_per_worker=64)
+    return results_folder(folder, [measured, *lines])
+
+
+def test_the_last_prediction_of_a_split_counts(tmp_path):
+    lines = [predicted("0000", seconds, workers=2, batch=32) for seconds in (0.5, 0.7)]
+    assert list(predictions(beside_a_measured_run(tmp_path, *lines))["seconds ~"]) == [0.7]
+
+
+def test_what_was_run_meanwhile_is_predicted_no_more(tmp_path):
+    placement_check = run_line("0000.torch2", 0.6, num_workers=2, batch_size_per_worker=32)
+    results = beside_a_measured_run(
+        tmp_path, predicted("0000", 0.5, workers=2, batch=32), placement_check
+    )
+    assert predictions(results).empty
+    assert judge(results).fastest == "0000.torch2"
