@@ -69,7 +69,7 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     with trainer._averaging.in_place():
         found = [one.detach().clone() for one in model.parameters()]
     trainer.close()
-    as_real = find_part("torch", "kernels").as_real
+    as_real = find_part("torch", "optim").as_real
     return [as_real(one).numpy() for one in found]
 
 

@@ -32,12 +32,12 @@ from raybench.training.torch.batches import (
     seconds_between,
     training_batches,
 )
-from raybench.training.torch.kernels import clip_gradients
 from raybench.training.torch.layers import average_statistics, synchronise
 from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import (
     build_optimizer,
+    clip_gradients,
     refuse_complex,
 )
 from raybench.training.torch.state import (

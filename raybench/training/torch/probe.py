@@ -16,10 +16,9 @@ from raybench.spec.run import RunSpec
 from raybench.training import probe
 from raybench.training.probe import Array
 from raybench.training.torch import model as torch_model
-from raybench.training.torch.kernels import as_real
 from raybench.training.torch.layers import synchronise
 from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
-from raybench.training.torch.optim import refuse_complex
+from raybench.training.torch.optim import as_real, refuse_complex
 
 
 class Trial(probe.Trial):

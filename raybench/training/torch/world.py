@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from raybench.spec.run import RunSpec
 from raybench.training import base
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.torch.kernels import as_real
+from raybench.training.torch.optim import as_real
 
 
 class World(base.World):
