@@ -75,7 +75,7 @@ class StepLog:
     """Squared norm of what it has got: the parts' sum."""
 
 
-class World(Protocol):
+class DistributedContext(Protocol):
     """The workers of a group, seen from one of them."""
 
     rank: int
@@ -110,7 +110,7 @@ class World(Protocol):
         ...
 
 
-class Trainer(Protocol):
+class BaseTrainer(Protocol):
     """One model in training on one worker; each backend has its class of that name."""
 
     module: Any

@@ -81,7 +81,7 @@ def run_command(run: Run) -> None:
                 report = reports.next()
             if report is None:
                 break
-            run.took(timing.train_s(report))
+            run.override_training_time(timing.train_s(report))
             run.note = UNTIMED if timing.is_untimed else None
             told = report.told
             samples = told.get("samples", 1)

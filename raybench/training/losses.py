@@ -20,7 +20,7 @@ BEST = 5
 """Answers of which one must be right for `correct_of_5`."""
 
 
-class Losses:
+class BaseLosses:
     """The loss and the metric of a run; a framework's own has the operations.
 
     `_mean` is over the outputs of each sample (N,), `_mean_of_counted` over the tokens of each that

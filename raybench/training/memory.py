@@ -138,7 +138,7 @@ def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
     """Return the most samples of a forward pass of an evaluation: `most`, or fewer large ones.
 
     As many as in a pass of training at least, which are known to have room. What is between inputs
-    and outputs the warm-up measures (`base.Trainer.warm_up`).
+    and outputs the warm-up measures (`base.BaseTrainer.warm_up`).
     """
     shapes = parts(sample_shape(dataset.train.inputs))
     values = sum(math.prod(shape) for shape in shapes)

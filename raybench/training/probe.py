@@ -19,7 +19,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.optimizer import framework_of, is_librarys
 from raybench.spec.run import RunSpec
-from raybench.training.base import World, find_part
+from raybench.training.base import DistributedContext, find_part
 
 Array = npt.NDArray[Any]
 ALONE = 1e-2
@@ -40,7 +40,7 @@ class Probed(NamedTuple):
     """Whether a layer normalises over one worker's batch; False of what was not tried."""
 
 
-class Trial:
+class BaseTrial:
     """A user's model tried in a framework; each framework's own has the calls."""
 
     framework: ClassVar[str]
@@ -268,7 +268,7 @@ def may_differ(spec: RunSpec, workload: Workload) -> bool:
     return spec.num_workers > spec.replicas_per_process and not is_known
 
 
-def check_workers(workload: Workload, own: Shapes, world: World) -> None:
+def check_workers(workload: Workload, own: Shapes, world: DistributedContext) -> None:
     """Raise UserError, on all ranks alike, where one of them has built another model: gradients
     could not be summed. Names may differ: Keras counts the layers of a process."""
     shapes = json.dumps([shape for _, shape in own]).encode()

@@ -14,7 +14,7 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.stats.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
-from raybench.training.base import Step, Trainer, World
+from raybench.training.base import BaseTrainer, DistributedContext, Step
 from raybench.training.machine import GpuLoad
 from raybench.training.steps import take_until, training_steps, warm_up_steps
 
@@ -65,8 +65,8 @@ FAR = 1.5
 def run(
     spec: RunSpec,
     dataset: Dataset,
-    trainer: Trainer,
-    world: World,
+    trainer: BaseTrainer,
+    world: DistributedContext,
     ledger: Ledger,
     *,
     resume: RunState | None = None,
@@ -208,7 +208,9 @@ def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
     return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
 
 
-def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) -> float:
+def evaluate_split(
+    dataset: Dataset, trainer: BaseTrainer, world: DistributedContext, part: str
+) -> float:
     """Return the metric on a whole split, sharded over the workers and reduced exactly."""
     split = dataset.test if part == "test" else dataset.validation
     totals = trainer.evaluate(part, _rows(len(split), world))
@@ -217,18 +219,18 @@ def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) 
     return trainer.metric.finish(float(sums[0] / sums[1]), of_mean)
 
 
-def _rows(num_samples: int, world: World) -> slice:
+def _rows(num_samples: int, world: DistributedContext) -> slice:
     return shard(num_samples, rank=world.rank, num_workers=world.num_workers)
 
 
-def _wait_for_all(world: World) -> None:
+def _wait_for_all(world: DistributedContext) -> None:
     world.gather([0.0])
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES, "input")
 
 
-def _row(ledger: Ledger, trainer: Trainer) -> list[float]:
+def _row(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
     snapshot = ledger.snapshot() | {"input": trainer.input_seconds()}
     return [snapshot[name] for name in _NAMES]
 
@@ -252,7 +254,7 @@ class Recorded(TypedDict, total=False):
 class Recording:
     """Asks each worker what it has recorded, and makes one answer of it that all ranks share."""
 
-    def __init__(self, spec: RunSpec, trainer: Trainer, world: World) -> None:
+    def __init__(self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext) -> None:
         self._trainer, self._world = trainer, world
         self._global_batch = spec.global_batch_size
         self._gpus = [GpuLoad(index) for index in world.gpus]

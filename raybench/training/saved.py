@@ -22,7 +22,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import World, find_part
+from raybench.training.base import DistributedContext, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """File of a run's weights, in the framework's own format."""
@@ -120,7 +120,9 @@ class Snapshot(NamedTuple):
 class Checkpoints:
     """Follows one run's evaluations on each rank and saves its state when enough is at stake."""
 
-    def __init__(self, spec: RunSpec, world: World, *, resume: RunState | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, world: DistributedContext, *, resume: RunState | None = None
+    ) -> None:
         self._spec, self._world = spec, world
         self._curve = list(resume.evaluations) if resume else []
         self._saved_s = _work(resume.ledger) if resume else 0.0

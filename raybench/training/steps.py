@@ -9,12 +9,12 @@ import numpy as np
 from raybench.data.dataset import Array, Dataset, Indices, batches, epoch_order, worker_share
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import build_schedule
-from raybench.training.base import Step, World
+from raybench.training.base import DistributedContext, Step
 from raybench.training.reading import mixes
 
 
 def training_steps(
-    spec: RunSpec, dataset: Dataset, world: World, samples: int = 0
+    spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
     """Yield this worker's steps without end, each with the samples of all workers in it.
 
@@ -55,7 +55,7 @@ def _least(spec: RunSpec) -> int:
 def make_step(
     spec: RunSpec,
     batch: Indices,
-    world: World,
+    world: DistributedContext,
     learning_rate: float,
     *,
     of_samples: Array | None = None,
@@ -97,14 +97,16 @@ def make_step(
     )
 
 
-def _shares(spec: RunSpec, of_batch: np.ndarray, world: World) -> list[np.ndarray]:
+def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
     """Return what each replica of this process has of a batch."""
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
     return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
 
 
-def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> list[Step]:
+def warm_up_steps(
+    spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
+) -> list[Step]:
     """Return a full-size step and, where GPUs train, one of an epoch's last batch if that differs;
     each once more where it is frozen and later ones are not.
 
@@ -124,7 +126,7 @@ def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 
 def warm_up_step(
     spec: RunSpec,
     dataset: Dataset,
-    world: World,
+    world: DistributedContext,
     samples: int = 0,
     *,
     num_samples: int | None = None,

@@ -15,7 +15,15 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend, find_part
+from raybench.training.base import (
+    BaseTrainer,
+    DistributedContext,
+    Step,
+    StepLog,
+    Totals,
+    find_backend,
+    find_part,
+)
 from raybench.training.memory import Room
 from raybench.training.run import run
 
@@ -114,7 +122,7 @@ class Clock:
         return self.now
 
 
-def alone(framework: str) -> World:
+def alone(framework: str) -> DistributedContext:
     """The place of a worker without others."""
     return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
 
@@ -124,8 +132,8 @@ def new_trainer(
     *,
     workload: Workload | None = None,
     dataset: Dataset | None = None,
-    world: World | None = None,
-) -> tuple[Trainer, Dataset, World]:
+    world: DistributedContext | None = None,
+) -> tuple[BaseTrainer, Dataset, DistributedContext]:
     """What trains a spec, by its own workload and data, alone, unless others are given."""
     if workload is None or dataset is None:
         own = load_workload_dataset(spec.workload, spec.dataset)
@@ -136,7 +144,7 @@ def new_trainer(
 
 def train(
     spec: RunSpec, ledger: Ledger | None = None, **given: Any
-) -> tuple[list[Evaluation], Trainer]:
+) -> tuple[list[Evaluation], BaseTrainer]:
     """Run a spec to its end; return its curve and the trainer, which still holds the model."""
     trainer, dataset, world = new_trainer(spec, **given)
     return list(run(spec, dataset, trainer, world, ledger or Ledger("setup"))), trainer

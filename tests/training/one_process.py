@@ -14,7 +14,7 @@ from continued import MIDDLE, all_of, continued, facts, whole
 from one_worker import outcome
 
 from raybench.spec.run import RunSpec
-from raybench.training.base import World, find_backend
+from raybench.training.base import DistributedContext, find_backend
 
 NUM_REPLICAS = 2
 
@@ -32,7 +32,7 @@ def main() -> None:
             np.savez(folder / f"{index}.npz", **outcome(spec, world))
 
 
-def save_continued(spec: RunSpec, world: World, folder: Path) -> None:
+def save_continued(spec: RunSpec, world: DistributedContext, folder: Path) -> None:
     """Save what a whole run and its second half hold, every replica's copies, and what was told."""
     curve, trainer = whole(spec, world, folder / "whole")
     rest, again = continued(spec, world, folder / "whole" / str(MIDDLE))

@@ -13,7 +13,7 @@ from local import alone, new_trainer, small_spec
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.training import memory
-from raybench.training.base import Trainer
+from raybench.training.base import BaseTrainer
 from raybench.training.memory import fitting_batch
 from raybench.training.steps import warm_up_step
 
@@ -76,7 +76,7 @@ class Narrow(Wide):
     width = 4
 
 
-def warmed_up(framework: str, workload: Workload) -> Trainer:
+def warmed_up(framework: str, workload: Workload) -> BaseTrainer:
     backend(framework)
     spec = small_spec(framework, batch_size_per_worker=2)
     trainer, dataset, _ = new_trainer(spec, workload=workload, dataset=DATA)

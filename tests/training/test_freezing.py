@@ -11,7 +11,7 @@ from raybench.models.shipped import mnist_small
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import Step, World, find_backend
+from raybench.training.base import DistributedContext, Step, find_backend
 from raybench.training.run import run
 from raybench.training.steps import training_steps
 
@@ -93,6 +93,6 @@ def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[
     return {name for name, one in before.items() if (one != after[name]).any()}
 
 
-def steps(spec: RunSpec, first: int, last: int, world: World) -> list[Step]:
+def steps(spec: RunSpec, first: int, last: int, world: DistributedContext) -> list[Step]:
     found = training_steps(spec, PICTURES, world, 8 * first)
     return [next(found)[0] for _ in range(last - first)]

@@ -20,9 +20,18 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
-from raybench.training import loop_signals, own
-from raybench.training.own import OwnTrainer, PlainWorld, Run, pack_arrays, state_of, unpack_arrays
+from raybench.training import own
+from raybench.training.own import (
+    LoopAdapter,
+    OwnTrainer,
+    PlainWorld,
+    Run,
+    pack_arrays,
+    state_of,
+    unpack_arrays,
+)
 from raybench.training.saved import Checkpoints, RefusedStateError
+from raybench.training.settings import signal_handlers_ignored
 
 Loop = Callable[[Run], object]
 
@@ -80,7 +89,7 @@ def test_seconds_that_somebody_else_has_measured_count(
         clock.now += 3.0
         with run.training():
             clock.now += 1.0
-        run.took(told_s)
+        run.override_training_time(told_s)
         run.report(0.5, samples=100)
 
     point, _ = Worker(loop, clock=clock).to_the_end()
@@ -227,7 +236,7 @@ def test_a_metric_is_reported_by_the_name_a_library_gives_it() -> None:
 
 
 def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "LEAST_S", 0.1)
+    monkeypatch.setattr(own, "UNREPORTED_S", 0.1)
     monkeypatch.setattr(own, "LOOK_S", 0.02)
     free = threading.Event()
 
@@ -350,7 +359,7 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
 
     def serve(world: ThreadWorld) -> list[Evaluation]:
         worker = Worker(loop, world=world, framework="torch", num_workers=2)
-        worker.trainer.run._part = own.Part()
+        worker.trainer.run._adapter = LoopAdapter(world)
         return worker.to_the_end()
 
     curve, other = on_ranks(2, serve)
@@ -396,7 +405,7 @@ def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
 def test_a_signal_handler_of_a_loop_is_left_out_and_said() -> None:
     """As Trainers set some, and loops for preemptible machines; also by an imported name."""
     before = signal.getsignal(signal.SIGTERM), signal.signal
-    with loop_signals.left_out():
+    with signal_handlers_ignored():
         by_name = signal.signal
 
         def loop(run: Run) -> None:

@@ -209,7 +209,7 @@ def test_messages_of_before_the_last_call_say_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ranks, "STUCK_S", 0.1)
 
     def loop(run: Run) -> None:
-        run._part.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
+        run._adapter.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
         epoch(run)
         if run.rank == 0:
             time.sleep(0.5)

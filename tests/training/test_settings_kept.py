@@ -171,7 +171,7 @@ def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
         report(run)
 
     worker = Worker(loop)
-    monkeypatch.setattr(worker.trainer.run._part, "end", lambda: alive.append(bool(left[0]())))
+    monkeypatch.setattr(worker.trainer.run._adapter, "end", lambda: alive.append(bool(left[0]())))
     gc.disable()
     worker.to_the_end()
     gc.enable()

@@ -22,8 +22,7 @@ import tensorflow as tf
 from raybench.data.dataset import Dataset
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training import base
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
@@ -162,7 +161,7 @@ EVALUATION_BATCH = 1024
 """Most samples per forward pass of an evaluation."""
 
 
-class Trainer(base.Trainer):
+class Trainer(BaseTrainer):
     """One Keras model in training on one worker, or on the replicas of one process."""
 
     module = keras_model

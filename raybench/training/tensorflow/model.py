@@ -15,7 +15,7 @@ from raybench.models.base import Hook, LayerWorkload, Workload, users_code
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
-from raybench.training import losses
+from raybench.training.losses import BaseLosses
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.layers import build_layers, input_type
 from raybench.training.tensorflow.named import build_named
@@ -151,7 +151,7 @@ Mixed = tuple[tf.Tensor, ...]
 the other's count (N,); or nothing where none are mixed."""
 
 
-class Losses(losses.Losses):
+class Losses(BaseLosses):
     """The loss and the metric of a run."""
 
     PREFIX = "keras"

@@ -9,8 +9,7 @@ import tensorflow as tf
 from raybench.data.inputs import Batch, each, shown
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training import probe
-from raybench.training.probe import Array
+from raybench.training.probe import Array, BaseTrial
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.model import Inputs, prepare_inputs
@@ -24,7 +23,7 @@ LEAST_DIFFERENCE = 1e-3
 """Part of a loss by which that of a batch may differ from the mean over its samples."""
 
 
-class Trial(probe.Trial):
+class Trial(BaseTrial):
     """A model tried in Keras."""
 
     framework, model_words = "TensorFlow", "Keras"

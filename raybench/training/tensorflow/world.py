@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.spec.run import RunSpec
-from raybench.training import base
+from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
 from raybench.training.tensorflow.internals import no_new_gradients
 
 
-class World(base.World):
+class World(DistributedContext):
     """This process's place among the workers, and the strategy that joins them, or that joins the
     replicas of this process."""
 

@@ -18,8 +18,7 @@ from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.training import base
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.optimizers import settings_of
 from raybench.training.probe import check_workers, may_differ
@@ -127,7 +126,7 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
     return torch.compile(one_pass, dynamic=False, mode=mode)
 
 
-class Trainer(base.Trainer):
+class Trainer(BaseTrainer):
     """One torch model in training on one worker, or on the replicas of one process."""
 
     module = torch_model

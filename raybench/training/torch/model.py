@@ -14,7 +14,7 @@ from raybench.data.inputs import Array, Batch, InputShape, each, parts
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import initial_weights
 from raybench.models.named import NamedWorkload
-from raybench.training import losses
+from raybench.training.losses import BaseLosses
 from raybench.training.torch.layers import build_layers
 from raybench.training.torch.named import build_named
 
@@ -160,7 +160,7 @@ Mixed = tuple[Tensor, Tensor, Tensor]
 the other's count (N,)."""
 
 
-class Losses(losses.Losses):
+class Losses(BaseLosses):
     """The loss and the metric of a run."""
 
     PREFIX = "torch"

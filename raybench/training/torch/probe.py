@@ -13,15 +13,14 @@ from raybench.models.base import Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.training import probe
-from raybench.training.probe import Array
+from raybench.training.probe import Array, BaseTrial
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.layers import synchronise
 from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
 from raybench.training.torch.optim import as_real, refuse_complex
 
 
-class Trial(probe.Trial):
+class Trial(BaseTrial):
     """A model tried in torch."""
 
     framework = model_words = "torch"

@@ -16,12 +16,12 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from raybench.spec.run import RunSpec
-from raybench.training import base
+from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
 from raybench.training.torch.optim import as_real
 
 
-class World(base.World):
+class World(DistributedContext):
     """This process's place among the workers; a process group exists where there are several."""
 
     def __init__(
