@@ -1,4 +1,4 @@
-"""A run's steps: which samples each worker takes, with which weights, at which rate."""
+"""The steps of a run: samples of each worker, their weights and the learning rate."""
 
 import math
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from raybench.training.reading import mixes
 def training_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
-    """Yield this worker's steps without end, each with the samples of all workers in it.
+    """Yield this worker's steps without end, each with the number of samples of all workers in it.
 
-    They begin after `samples` of all workers, at the end of a step.
+    Starts after `samples` samples of all workers, at the end of a step.
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
     frozen = frozen_samples(spec, dataset.num_train_samples)
-    # A mixed sample has a part of the other's weight too, which comes with its labels.
+    # A mixed sample also has part of the other sample's weight, which comes with its labels.
     of_samples = None if mixes(spec) else dataset.train.weights
     least = _least(spec)
     epoch, first = divmod(samples, dataset.num_train_samples)
@@ -48,7 +48,7 @@ def training_steps(
 
 
 def _least(spec: RunSpec) -> int:
-    """Batch normalisation fails on one sample: what leaves a worker less than two is no step."""
+    """Return the smallest global batch: batch normalization fails on a worker with one sample."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
@@ -62,15 +62,22 @@ def make_step(
     rounds: Indices | None = None,
     is_frozen: bool = False,
 ) -> Step:
-    """Cut this worker's share of a global batch into passes of the per-worker batch size; of a
-    batch that has an epoch's remainder too, into one or two samples more each.
+    """Cut this worker's share of a global batch into passes of the per-worker batch size.
 
-    A share that does not fill its passes is padded with weight 0 (at most one sample a
-    pass), and an empty share becomes one sample of weight 0, so that every rank takes part
-    in every gradient exchange. Replicas in one process have the shares of as many workers, all
-    padded to one size and side by side in a pass, those of the first replica first.
+    If the batch includes the remainder of an epoch, passes are one or two samples larger. A share
+    that does not fill its passes is padded with weight 0 (at most one sample per pass), and an
+    empty share becomes one sample of weight 0, so that every rank takes part in every gradient
+    exchange. Replicas in one process have the shares of as many workers, padded to one size and
+    side by side in a pass, the first replica first.
 
-    `of_samples` are the training split's own weights, `rounds` those of the samples of the batch.
+    Args:
+        spec: The run spec.
+        batch: (samples,) positions of the global batch in the training split.
+        world: The workers of the group.
+        learning_rate: Learning rate of the step.
+        of_samples: Weights of all samples of the training split.
+        rounds: (samples,) rounds of the batch, see `Step.rounds`.
+        is_frozen: Whether only the head is trained.
     """
     shares = _shares(spec, batch, world)
     longest = max(map(len, shares))
@@ -78,7 +85,7 @@ def make_step(
     width = max(1, math.ceil(longest / passes))
 
     def laid_out(of_batch: np.ndarray) -> np.ndarray:
-        """Return (passes, samples of all replicas), 0 where a share does not fill them."""
+        """Return (passes, samples of all replicas), padded with 0."""
         rows = np.zeros((len(shares), passes * width), of_batch.dtype)
         for row, share in zip(rows, _shares(spec, of_batch, world), strict=True):
             row[: len(share)] = share
@@ -98,7 +105,7 @@ def make_step(
 
 
 def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
-    """Return what each replica of this process has of a batch."""
+    """Return the share of each replica of this process in a batch."""
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
     return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
@@ -107,11 +114,10 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> l
 def warm_up_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> list[Step]:
-    """Return a full-size step and, where GPUs train, one of an epoch's last batch if that differs;
-    each once more where it is frozen and later ones are not.
+    """Return a full-size step and, on GPUs, one of the size of the last batch of an epoch if that
+    differs; also unfrozen copies if they start frozen.
 
-    A GPU picks its kernels anew for every shape (cuDNN's search). Cores need no second step, and
-    their warm-up stays as it is.
+    A GPU picks its kernels for every shape (cuDNN benchmarking); a CPU needs only one.
     """
     found = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(dataset.num_train_samples, size=spec.global_batch_size, least=_least(spec))
@@ -131,10 +137,10 @@ def warm_up_step(
     *,
     num_samples: int | None = None,
 ) -> Step:
-    """Return a step over the first rows, full-size unless `num_samples` says of how many; warm-up
-    uses its shape, not its data.
+    """Return a step over the first rows, full-size unless `num_samples` is given; warm-up uses only
+    its shape.
 
-    It is frozen where that after `samples` of all workers is.
+    It is frozen if the step after `samples` samples of all workers is.
     """
     size = min(num_samples or spec.global_batch_size, dataset.num_train_samples)
     batch = np.arange(size) % len(dataset.train)
@@ -144,7 +150,7 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
-    """Take whole steps until at least `wanted` samples are in them."""
+    """Return whole steps with at least `wanted` samples in all, and the number of samples."""
     chunk: list[Step] = []
     seen = 0
     while seen < wanted:
@@ -155,7 +161,7 @@ def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Ste
 
 
 def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
-    """Return the training samples in which the backbone is frozen; infinite for `all`."""
+    """Return the number of training samples with a frozen backbone; infinite for `all`."""
     if spec.frozen_epochs == "all":
         return math.inf
     return spec.frozen_epochs * samples_per_epoch

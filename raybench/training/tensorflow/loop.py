@@ -1,10 +1,7 @@
-"""The TensorFlow training loop: one traced function per run takes many steps in a call.
+"""The TensorFlow training loop: one traced function takes many steps per call.
 
-`model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
-is slower, so the loop over steps is inside `tf.function` (`_take`), on arrays held in
-device memory.
-
-torch traces nothing: its steps are in its loop.
+`model.fit` of Keras 3 fails with two workers (keras#20585), and one call from Python per step is
+slower, so the loop over steps runs inside `tf.function` (`_take`), on data in device memory.
 """
 
 import contextlib
@@ -64,23 +61,23 @@ from raybench.training.tensorflow.world import Exchange, World, set_arithmetic
 from raybench.training.tensorflow.world import join as join
 
 Data = tuple[Inputs, tf.Tensor, Mixed]
-"""Inputs, labels and what they are mixed with, of which a pass takes some rows."""
+"""Inputs, labels and mixed labels, from which a pass takes some rows."""
 
 
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Takes the step of a number; its loss and its squares, on this worker."""
+"""Takes the step of a number; returns its loss and its squares on this worker."""
 
 
 class GpuMemory(Memory):
     """Memory of a worker's GPUs; the peak is that of the fullest one."""
 
     def __init__(self, num_gpus: int) -> None:
-        # A worker sees its own alone: one, or one for each replica in its process.
+        # A worker sees only its own GPUs: one, or one per replica in its process.
         self._gpus = [f"GPU:{index}" for index in range(num_gpus)]
         super().__init__()
 
     def peak(self) -> int:
-        """Return the most bytes since `begin`."""
+        """Return the peak in bytes since `begin`."""
         return self._fullest("peak")
 
     def _forget(self) -> bool:
@@ -97,10 +94,10 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Keeps the rows (end, part's square, whole's square) that traced calls return.
+    """Records the rows (end, squared norm sent, squared norm received) that traced calls return.
 
-    An end is TensorFlow's own time of day, the only clock inside a traced loop: the seconds of a
-    call in which somebody sets the machine's clock back are not known.
+    An end is TensorFlow's time of day, the only clock inside a traced loop: the step times of a
+    call during which the machine's clock is set back are unknown.
     """
 
     def __init__(self, *, has_squares: bool) -> None:
@@ -109,11 +106,11 @@ class StepRecorder:
         self._squares: list[list[float]] = []
 
     def begin(self) -> None:
-        """Forget the steps before."""
+        """Discard earlier steps."""
         self._seconds, self._squares = [], []
 
     def add(self, start: float, rows: tf.Tensor) -> None:
-        """Take in what a traced call returned, that began at `start`."""
+        """Add the rows of a traced call that began at `start`."""
         table = rows.numpy()
         seconds = np.diff(table[:, 0], prepend=start)
         if (seconds < 0).any():
@@ -122,7 +119,7 @@ class StepRecorder:
         self._squares += table[:, 1:].tolist()
 
     def log(self) -> StepLog:
-        """Return what was recorded since `begin`."""
+        """Return the records since `begin`."""
         squares = self._squares if self._has_squares else []
         return StepLog(
             seconds=list(self._seconds),
@@ -134,7 +131,7 @@ class StepRecorder:
 def take_recorded(
     take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Traced: take steps that write to `variables`; their loss, and a row of each."""
+    """Traced: take steps that write to `variables`; return the total loss and a row per step."""
     total = tf.zeros(())
     rows = tf.TensorArray(tf.float64, size=num_steps, element_shape=[3])
     for step in tf.range(num_steps):
@@ -145,11 +142,11 @@ def take_recorded(
 
 
 def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
-    """Traced: the time of day, in seconds, when all that a step writes to these is written."""
+    """Traced: return the time of day in seconds once all writes of a step are done."""
     values = [tf.convert_to_tensor(variable) for variable in variables]
     with tf.control_dependencies(values):
         last = tf.reshape(values[-1], [-1])[:1]
-    # A GPU runs behind what asks it to; a number that has arrived here has been computed.
+    # A GPU runs behind the host; a number that has arrived here has been computed.
     with tf.device("CPU:0"):
         arrived = tf.identity(last)
         with tf.control_dependencies([arrived]):
@@ -158,11 +155,11 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
 
 HALF = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 EVALUATION_BATCH = 1024
-"""Most samples per forward pass of an evaluation."""
+"""Largest evaluation batch size."""
 
 
 class Trainer(BaseTrainer):
-    """One Keras model in training on one worker, or on the replicas of one process."""
+    """A Keras model in training on one worker, or on the replicas of one process."""
 
     module = keras_model
 
@@ -174,13 +171,13 @@ class Trainer(BaseTrainer):
         self._spec, self._workload, self._world = spec, workload, world
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
         if may_differ(spec, workload):
-            # Of their own: in the strategy's scope workers wait for each other's variables.
+            # Outside of the strategy's scope, where workers would wait for each other's variables.
             alone = keras_model.build_model(workload, spec.seed)
             check_workers(workload, keras_model.parameter_shapes(alone), world)
             del alone
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
-            set_arithmetic(spec.precision)  # whatever the user's code has set
+            set_arithmetic(spec.precision)  # the user's code may have changed it
             start_from(self._model, workload, spec.weights)
             self.num_parameters = keras_model.num_parameters(self._model)
             self.batch_statistics = (
@@ -188,7 +185,7 @@ class Trainer(BaseTrainer):
             )
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronise(self._model)
-            # Dropout differs between ranks and between seeds, and repeats with both.
+            # Dropout differs between ranks and between seeds, and is reproducible for both.
             seed = spec.seed * 1_000_003 + world.rank
             self._streams = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
@@ -225,7 +222,7 @@ class Trainer(BaseTrainer):
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        """Take optimizer steps; return the weighted loss of this worker, summed over the steps."""
         if self._recorder:
             self._recorder.begin()
         total = 0.0
@@ -237,7 +234,7 @@ class Trainer(BaseTrainer):
     def _train_alike(
         self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
     ) -> float:
-        """Take steps by one traced function, all with the backbone frozen or all without."""
+        """Take steps with one traced function, all with the backbone frozen or none."""
         total = 0.0
         began = float(tf.timestamp()) if self._recorder else 0.0
         for batch in self._splits["train"].batches(steps):
@@ -258,9 +255,9 @@ class Trainer(BaseTrainer):
         shares: Any,
         rates: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: the arguments are a `Batch`.
+        """Traced: take the steps of a `Batch`.
 
-        Returns the loss and, where they are recorded, a row of each step.
+        Returns the total loss and, with `record_steps`, a row per step.
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -293,20 +290,20 @@ class Trainer(BaseTrainer):
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        # Exchanged as they are scaled: `gradient_compression: fp16` overflows where backward does.
+        # Exchanged with the loss scale: `gradient_compression: fp16` overflows where backward does.
         gradients, exchanged = map(self._loss_scale.unscaled, (gradients, exchanged))
         self._loss_scale.step(exchanged, self._update)
         return loss, self._exchange.squares(gradients, exchanged)
 
     def _update(self, gradients: list[tf.Tensor]) -> None:
-        """Traced, in replica context: one update, and what follows the weights."""
+        """Traced, in replica context: update the weights and their average."""
         if self._spec.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._spec.clip_norm)
         self._optimizer.apply(gradients, self._model.trainable_variables)
         self._averaging.update()
 
     def _own(self, columns: tf.Tensor) -> tf.Tensor:
-        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
+        """Traced, in replica context: return this replica's columns of a step (`Step.indices`)."""
         replicas = self._spec.replicas_per_process
         if replicas == 1:
             return columns
@@ -322,15 +319,15 @@ class Trainer(BaseTrainer):
         given = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
             return self._gradients(*given)
-        # Another size would be compiled too, on the training clock.
+        # Another size would be compiled during training time.
         is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
         return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
 
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: the loss of a pass, and the gradients of what it is scaled to; `share` of what
-        the model adds to a loss."""
+        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` weights
+        the losses that the model adds."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
@@ -340,11 +337,11 @@ class Trainer(BaseTrainer):
         gradients = tape.gradient(
             scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        # That of an embedding comes as its rows alone, which no sum over passes takes.
+        # The gradient of an embedding has only some rows, which cannot be summed over passes.
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of the `validation` or `test` split."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
         with self._averaging.in_place():
@@ -355,7 +352,7 @@ class Trainer(BaseTrainer):
         return Totals(loss=loss, value=value, squares=squares, samples=samples)
 
     def state(self) -> bytes:
-        """Return all that training goes on from, as an `.npz` file; see Trainer."""
+        """Return the state of training as an `.npz` file; see BaseTrainer."""
         replicas = [values_of(variables) for variables in self._copies()]
         own = differing(replicas, self._world.gather)
         rows: list[list[float]] = []
@@ -365,7 +362,7 @@ class Trainer(BaseTrainer):
         return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned on rank 0."""
+        """Continue from the state that `state` returned on rank 0."""
         self._earlier_input_s, is_frozen = unpack_state(state, self._copies(), self._world.rank)
         if self._freezing:
             self._freezing.set(is_frozen)
@@ -386,7 +383,10 @@ class Trainer(BaseTrainer):
             set_values(variables, values)
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or let it go, on all ranks at the same step."""
+        """Freeze the backbone or unfreeze it, on all ranks at the same step.
+
+        Unfreezing resets the optimizer.
+        """
         if self._freezing is None or self._freezing.is_on == is_on:
             return
         self._freezing.set(is_on)
@@ -400,11 +400,11 @@ class Trainer(BaseTrainer):
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
-        variables += self._streams  # Keras's global one is no variable of the model
+        variables += self._streams  # Keras's global stream is no variable of the model
         return copies_of(list({id(one): one for one in variables}.values()), self._world.strategy)
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:
-        """Traced: sums of loss, metric and the metric's squares over a batch."""
+        """Traced: return the sums of loss, metric and squared metric over a batch."""
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)
         losses, values = tf.cast(losses, tf.float64), tf.cast(values, tf.float64)

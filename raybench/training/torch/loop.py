@@ -1,4 +1,4 @@
-"""The torch training loop: forward, backward, step on arrays held in device memory."""
+"""The torch training loop: forward, backward, step, on data in device memory."""
 
 import contextlib
 import copy
@@ -55,8 +55,8 @@ from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Most samples per forward pass of an evaluation; a CPU keeps the activations of so many in its
-cache (measured: 1024 take up to twice as long there)."""
+"""Largest evaluation batch size; a CPU keeps the activations of 128 samples in its cache (measured:
+1024 take up to twice as long)."""
 
 
 class GpuMemory(Memory):
@@ -67,7 +67,7 @@ class GpuMemory(Memory):
         super().__init__()
 
     def peak(self) -> int:
-        """Return the most bytes since `begin`."""
+        """Return the peak in bytes since `begin`."""
         return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
 
     def _forget(self) -> bool:
@@ -80,7 +80,7 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Marks the ends of steps: on a GPU by events in its stream, which no step waits for."""
+    """Records the times of steps, on a GPU by events in its stream that no step waits for."""
 
     def __init__(self, device: torch.device, squares: Squares | None) -> None:
         self._device, self._squares = device, squares
@@ -88,18 +88,18 @@ class StepRecorder:
         self._norms: list[tuple[Tensor, Tensor]] = []
 
     def begin(self) -> None:
-        """Forget the steps before; the next one begins here."""
+        """Discard earlier steps; the next one starts now."""
         self._moments, self._norms = [moment(self._device)], []
 
     def step_done(self, scale: Tensor) -> None:
-        """Mark the end of a step whose loss was multiplied by `scale`."""
+        """Record the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._device))
         if self._squares:
             part, whole = self._squares.take()
             self._norms.append((part / scale**2, whole / scale**2))
 
     def log(self) -> StepLog:
-        """Return what was recorded since `begin`; after the device is synchronised."""
+        """Return the records since `begin`; call once the device is synchronized."""
         return StepLog(
             seconds=[seconds_between(*pair) for pair in pairwise(self._moments)],
             part_squares=[float(part) for part, _ in self._norms],
@@ -108,14 +108,16 @@ class StepRecorder:
 
 
 Pass = Callable[..., Tensor]
-"""Signature of `Trainer._losses_of`."""
+"""Type of `Trainer._losses_of`."""
 
 
 def compiled(one_pass: Pass, mode: str) -> Pass:
-    """Return a pass compiled as a run spec's `compile` says, when it is first taken.
+    """Compile a pass as `compile` of a run spec says, at its first call.
 
-    What inductor writes to this host's disk serves later runs of equal shapes. UserError without a
-    C++ compiler.
+    The files that inductor writes serve later runs of equal shapes on this host.
+
+    Raises:
+        UserError: There is no C++ compiler.
     """
     if mode == "none":
         return one_pass
@@ -127,7 +129,7 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
 
 
 class Trainer(BaseTrainer):
-    """One torch model in training on one worker, or on the replicas of one process."""
+    """A torch model in training on one worker, or on the replicas of one process."""
 
     module = torch_model
 
@@ -136,7 +138,7 @@ class Trainer(BaseTrainer):
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
         refuse_complex(self._model, spec)
-        set_arithmetic(spec.precision)  # whatever the user's code has set
+        set_arithmetic(spec.precision)  # the user's code may have changed it
         if may_differ(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
@@ -148,17 +150,17 @@ class Trainer(BaseTrainer):
         self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
-        # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
-        # Of one channel not for a user's model: it may `view` what its convolutions return.
+        # Channels last trains 1.5 times and evaluates 3 times as fast on a CPU. Not with one
+        # channel for a user's model: it may call `view` on the outputs of convolutions.
         self._channels_last = self._device.type == "cpu" and isinstance(
             workload, LayerWorkload | NamedWorkload
         )
         if has_channels(dataset.input_shape) or self._channels_last:
-            # Images of several channels arrive in this order (prepare_inputs).
+            # Images of several channels arrive channels last (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        # Dropout differs between ranks and between seeds, and repeats with both.
+        # Dropout differs between ranks and between seeds, and is reproducible for both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         is_own = may_differ(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
@@ -183,7 +185,7 @@ class Trainer(BaseTrainer):
             self._splits["test"] = batches_of(dataset.test, self._device, spec.prefetch, room)
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        """Take optimizer steps; return the weighted loss of this worker, summed over the steps."""
         self._into_training()
         total = torch.zeros((), device=self._device)
         batches = self._splits["train"].batches(steps)
@@ -197,14 +199,14 @@ class Trainer(BaseTrainer):
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
                 batch = next(batches)
-                # Another size would be compiled too, on the training clock.
+                # Another size would be compiled during training time.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
                 with self._exchange.when(index == last):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
                     weights = batch.weights
-                    if self._world.num_workers > 1:  # DDP averages, they are made for a sum
+                    if self._world.num_workers > 1:  # DDP averages; the weights are for a sum
                         weights = weights * self._world.num_workers
                     torch.autograd.backward(losses, self._loss_scale.scaled(weights))
                     if index == last:
@@ -228,7 +230,7 @@ class Trainer(BaseTrainer):
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of the `validation` or `test` split."""
         self._parallel.eval()
         if self._world.num_workers > 1:
             average_statistics(self._model)
@@ -248,7 +250,7 @@ class Trainer(BaseTrainer):
         return Totals(loss=float(loss), value=float(value), squares=float(squares), samples=samples)
 
     def state(self) -> bytes:
-        """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
+        """Return the state of training as `torch.save` writes it; see BaseTrainer."""
         rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
         if self._world.rank:
             return b""
@@ -256,7 +258,7 @@ class Trainer(BaseTrainer):
         return pack_state(self._parts(), rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned on rank 0."""
+        """Continue from the state that `state` returned on rank 0."""
         rows, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
         row = rows[self._world.rank]
@@ -269,7 +271,7 @@ class Trainer(BaseTrainer):
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         del self._averaging, self._compiled
         if self._spec.compile != "none":
-            torch.compiler.reset()  # it compiles one function a few times only, whichever run's
+            torch.compiler.reset()  # torch limits how often a function is compiled, over all runs
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -298,15 +300,15 @@ class Trainer(BaseTrainer):
             self._freezing.train()
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or let it go, on all ranks at the same step.
+        """Freeze the backbone or unfreeze it, on all ranks at the same step.
 
-        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        Unfreezing resets the optimizer, including its state of the head.
         """
         if self._set_frozen(is_on) and not is_on:
             self._optimizer = self._build_optimizer()
 
     def _set_frozen(self, is_on: bool) -> bool:
-        """Freeze the backbone or let it go; return whether that is new."""
+        """Freeze the backbone or unfreeze it; return whether that is a change."""
         if self._freezing is None or self._freezing.is_on == is_on:
             return False
         self._freezing.set(is_on)
@@ -322,8 +324,8 @@ class Trainer(BaseTrainer):
         return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return a new optimizer of all parameters; frozen ones have no gradient and stay as they
-        are."""
+        """Return a new optimizer of all parameters; frozen ones have no gradient and are not
+        changed."""
         with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             return build_optimizer(self._spec.optimizer, self._model, **settings)
