@@ -20,7 +20,6 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
 from raybench.training import memory as room
-from raybench.training.base import find_part
 from raybench.training.run import evaluate_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
@@ -106,23 +105,6 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     np.testing.assert_allclose(numbers(curve), numbers(expected[0]), rtol=1e-6)
     assert test == expected[1]
     np.testing.assert_equal(weights, expected[2])
-
-
-def test_the_splits_of_a_trainer_share_one_room(
-    framework: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, rooms = find_part(framework, "loop"), []
-    for name in ("batches_of", "training_batches"):
-        real = getattr(loop, name)
-        monkeypatch.setattr(
-            loop, name, lambda *given, of=real: rooms.append(given[-1]) or of(*given)
-        )
-    workload, dataset = TASKS["regression"]
-    spec = spec_of(framework, "rmse")
-    world = loop.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    loop.Trainer(spec, workload, dataset, world)
-    assert len(rooms) == 3
-    assert len(set(map(id, rooms))) == 1
 
 
 def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

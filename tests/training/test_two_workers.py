@@ -135,13 +135,13 @@ def test_workers_that_exchange_end_with_equal_weights(group: Group, name: str) -
     assert equal(group.weights(name, 0), group.weights(name, 1))
 
 
-def test_compiled_workers_train_alike(group: Group) -> None:
-    assert distance(group.weights("plain"), group.weights("compiled")) < 1e-3
-
-
-@pytest.mark.parametrize("name", ["recorded", "small_buckets"])
-def test_recording_and_buckets_change_no_weight(group: Group, name: str) -> None:
-    assert equal(group.weights("plain"), group.weights(name))
+@pytest.mark.parametrize(
+    ("name", "least"), [("compiled", 1e-3), ("recorded", 0), ("small_buckets", 0)]
+)
+def test_compiling_recording_and_buckets_change_no_weight(
+    group: Group, name: str, least: float
+) -> None:
+    assert distance(group.weights("plain"), group.weights(name)) <= least
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
