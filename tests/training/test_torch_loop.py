@@ -1,5 +1,5 @@
-"""What is torch's alone: the order of images, the wait for data on a GPU, replicas in a process,
-forms of layers."""
+"""Features of torch only: memory layout of images, waiting for data on a GPU, replicas in a
+process, forms of layers."""
 
 import threading
 from collections.abc import Callable
