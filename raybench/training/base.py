@@ -19,7 +19,7 @@ from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
 WARM_UP_STEPS = 2
 """Warm-up steps of each shape: the first one traces, allocates and picks kernels; the second one
 runs like later steps."""
-LEAST_SCALE = 2.0**-24
+MIN_SCALE = 2.0**-24
 """Smallest loss scale in fp16: a run whose gradients overflow below it, 40 steps after the first
 scale, has diverged. Far below it gradients vanish, and a step of zeros would look valid."""
 
@@ -214,7 +214,7 @@ class BaseTrainer(Protocol):
     def memory_peak_bytes(self) -> int | None:
         """Return the peak memory since this trainer was made, in bytes; with several GPUs that of
         the fullest one."""
-        return self._memory.most()
+        return self._memory.highest()
 
     def skipped_steps(self) -> int:
         """Return the number of steps skipped because an fp16 gradient was not finite."""
@@ -222,9 +222,9 @@ class BaseTrainer(Protocol):
         return number
 
     def has_finite_gradients(self) -> bool:
-        """Return whether training can continue: the fp16 loss scale is at least `LEAST_SCALE`."""
+        """Return whether training can continue: the fp16 loss scale is at least `MIN_SCALE`."""
         value: float = self._loss_scale.value
-        return value >= LEAST_SCALE
+        return value >= MIN_SCALE
 
     _spec: Any
     _loss_scale: Any

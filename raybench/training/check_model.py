@@ -153,7 +153,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
             try:
                 probed: Probed = trial.run(*sample)
             except UserError as error:
-                if not trial.is_for_gpus_alone(error):
+                if not trial.needs_gpu(error):
                     raise
                 probed = trial.untried("has no GPU")
             warnings += probed.warnings

@@ -53,10 +53,10 @@ class BaseLosses:
         self._workload, self._scale, self._smoothing = workload, scale, smoothing
         self.metric = metric
         """Metric that `values` are averaged for."""
-        self._of_model: Hook | None = None
+        self._model_loss: Hook | None = None
 
     @classmethod
-    def of(
+    def for_run(
         cls,
         spec: RunSpec,
         workload: Workload,
@@ -69,14 +69,14 @@ class BaseLosses:
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
 
-    def take(self, of_model: Hook | None) -> None:
+    def use_model_loss(self, model_loss: Hook | None) -> None:
         """Use the loss of the model, for workloads without their own.
 
         Raises:
             UserError: `label_smoothing` is set, which such a loss does not use.
         """
-        if of_model is not None:
-            self._of_model = of_model
+        if model_loss is not None:
+            self._model_loss = model_loss
             if self._smoothing:
                 raise no_label_smoothing(self._smoothing, self._workload)
 
@@ -104,7 +104,7 @@ class BaseLosses:
         """Return the workload's hook of that name for this framework, or the model's loss for
         `loss`; None if there is none."""
         own = getattr(self._workload, f"{self.PREFIX}_{name}")
-        return self._of_model if own is None and name == "loss" else own
+        return self._model_loss if own is None and name == "loss" else own
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""

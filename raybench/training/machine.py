@@ -267,10 +267,10 @@ SAME_EVERYWHERE = ("python", "ray", "raybench")
 PROBE_BYTES = 64 * 2**20
 """Bytes written to measure the disk."""
 SHARED = Path("/dev/shm")
-LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 2 * GIB, 2 * GIB
+MIN_MEMORY_BYTES, MIN_DISK_BYTES = 2 * GIB, 2 * GIB
 """Free memory and disk below which a host is reported: one worker and its data; results,
 checkpoints and Ray's logs."""
-MOST_SKEW_S = 1.0
+MAX_SKEW_S = 1.0
 """Largest clock difference in seconds that is not reported; records carry the time of day."""
 
 
@@ -330,8 +330,8 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
     if wanted and gpus["nvml"]["problem"]:
         said.append(f"the state of GPUs is not known: {gpus['nvml']['problem']}.")
     for key, least, what in (
-        ("free_memory_bytes", LEAST_MEMORY_BYTES, "of memory is free; end other programs"),
-        ("free_disk_bytes", LEAST_DISK_BYTES, "is free below the temporary folder; make room"),
+        ("free_memory_bytes", MIN_MEMORY_BYTES, "of memory is free; end other programs"),
+        ("free_disk_bytes", MIN_DISK_BYTES, "is free below the temporary folder; make room"),
     ):
         if facts[key] < least:
             said.append(f"{facts[key] / GIB:.1f} GiB {what} ({least / GIB:.0f} GiB are needed).")
@@ -396,7 +396,7 @@ def problems_between(hosts: list[Facts]) -> list[str]:
             each = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
             said.append(f"{name} differs between hosts ({each}): install one version on all.")
     for facts in hosts:
-        if abs(skew := facts.get("clock_skew_s") or 0.0) > MOST_SKEW_S:
+        if abs(skew := facts.get("clock_skew_s") or 0.0) > MAX_SKEW_S:
             said.append(
                 f"host {facts['host']}: its clock is {skew:+.1f} s from this one's; run an NTP "
                 "client there (records carry the time of day)."

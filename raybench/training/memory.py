@@ -20,21 +20,21 @@ from raybench.data.inputs import parts, sample_shape
 from raybench.spec.run import RunSpec
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-FORGET_PEAK = "5"
+RESET_PEAK = "5"
 """Written to RESET, sets the peak to the current usage (proc(5), since Linux 4.0)."""
 
 
-def forget_peak() -> bool:
+def reset_peak() -> bool:
     """Reset the peak; return whether the system supports it."""
     try:
-        RESET.write_text(FORGET_PEAK)
+        RESET.write_text(RESET_PEAK)
     except OSError:
         return False
     return True
 
 
 def peak_bytes() -> int | None:
-    """Return the peak resident memory in bytes since `forget_peak`, or None if unknown."""
+    """Return the peak resident memory in bytes since `reset_peak`, or None if unknown."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:  # no /proc: the peak since the process started
@@ -48,28 +48,28 @@ class Memory:
     """Memory of a worker's tensors: here that of the process; backends have a subclass for GPUs."""
 
     def __init__(self) -> None:
-        self._most = 0
-        self._forget()
+        self._highest = 0
+        self._reset()
 
     def begin(self) -> int | None:
         """Start a new peak; return the bytes in use now, or None if a peak cannot be reset."""
-        self._most = max(self._most, self.peak() or 0)
-        used = self._settled()
-        return used if self._forget() else None
+        self._highest = max(self._highest, self.peak() or 0)
+        used = self._in_use()
+        return used if self._reset() else None
 
     def peak(self) -> int | None:
         """Return the peak in bytes since `begin`, or None if unknown."""
         return peak_bytes()
 
-    def most(self) -> int | None:
+    def highest(self) -> int | None:
         """Return the peak in bytes since this object was made, or None if unknown."""
         peak = self.peak()
-        return None if peak is None else max(self._most, peak)
+        return None if peak is None else max(self._highest, peak)
 
-    def _forget(self) -> bool:
-        return forget_peak()
+    def _reset(self) -> bool:
+        return reset_peak()
 
-    def _settled(self) -> int:
+    def _in_use(self) -> int:
         """Return the bytes in use, without freed memory that is kept."""
         give_back()
         return int(psutil.Process().memory_info().rss)
@@ -99,7 +99,7 @@ SHARE_OF_GPU = 0.2
 """Share of a GPU's free memory that all samples may take. Gradients, optimizer state and
 activations follow, and a batch that runs out of memory because of the data would count as one that
 does not fit."""
-MOST_VALUES = 2**25
+MAX_VALUES = 2**25
 """Largest number of values that enter or leave a model in one evaluation pass."""
 
 
@@ -115,7 +115,7 @@ class Room:
         """`free_bytes` is the free memory before any split is loaded."""
         self._left = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
 
-    def takes(self, split: Split) -> bool:
+    def reserve(self, split: Split) -> bool:
         """Return whether a split fits whole, and reserve its memory if so."""
         wanted = num_bytes(split)
         if wanted > self._left:
@@ -134,7 +134,7 @@ def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
     values = sum(math.prod(shape) for shape in shapes)
     if dataset.task == "language_modelling":
         values = max(values, dataset.num_outputs * math.prod(dataset.train.labels.shape[1:]))
-    return min(most, max(spec.batch_size_per_worker, MOST_VALUES // max(1, values), 1))
+    return min(most, max(spec.batch_size_per_worker, MAX_VALUES // max(1, values), 1))
 
 
 KEPT_BYTES = 2**30

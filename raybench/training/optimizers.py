@@ -50,7 +50,7 @@ carry the old one. Its weight decay is decoupled.
 `muon` (Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale: arXiv:2502.16982, equation 4)
 
     b <- momentum b + (1 - momentum) g
-    o = orthogonalised((1 - momentum) g + momentum b)
+    o = orthogonalize((1 - momentum) g + momentum b)
     w <- (1 - lr wd) w - lr 0.2 sqrt(max(rows, columns)) o
 
 This applies to the matrices between inputs and head, with convolutions flattened. All other
@@ -118,7 +118,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
         return found(*first, **{rate: given["learning_rate"]}, **options)
 
 
-DROWN = 1e20
+HUGE_EPSILON = 1e20
 """An epsilon so large that sqrt(v_hat) vanishes beside it; with an equally large rate it leaves lr
 m_hat."""
 NO_MATRICES = ("embed", "position", "depthwise")
@@ -131,7 +131,7 @@ SMALLEST_NORM = 1e-7
 WIDE = 2
 """Ratio of columns to rows above which the steps use the products of the rows: 0.4 of the time at a
 ratio of 9 (3 x 3 filters)."""
-RMS = 0.2
+ADAMW_RMS = 0.2
 """Root mean square of an AdamW update, to which Muon scales its own."""
 Matrix = Any
 """A matrix of either framework."""

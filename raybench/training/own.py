@@ -40,7 +40,7 @@ from raybench.stats.record import Evaluation
 from raybench.training.base import DistributedContext, find_part
 from raybench.training.memory import give_back
 from raybench.training.ranks import Call, Position, mismatch
-from raybench.training.saved import not_ours
+from raybench.training.saved import foreign_state_error
 from raybench.training.settings import settings_kept, signals_note
 
 UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
@@ -187,7 +187,7 @@ class Run:
                 f"run.report: samples={samples}; name the training samples of all workers since "
                 "the last report, 1 or more."
             )
-        self._adapter.synchronise()
+        self._adapter.synchronize()
         self._ledger.enter("report")
         own = [math.nan if given is None else given, float(given is None), float(samples)]
         seconds = self._ledger.snapshot()
@@ -321,7 +321,7 @@ class Run:
 
         All rows have one length, so that ranks at different calls meet and raise UserError.
         """
-        self._adapter.synchronise()
+        self._adapter.synchronize()
         rest = [0.0] * (_NUM_VALUES - len(values))
         self._num_calls, self._waits_at = self._num_calls + 1, call
         try:
@@ -472,7 +472,7 @@ class OwnTrainer:
             self.run._epoch, self.run._state = head["epoch"], state
             self.run.resume()
         except (ValueError, KeyError, TypeError) as error:
-            raise not_ours(error) from None
+            raise foreign_state_error(error) from None
 
     def save(self) -> bytes:
         """Return the last state of `Run.save`; empty if it was never called."""
@@ -592,7 +592,7 @@ class LoopAdapter:
     def begin(self, seed: int) -> None:
         """Seed the framework, in the thread of the loop; Python and numpy are seeded already."""
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the devices of any library that the loop has imported: calls of JAX and of
         PyTorch on GPUs return before their work is done."""
         if (jax := sys.modules.get("jax")) is not None:
@@ -645,7 +645,7 @@ def pack_arrays(state: Any) -> bytes:
             return [plain(one) for one in value]
         arrays.append(np.asarray(value))
         if arrays[-1].dtype.hasobject:
-            raise not_savable(value)
+            raise unsavable_error(value)
         return {"array": len(arrays) - 1}
 
     buffer, tree = io.BytesIO(), json.dumps(plain(state))
@@ -660,7 +660,7 @@ def unpack_arrays(content: bytes) -> Any:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise not_ours(error) from None
+        raise foreign_state_error(error) from None
 
     def whole(value: Any) -> Any:
         if isinstance(value, list):
@@ -674,7 +674,7 @@ def unpack_arrays(content: bytes) -> Any:
     return whole(json.loads(str(arrays["tree"])))
 
 
-def not_savable(value: object) -> UserError:
+def unsavable_error(value: object) -> UserError:
     """Return the error for an object that `Run.save` cannot keep."""
     return UserError(
         f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "

@@ -22,7 +22,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import DistributedContext, find_part
 
 Array = npt.NDArray[Any]
-ALONE = 1e-2
+BATCH_TOLERANCE = 1e-2
 """Relative difference of outputs that rounding may cause between a large and a small batch."""
 
 NEEDS_GPU = re.compile(r"(?i)cuda|nvidia|cudnn|nccl|triton|active drivers|\b[cg]pus?\b")
@@ -108,12 +108,12 @@ class BaseTrial:
             gradients = self._gradients(model, batch, answers, losses)
         warnings = self._model_warnings(model)
         warnings += self._check_gradients(gradients)
-        warnings += self._check_alone(array(alone), array(whole))
+        warnings += self._check_independence(array(alone), array(whole))
         if judge.hook("loss") is None:
             warnings += self._softmax_warning(array(outputs))
         return Probed(warnings, self.module.batch_statistics(model))
 
-    def is_for_gpus_alone(self, error: UserError) -> bool:
+    def needs_gpu(self, error: UserError) -> bool:
         """Return whether a trial failed because the model needs a GPU that this machine lacks."""
         cause = error.__cause__
         named = cause is not None and NEEDS_GPU.search(f"{type(cause).__name__}: {cause}")
@@ -175,7 +175,7 @@ class BaseTrial:
         wanted = self._wanted_shapes(labels)
         if self._is_default() and outputs.shape not in wanted:
             raise self._error(
-                f"its model returns outputs of shape {outputs.shape} for {self._what_of(labels)}; "
+                f"its model returns outputs of shape {outputs.shape} for {self._describe(labels)}; "
                 f"end it so that they are {wanted[0]}."
             )
         if not np.isfinite(outputs).all():
@@ -196,7 +196,7 @@ class BaseTrial:
             return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
         return [(*labels.shape, self.workload.num_classes)]
 
-    def _what_of(self, labels: Array) -> str:
+    def _describe(self, labels: Array) -> str:
         if self.workload.task == "regression":
             return f"{len(labels)} samples with labels of shape {labels.shape}"
         classes = self.workload.num_classes
@@ -205,12 +205,12 @@ class BaseTrial:
             return f"{len(labels)} samples of {tokens} tokens out of {classes}"
         return f"{len(labels)} samples of {classes} classes"
 
-    def _check_alone(self, few: Array, all_of_them: Array) -> list[str]:
+    def _check_independence(self, few: Array, all_of_them: Array) -> list[str]:
         """Return a warning if a sample's outputs in evaluation depend on the rest of the batch."""
         if few.shape[1:] != all_of_them.shape[1:] or not len(few):
             return []
         size = max(float(np.abs(all_of_them).max()), 1e-6)
-        if np.abs(few - all_of_them[: len(few)]).max() <= ALONE * size:
+        if np.abs(few - all_of_them[: len(few)]).max() <= BATCH_TOLERANCE * size:
             return []
         return [
             f"Workload {self.workload.name}: in an evaluation its model's outputs for a sample "
@@ -271,7 +271,7 @@ Shapes = Sequence[tuple[str, Sequence[int]]]
 """Name and shape of each parameter of a model, in order."""
 
 
-def may_differ(spec: RunSpec, workload: Workload) -> bool:
+def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
     """Return whether several workers of a run each build a model by user code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
     return spec.num_workers > spec.replicas_per_process and not is_known
@@ -338,7 +338,7 @@ def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
     ]
 
 
-def no_head(workload: Workload, names: list[str], what: str) -> UserError:
+def head_error(workload: Workload, names: list[str], what: str) -> UserError:
     """Return the error for a `head` that does not select some of a model's parts.
 
     `what` names the parts (parameters, layers), `names` are theirs.

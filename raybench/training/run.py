@@ -19,7 +19,7 @@ from raybench.training.machine import GpuLoad
 from raybench.training.steps import take_until, training_steps, warm_up_steps
 
 
-def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
+def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
     """Return the mean of the values that `metric` averages if every answer were the mean label of
     the split.
 
@@ -34,7 +34,7 @@ def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
 
 
 def value_error(
-    metric: Metric, total: float, squares: float, samples: float, of_mean: float
+    metric: Metric, total: float, squares: float, samples: float, baseline: float
 ) -> float | None:
     """Return the standard error of a metric due to the sampling of its rows, in its own unit.
 
@@ -45,7 +45,7 @@ def value_error(
         return None
     mean = total / samples
     error = math.sqrt(max(squares / samples - mean**2, 0.0) / samples)
-    low, high = (metric.finish(mean + step, of_mean) for step in (-error, error))
+    low, high = (metric.finish(mean + step, baseline) for step in (-error, error))
     found = abs(high - low) / 2
     return found if math.isfinite(found) else None
 
@@ -56,10 +56,10 @@ step, as the duration is unknown before."""
 PILOT_SHARE = 8
 """Share of the remaining budget (1 / 8) that may be trained until the next check, unless more than
 that has been trained already."""
-EARLY, LATE = 0.98, 1.02
+EARLY_SHARE, LATE_SHARE = 0.98, 1.02
 """Shares of the budget at which the last evaluation within it, or the first one after it, is
 scheduled; speeds vary a little."""
-FAR = 1.5
+MAX_LATENESS = 1.5
 """Multiple of the budget up to which an evaluation may be late."""
 
 
@@ -94,7 +94,7 @@ def run(
     if resume:
         samples, index, train_seconds = resume.samples, resume.index, resume.train_s
     steps = training_steps(spec, dataset, world, samples)
-    metric, of_mean = trainer.metric, mean_of_mean(trainer.metric, dataset, dataset.validation)
+    metric, baseline = trainer.metric, baseline_mean(trainer.metric, dataset, dataset.validation)
     judged = {"metric": metric.name, "direction": metric.direction}
     rule = StopRule(
         spec.objective.model_copy(update=judged),
@@ -154,7 +154,7 @@ def run(
         snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
         before, parts = parts, _parts(ledgers)
         train_loss = float(sums[0]) / len(chunk)
-        value = metric.finish(float(sums[1] / sums[3]), of_mean)
+        value = metric.finish(float(sums[1] / sums[3]), baseline)
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
         stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
@@ -183,7 +183,7 @@ def run(
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure="nan" if failed else None,
-            value_error=value_error(metric, sums[1], sums[2], sums[3], of_mean),
+            value_error=value_error(metric, sums[1], sums[2], sums[3], baseline),
             rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
@@ -199,7 +199,7 @@ def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
     """Return the samples at the next evaluation: fewer than `goal` if training until then would
     exceed the budget by far."""
     fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
-    is_late = spec.objective.kind == BUDGET or goal > FAR * fitting
+    is_late = spec.objective.kind == BUDGET or goal > MAX_LATENESS * fitting
     return min(goal, fitting) if is_late else goal
 
 
@@ -210,7 +210,7 @@ def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
     before it; with a target the run ends with the first evaluation after it. Computed from numbers
     that all ranks share.
     """
-    share = EARLY if spec.objective.kind == BUDGET else LATE
+    share = EARLY_SHARE if spec.objective.kind == BUDGET else LATE_SHARE
     budget = share * spec.objective.max_train_seconds
     return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
 
@@ -222,8 +222,8 @@ def evaluate_split(
     split = dataset.test if part == "test" else dataset.validation
     totals = trainer.evaluate(part, _rows(len(split), world))
     sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
-    of_mean = mean_of_mean(trainer.metric, dataset, split)
-    return trainer.metric.finish(float(sums[0] / sums[1]), of_mean)
+    baseline = baseline_mean(trainer.metric, dataset, split)
+    return trainer.metric.finish(float(sums[0] / sums[1]), baseline)
 
 
 def _rows(num_samples: int, world: DistributedContext) -> slice:

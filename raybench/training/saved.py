@@ -98,7 +98,7 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
             )
 
 
-def not_ours(error: Exception) -> RefusedStateError:
+def foreign_state_error(error: Exception) -> RefusedStateError:
     """Return the error for a state that raybench has not written, such as one with code."""
     kind = type(error).__name__
     return RefusedStateError(

@@ -24,8 +24,8 @@ def training_steps(
     num_rows = len(dataset.train)
     frozen = frozen_samples(spec, dataset.num_train_samples)
     # A mixed sample also has part of the other sample's weight, which comes with its labels.
-    of_samples = None if mixes(spec) else dataset.train.weights
-    least = _least(spec)
+    sample_weights = None if mixes(spec) else dataset.train.weights
+    least = _min_batch(spec)
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
@@ -38,7 +38,7 @@ def training_steps(
                 batch,
                 world,
                 schedule(float(samples)),
-                of_samples=of_samples,
+                sample_weights=sample_weights,
                 rounds=None if rounds is None else rounds[part],
                 is_frozen=samples < frozen,
             )
@@ -47,7 +47,7 @@ def training_steps(
         epoch, first = epoch + 1, 0
 
 
-def _least(spec: RunSpec) -> int:
+def _min_batch(spec: RunSpec) -> int:
     """Return the smallest global batch: batch normalization fails on a worker with one sample."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
@@ -58,7 +58,7 @@ def make_step(
     world: DistributedContext,
     learning_rate: float,
     *,
-    of_samples: Array | None = None,
+    sample_weights: Array | None = None,
     rounds: Indices | None = None,
     is_frozen: bool = False,
 ) -> Step:
@@ -75,7 +75,7 @@ def make_step(
         batch: (samples,) positions of the global batch in the training split.
         world: The workers of the group.
         learning_rate: Learning rate of the step.
-        of_samples: Weights of all samples of the training split.
+        sample_weights: Weights of all samples of the training split.
         rounds: (samples,) rounds of the batch, see `Step.rounds`.
         is_frozen: Whether only the head is trained.
     """
@@ -91,7 +91,7 @@ def make_step(
             row[: len(share)] = share
         return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
-    weights = np.ones(len(batch), np.float32) if of_samples is None else of_samples[batch]
+    weights = np.ones(len(batch), np.float32) if sample_weights is None else sample_weights[batch]
     each = laid_out(np.full(len(batch), 1 / len(batch), np.float32))
     return Step(
         indices=laid_out(batch),
@@ -120,7 +120,9 @@ def warm_up_steps(
     A GPU picks its kernels for every shape (cuDNN benchmarking); a CPU needs only one.
     """
     found = [warm_up_step(spec, dataset, world, samples)]
-    *_, last = batches(dataset.num_train_samples, size=spec.global_batch_size, least=_least(spec))
+    *_, last = batches(
+        dataset.num_train_samples, size=spec.global_batch_size, least=_min_batch(spec)
+    )
     num_last = last.stop - last.start
     if spec.gpus_per_worker and num_last != min(spec.global_batch_size, dataset.num_train_samples):
         found.append(warm_up_step(spec, dataset, world, samples, num_samples=num_last))

@@ -31,7 +31,7 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     block = np.ones(size, np.uint8)
     with_block = memory.peak_bytes()
     del block
-    memory.forget_peak()
+    memory.reset_peak()
     after = memory.peak_bytes()
     assert with_block
     assert after

@@ -121,8 +121,8 @@ def test_data_leave_most_of_a_gpu_to_what_is_to_come() -> None:
     split = TASKS["regression"][1].train
     for share, is_gpu in ((2, False), (5, True)):
         free = share * room.num_bytes(split)
-        assert room.Room(free + 1, is_gpu=is_gpu).takes(split)
-        assert not room.Room(free - share, is_gpu=is_gpu).takes(split)
+        assert room.Room(free + 1, is_gpu=is_gpu).reserve(split)
+        assert not room.Room(free - share, is_gpu=is_gpu).reserve(split)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -170,4 +170,4 @@ def test_the_splits_of_a_run_share_one_room() -> None:
     splits = [one for _, data in TASKS.values() for one in (data.train, data.validation, data.test)]
     sizes = [room.num_bytes(one) for one in splits]
     free = room.Room(2 * sum(sizes) - 2)
-    assert [free.takes(one) for one in splits] == [True] * 5 + [False]
+    assert [free.reserve(one) for one in splits] == [True] * 5 + [False]

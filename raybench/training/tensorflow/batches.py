@@ -207,7 +207,7 @@ def _has_room(split: Split, room: Room) -> bool:
     pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
     if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
         return False
-    return room.takes(split)
+    return room.reserve(split)
 
 
 def _numbers_of(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

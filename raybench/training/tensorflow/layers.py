@@ -211,7 +211,7 @@ class AveragedStatistics:
             variable.assign(value)
 
 
-def synchronise(model: keras.Model) -> None:
+def synchronize(model: keras.Model) -> None:
     """Synchronize every batch normalization over all workers."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):

@@ -22,7 +22,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.optimizers import settings_of
-from raybench.training.probe import check_workers, may_differ
+from raybench.training.probe import builds_user_models, check_workers
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
     batches_of,
@@ -32,7 +32,7 @@ from raybench.training.tensorflow.batches import (
     training_batches,
     training_signature,
 )
-from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
+from raybench.training.tensorflow.layers import AveragedStatistics, synchronize
 from raybench.training.tensorflow.model import (
     Inputs,
     Losses,
@@ -49,9 +49,9 @@ from raybench.training.tensorflow.state import (
     Freezing,
     LossScale,
     copies_of,
-    differing,
-    own_numbers,
+    differing_arrays,
     pack_state,
+    replica_numbers,
     seed_layers,
     set_values,
     unpack_state,
@@ -80,12 +80,12 @@ class GpuMemory(Memory):
         """Return the peak in bytes since `begin`."""
         return self._fullest("peak")
 
-    def _forget(self) -> bool:
+    def _reset(self) -> bool:
         for gpu in self._gpus:
             tf.config.experimental.reset_memory_stats(gpu)
         return True
 
-    def _settled(self) -> int:
+    def _in_use(self) -> int:
         return self._fullest("current")
 
     def _fullest(self, name: str) -> int:
@@ -100,8 +100,8 @@ class StepRecorder:
     call during which the machine's clock is set back are unknown.
     """
 
-    def __init__(self, *, has_squares: bool) -> None:
-        self._has_squares = has_squares
+    def __init__(self, *, has_norms: bool) -> None:
+        self._has_squares = has_norms
         self._seconds: list[float] = []
         self._squares: list[list[float]] = []
 
@@ -170,7 +170,7 @@ class Trainer(BaseTrainer):
         )
         self._spec, self._workload, self._world = spec, workload, world
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
-        if may_differ(spec, workload):
+        if builds_user_models(spec, workload):
             # Outside of the strategy's scope, where workers would wait for each other's variables.
             alone = keras_model.build_model(workload, spec.seed)
             check_workers(workload, keras_model.parameter_shapes(alone), world)
@@ -184,7 +184,7 @@ class Trainer(BaseTrainer):
                 keras_model.batch_statistics(self._model) and not spec.sync_batch_norm
             )
             if spec.sync_batch_norm and spec.num_workers > 1:
-                synchronise(self._model)
+                synchronize(self._model)
             # Dropout differs between ranks and between seeds, and is reproducible for both.
             seed = spec.seed * 1_000_003 + world.rank
             self._streams = seed_layers(self._model, world.strategy, seed)
@@ -194,9 +194,9 @@ class Trainer(BaseTrainer):
             self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
-        self._losses = Losses.of(spec, workload, dataset)
+        self._losses = Losses.for_run(spec, workload, dataset)
         if self._losses.hook("loss") is None:
-            self._losses.take(compiled_loss(self._model))
+            self._losses.use_model_loss(compiled_loss(self._model))
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)
@@ -214,7 +214,7 @@ class Trainer(BaseTrainer):
         self._recorder = None
         self._memory = GpuMemory(len(world.gpus)) if world.gpus else Memory()
         if spec.record_steps:
-            self._recorder = StepRecorder(has_squares=self._exchange.measures)
+            self._recorder = StepRecorder(has_norms=self._exchange.measures)
         given = training_signature(spec, dataset.train)
         self._train_steps = {
             is_frozen: tf.function(self._take, given) for is_frozen in (False, True)
@@ -314,7 +314,7 @@ class Trainer(BaseTrainer):
     def _one_pass(
         self, data: Data, rows: Any, weights: Any, shares: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with self._world.where_data_are():
+        with self._world.data_device():
             inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
         given = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
@@ -354,10 +354,10 @@ class Trainer(BaseTrainer):
     def state(self) -> bytes:
         """Return the state of training as an `.npz` file; see BaseTrainer."""
         replicas = [values_of(variables) for variables in self._copies()]
-        own = differing(replicas, self._world.gather)
+        own = differing_arrays(replicas, self._world.gather)
         rows: list[list[float]] = []
         for arrays in replicas:
-            rows += self._world.gather(own_numbers(self.input_seconds(), arrays, own))
+            rows += self._world.gather(replica_numbers(self.input_seconds(), arrays, own))
         is_frozen = self._freezing is not None and self._freezing.is_on
         return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
 

@@ -16,10 +16,10 @@ from raybench.models.base import users_code
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
+    ADAMW_RMS,
     COEFFICIENTS,
-    DROWN,
+    HUGE_EPSILON,
     NO_MATRICES,
-    RMS,
     SMALLEST_NORM,
     construct,
     newton_schulz,
@@ -264,7 +264,7 @@ class RAdam(Adam):
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rectified, term = rectification_term(step, self.beta2)
         # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
-        drown = tf.constant(DROWN, tf.float64)
+        drown = tf.constant(HUGE_EPSILON, tf.float64)
         epsilon = self.epsilon / tf.sqrt(correction(step, self.beta2))
         factor, epsilon = (tf.where(rectified, one, drown) for one in (term, epsilon))
         return self._corrected(kind, step, rate * factor, epsilon)
@@ -358,7 +358,7 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
     return math.prod(sizes.values()) // columns, columns
 
 
-def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
+def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
     """Return U S V^T with S near 1 in place of the singular values; 0 for a 0 matrix."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = tf.transpose(matrix) if is_tall else matrix
@@ -408,8 +408,8 @@ class Muon(Adam):
         (buffer,) = states
         buffer.assign_add((1 - self.momentum) * (gradient - buffer))
         direction = (1 - self.momentum) * gradient + self.momentum * buffer
-        update = tf.reshape(orthogonalised(tf.reshape(direction, shape)), variable.shape)
-        rate = rates.learning_rate * (RMS * math.sqrt(max(shape)))
+        update = tf.reshape(orthogonalize(tf.reshape(direction, shape)), variable.shape)
+        rate = rates.learning_rate * (ADAMW_RMS * math.sqrt(max(shape)))
         variable.assign_sub(rate * update)
 
 

@@ -38,7 +38,7 @@ class Adapter(LoopAdapter):
         """Seed Python, numpy and TensorFlow."""
         keras.utils.set_random_seed(seed)
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the device."""
         if self._world.gpus:
             tf.test.experimental.sync_devices()

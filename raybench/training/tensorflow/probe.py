@@ -18,7 +18,7 @@ NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
 NOT_MEASURED = ("test_step", "compute_metrics")
 COMPILED = {"loss": "", "compile_metrics": "compiled metrics"}
 """Names that `compile` adds to the metrics of a model; the mean of the loss is no metric."""
-LEAST_DIFFERENCE = 1e-3
+MAX_DIFFERENCE = 1e-3
 """Relative difference allowed between the loss of a batch and the mean over its samples."""
 
 
@@ -35,7 +35,7 @@ class Trial(BaseTrial):
     def _check_model(self, model: keras.Model) -> None:
         if self.losses.hook("loss") is None:
             self._check_trained_alike(model)
-            self.losses.take(keras_model.compiled_loss(model))
+            self.losses.use_model_loss(keras_model.compiled_loss(model))
         if not model.built:
             raise self._error(
                 "its Keras model is not built yet; begin it with "
@@ -72,7 +72,7 @@ class Trial(BaseTrial):
         outputs = model(batch, training=False)
         mean = tf.reduce_mean(self.losses.losses(outputs, answers)) + keras_model.added_loss(model)
         whole = tf.cast(model.compute_loss(x=batch, y=answers, y_pred=outputs), tf.float32)
-        if abs(float(whole - mean)) > LEAST_DIFFERENCE * max(abs(float(whole)), 1e-3):
+        if abs(float(whole - mean)) > MAX_DIFFERENCE * max(abs(float(whole)), 1e-3):
             raise self._error(
                 f"its compiled loss gives {float(whole):.4g} for a batch whose samples' losses "
                 f"have the mean {float(mean):.4g} (a reduction or weights of its own); write the "
@@ -134,10 +134,10 @@ def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
-SLOW = 0.99
+SLOW_MOMENTUM = 0.99
 """Default batch normalization momentum of Keras, which affects short trainings; torch's corresponds
 to 0.9."""
-FORGOTTEN = 5.0
+TIME_CONSTANTS = 5.0
 """Time constants until the initial statistics count for less than 1 %; each of dozens of layers
 scales its outputs by their remainder."""
 
@@ -146,9 +146,9 @@ def check_built(model: keras.Model, workload: Workload, spec: RunSpec) -> list[s
     """Return a warning if evaluations lag far behind training."""
     kinds = keras.layers.BatchNormalization
     slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
-    if slowest < SLOW or spec.weights != "none":
+    if slowest < SLOW_MOMENTUM or spec.weights != "none":
         return []
-    steps = round(FORGOTTEN / (1 - slowest))
+    steps = round(TIME_CONSTANTS / (1 - slowest))
     return [
         f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
         f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "

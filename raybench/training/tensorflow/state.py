@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.probe import no_head
-from raybench.training.saved import check_same_model, not_ours
+from raybench.training.probe import head_error
+from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.tensorflow.internals import all_layers, seed_states
 from raybench.training.tensorflow.named import NamedModel
 
@@ -41,8 +41,8 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run as bytes: the values of the first replica, and the `own_numbers` of
-    each in `rows`."""
+    """Return the state of a run as bytes: the values of the first replica, and in `rows` the
+    `replica_numbers` of each."""
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
@@ -59,7 +59,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
             is_frozen = bool(arrays["is_frozen"])
             saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise not_ours(error) from None
+        raise foreign_state_error(error) from None
     check_same_model(
         {f"variable {index}": array.shape for index, array in enumerate(saved)},
         {f"variable {index}": tuple(one.shape) for index, one in enumerate(copies[0])},
@@ -74,7 +74,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     return float(rows[0][0]), is_frozen
 
 
-def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
+def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
     """Return the positions of arrays that differ between ranks or their replicas."""
     sums: list[list[float]] = []
     for arrays in replicas:
@@ -82,7 +82,7 @@ def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
     return [index for index, column in enumerate(zip(*sums, strict=True)) if len(set(column)) > 1]
 
 
-def own_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
+def replica_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
     """Return the numbers of a replica: input seconds, and the arrays at positions `own`."""
     return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
 
@@ -278,7 +278,7 @@ def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer
     layers = [one for one in all_layers(model) if one.trainable_variables and _has_own(one)]
     others = [one for one in layers if not one.name.startswith(workload.head or "\0")]
     if workload.head is None or not others or len(others) == len(layers):
-        raise no_head(workload, [layer.name for layer in layers], "layers")
+        raise head_error(workload, [layer.name for layer in layers], "layers")
     return others
 
 

@@ -33,7 +33,7 @@ class World(DistributedContext):
         rows = tf.TensorSpec([num_workers, None], tf.float64)
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
 
-    def where_data_are(self) -> AbstractContextManager[object]:
+    def data_device(self) -> AbstractContextManager[object]:
         """Traced: context on the device that holds the data of this process, that of the first
         replica.
 

@@ -210,4 +210,4 @@ def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Ro
 def _has_room(split: Split, device: torch.device, room: Room) -> bool:
     """Return whether a split may stay on the device; on a CPU, arrays in memory are there."""
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
-    return (device.type == "cpu" and not is_file) or room.takes(split)
+    return (device.type == "cpu" and not is_file) or room.reserve(split)

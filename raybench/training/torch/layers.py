@@ -193,7 +193,7 @@ def average_statistics(model: nn.Module) -> None:
         one.copy_(mean.view_as(one))
 
 
-def synchronise(model: nn.Module) -> nn.Module:
+def synchronize(model: nn.Module) -> nn.Module:
     """Return the model with every batch normalization synchronized over all workers, on GPUs.
 
     Parameters and their names stay.

@@ -21,7 +21,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.optimizers import settings_of
-from raybench.training.probe import check_workers, may_differ
+from raybench.training.probe import builds_user_models, check_workers
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
     Moment,
@@ -31,7 +31,7 @@ from raybench.training.torch.batches import (
     seconds_between,
     training_batches,
 )
-from raybench.training.torch.layers import average_statistics, synchronise
+from raybench.training.torch.layers import average_statistics, synchronize
 from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import (
@@ -49,7 +49,7 @@ from raybench.training.torch.state import (
     set_random_state,
     unpack_state,
 )
-from raybench.training.torch.world import Exchange, Squares, set_arithmetic
+from raybench.training.torch.world import Exchange, GradientNorms, set_arithmetic
 from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
@@ -70,19 +70,19 @@ class GpuMemory(Memory):
         """Return the peak in bytes since `begin`."""
         return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
 
-    def _forget(self) -> bool:
+    def _reset(self) -> bool:
         for device in self._devices:
             torch.cuda.reset_peak_memory_stats(device)
         return True
 
-    def _settled(self) -> int:
+    def _in_use(self) -> int:
         return max(torch.cuda.memory_allocated(device) for device in self._devices)
 
 
 class StepRecorder:
     """Records the times of steps, on a GPU by events in its stream that no step waits for."""
 
-    def __init__(self, device: torch.device, squares: Squares | None) -> None:
+    def __init__(self, device: torch.device, squares: GradientNorms | None) -> None:
         self._device, self._squares = device, squares
         self._moments: list[Moment] = []
         self._norms: list[tuple[Tensor, Tensor]] = []
@@ -95,7 +95,7 @@ class StepRecorder:
         """Record the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._device))
         if self._squares:
-            part, whole = self._squares.take()
+            part, whole = self._squares.pop()
             self._norms.append((part / scale**2, whole / scale**2))
 
     def log(self) -> StepLog:
@@ -139,14 +139,14 @@ class Trainer(BaseTrainer):
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
         refuse_complex(self._model, spec)
         set_arithmetic(spec.precision)  # the user's code may have changed it
-        if may_differ(spec, workload):
+        if builds_user_models(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
         self.batch_statistics = (
             torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
         )
         if spec.sync_batch_norm and spec.num_workers > 1:
-            self._model = synchronise(self._model)
+            self._model = synchronize(self._model)
         self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
@@ -162,7 +162,7 @@ class Trainer(BaseTrainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and is reproducible for both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
-        is_own = may_differ(spec, workload)
+        is_own = builds_user_models(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
         self._parallel = self._exchange.model
         self._compiled = compiled(self._losses_of, spec.compile)
@@ -174,7 +174,7 @@ class Trainer(BaseTrainer):
         self._averaging = Averaging(spec, self._model)
         self._loss_scale = LossScale(self._device, spec.precision)
         on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
-        self._losses = Losses.of(spec, workload, dataset, on_device)
+        self._losses = Losses.for_run(spec, workload, dataset, on_device)
         self.metric = self._losses.metric
         room = room_for_data(self._device, spec.gpus_per_worker)
         self._splits = {
@@ -202,7 +202,7 @@ class Trainer(BaseTrainer):
                 # Another size would be compiled during training time.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
-                with self._exchange.when(index == last):
+                with self._exchange.only_if(index == last):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
                     weights = batch.weights
@@ -210,7 +210,7 @@ class Trainer(BaseTrainer):
                         weights = weights * self._world.num_workers
                     torch.autograd.backward(losses, self._loss_scale.scaled(weights))
                     if index == last:
-                        self._exchange.complete()
+                        self._exchange.add_missing_gradients()
                 total += torch.dot(losses.detach(), batch.weights)
             scale = self._loss_scale.now() if self._recorder else None
             self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))
@@ -313,7 +313,7 @@ class Trainer(BaseTrainer):
             return False
         self._freezing.set(is_on)
         self._parallel = self._model
-        self._parallel = self._exchange.renew()
+        self._parallel = self._exchange.rewrap()
         self._into_training()
         return True
 
@@ -326,6 +326,6 @@ class Trainer(BaseTrainer):
     def _build_optimizer(self) -> torch.optim.Optimizer:
         """Return a new optimizer of all parameters; frozen ones have no gradient and are not
         changed."""
-        with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
+        with self._freezing.unfrozen() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             return build_optimizer(self._spec.optimizer, self._model, **settings)

@@ -77,7 +77,7 @@ class NamedModel(nn.Module):
         return outputs.float()
 
 
-def differing(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
+def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
     """Return the names of the parameters whose shapes depend on the number of outputs: the head.
 
     `build` is called on the meta device, without initialization.
@@ -95,7 +95,7 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
     name = workload.model
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise _unknown(workload, name, known)
+        raise _unknown_model_error(workload, name, known)
     assert not isinstance(workload.input_shape, dict)
     height, width, _ = workload.input_shape
     given: dict[str, Any] = {}
@@ -141,7 +141,7 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
     known = timm.list_models()
     plain = workload.model.partition(".")[0]
     if plain not in known:
-        raise _unknown(workload, plain, known)
+        raise _unknown_model_error(workload, plain, known)
     assert not isinstance(workload.input_shape, dict)
     height, width, channels = workload.input_shape
     if channels == 1:
@@ -204,7 +204,7 @@ def _of_images(
     assert not isinstance(workload.input_shape, dict)
     height, width, _ = workload.input_shape
     try:
-        head = differing(make, workload.num_classes)
+        head = head_parameters(make, workload.num_classes)
         return NamedModel(make(workload.num_classes), head, **normalised)
     except (AssertionError, ValueError, RuntimeError) as error:
         raise UserError(
@@ -213,7 +213,7 @@ def _of_images(
         ) from error
 
 
-def _unknown(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
+def _unknown_model_error(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
     """Return the error for a name that the library does not know."""
     hint = did_you_mean(name, known, "see the library's list of models.")
     return UserError(
@@ -259,7 +259,7 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
     config, is_own = _text_config(workload)
     check_settings(config.to_dict(), workload.settings, f"workload {workload.name}")
     config.update(dict(workload.settings))
-    _fit(config, workload, is_own=is_own)
+    _adapt_config(config, workload, is_own=is_own)
     models_language = workload.task == "language_modelling"
     auto: Any = AutoModelForCausalLM if models_language else AutoModelForSequenceClassification
     try:
@@ -311,7 +311,7 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
         ) from None
 
 
-def _fit(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
+def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
     """Adapt a configuration to the data: outputs, vocabulary, sequence length."""
     config.num_labels = workload.num_classes
     config.use_cache = False
@@ -400,21 +400,21 @@ def read_tensors(path: Path) -> Tensors:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise _not_weights(path, error) from None
+            raise _not_weights_error(path, error) from None
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, ValueError) as error:
-        raise _not_weights(path, error) from None
+        raise _not_weights_error(path, error) from None
     for key in ("state_dict", "model_state_dict", "model"):  # common wrappers
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     named = content.items() if isinstance(content, dict) else ()
     if found := {name: one for name, one in named if isinstance(one, Tensor)}:
         return found
-    raise _not_weights(path, ValueError("no tensors by name"))
+    raise _not_weights_error(path, ValueError("no tensors by name"))
 
 
-def _not_weights(path: Path, error: Exception) -> UserError:
+def _not_weights_error(path: Path, error: Exception) -> UserError:
     return UserError(
         f"weights {path}: is no file of weights (a state dict that torch.save wrote as .pth or "
         f".pt, or .safetensors), and nothing of it was run ({type(error).__name__}).",
@@ -445,12 +445,14 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
         elif name in head:
             drawn.append(name.removeprefix(PREFIX))
         elif found is not None:
-            raise _other(source, name, f"{tuple(found.shape)} there, {tuple(own.shape)} here")
+            raise _mismatch_error(
+                source, name, f"{tuple(found.shape)} there, {tuple(own.shape)} here"
+            )
         elif own.numel() > 1 or own.is_floating_point():  # else a counter of batch norm
             missing.append((name, own))
     for name, own in missing:
         if own.data_ptr() not in shared:  # otherwise tied to one that was found
-            raise _other(source, name, "none there")
+            raise _mismatch_error(source, name, "none there")
     if not drawn:
         return []
     return [f"weights {source}: the head ({', '.join(drawn)}) is drawn anew for these data."]
@@ -464,7 +466,7 @@ def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
     return None
 
 
-def _other(source: str, name: str, found: str) -> UserError:
+def _mismatch_error(source: str, name: str, found: str) -> UserError:
     return UserError(
         f"weights {source}: are of another model ({name.removeprefix(PREFIX)}: {found}); name the "
         "model that they were trained with."

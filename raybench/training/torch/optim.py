@@ -18,9 +18,9 @@ from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
+    ADAMW_RMS,
     COEFFICIENTS,
     NO_MATRICES,
-    RMS,
     SMALLEST_NORM,
     construct,
     newton_schulz,
@@ -172,11 +172,11 @@ class Muon(Optimizer):
             buffer.lerp_(grad, 1 - momentum)
             matrix: Tensor = grad.lerp(buffer, momentum).flatten(1)
             param.mul_(kept)
-            update = orthogonalised(matrix).reshape(grad.shape)
-            param.sub_(update, alpha=lr * RMS * math.sqrt(max(matrix.shape)))
+            update = orthogonalize(matrix).reshape(grad.shape)
+            param.sub_(update, alpha=lr * ADAMW_RMS * math.sqrt(max(matrix.shape)))
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
+def orthogonalize(matrix: Tensor) -> Tensor:
     """Return U S V^T with S near 1 in place of the matrix's singular values; 0 for a 0 matrix.
 
     The Newton-Schulz iteration with a polynomial of degree 5, in float32 or the matrix's wider

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raybench.training.own import PLAIN, LoopAdapter, not_savable
-from raybench.training.saved import not_ours
+from raybench.training.own import PLAIN, LoopAdapter, unsavable_error
+from raybench.training.saved import foreign_state_error
 from raybench.training.settings import Setting, attribute
 from raybench.training.torch.world import World
 
@@ -76,7 +76,7 @@ class Adapter(LoopAdapter):
             torch.cuda.set_device(self._world.torch_device)
         torch.manual_seed(seed)
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the device."""
         if self._world.torch_device.type == "cuda":
             torch.cuda.synchronize(self._world.torch_device)
@@ -92,7 +92,7 @@ class Adapter(LoopAdapter):
             return [values]
         mine = torch.tensor(values, dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(world.num_workers)]
-        dist.all_gather(rows, mine, group=world.apart())
+        dist.all_gather(rows, mine, group=world.second_group())
         return [row.tolist() for row in rows]
 
     def num_exchanges(self) -> int | None:
@@ -124,7 +124,7 @@ class Adapter(LoopAdapter):
         try:
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except (UnpicklingError, RuntimeError, EOFError) as error:
-            raise not_ours(error) from None
+            raise foreign_state_error(error) from None
 
 
 def _plain(value: Any) -> Any:
@@ -138,5 +138,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return torch.as_tensor(value) if isinstance(value, np.ndarray) else value.item()
     if not isinstance(value, (*PLAIN, bytes, torch.Tensor)):
-        raise not_savable(value)
+        raise unsavable_error(value)
     return value

@@ -14,7 +14,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.training.probe import Array, BaseTrial
 from raybench.training.torch import model as torch_model
-from raybench.training.torch.layers import synchronise
+from raybench.training.torch.layers import synchronize
 from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
 from raybench.training.torch.optim import as_real, refuse_complex
 
@@ -74,7 +74,7 @@ def check_built(model: nn.Module, workload: Workload, spec: RunSpec) -> list[str
     if isinstance(workload, NamedWorkload):
         _check_size(model, workload)
     if spec.sync_batch_norm:
-        synchronise(model)
+        synchronize(model)
     refuse_complex(model, spec)
     return []
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.probe import no_head
-from raybench.training.saved import check_same_model, not_ours
+from raybench.training.probe import head_error
+from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.torch.internals import foreach
 from raybench.training.torch.model import set_random_seed
 
@@ -53,7 +53,7 @@ class Freezing:
             parameter.grad = None
 
     @contextlib.contextmanager
-    def let_go(self) -> Iterator[None]:
+    def unfrozen(self) -> Iterator[None]:
         """Context in which all parameters require gradients, for code that asks which are
         trainable."""
         for _, parameter in self._frozen:
@@ -80,7 +80,7 @@ def head_names(model: nn.Module, workload: Workload) -> set[str]:
     known = getattr(model, "head", ()) if prefix is None else ()
     head = {name for name in names if name in known or (prefix and name.startswith(prefix))}
     if not head or len(head) == len(names):
-        raise no_head(workload, names, "parameters")
+        raise head_error(workload, names, "parameters")
     return head
 
 
@@ -241,7 +241,7 @@ def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
-        raise not_ours(error) from None
+        raise foreign_state_error(error) from None
     check_same_model(_shapes(content["model"]), _shapes(parts["model"].state_dict()))
     for name, part in parts.items():
         part.load_state_dict(content[name])

@@ -37,7 +37,7 @@ class World(DistributedContext):
         is_cuda = self.torch_device.type == "cuda"
         self.gpus = tuple(one.index or 0 for one in self.replica_devices) if is_cuda else ()
         self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
-        self._apart: Any = None
+        self._second_group: Any = None
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""
@@ -48,14 +48,14 @@ class World(DistributedContext):
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
 
-    def apart(self) -> Any:
+    def second_group(self) -> Any:
         """Return a second process group of all workers for CPU tensors; all ranks call it alike.
 
         Its timeout is long: `training.ranks` detects and explains a stuck rank sooner.
         """
-        if self._apart is None:
-            self._apart = dist.new_group(backend="gloo", timeout=timedelta(days=7))
-        return self._apart
+        if self._second_group is None:
+            self._second_group = dist.new_group(backend="gloo", timeout=timedelta(days=7))
+        return self._second_group
 
     def _adder(self, num_values: int) -> Callable[[], float]:
         values = torch.zeros(num_values, device=self.torch_device)
@@ -152,7 +152,7 @@ WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 """Type of exchanged gradients; None leaves them unchanged."""
 
 
-class Squares:
+class GradientNorms:
     """Squared norms of the gradients that a worker sends and receives, bucket by bucket of one
     step."""
 
@@ -168,7 +168,7 @@ class Squares:
         """Add a bucket after its exchange; may be called from the thread of the exchange."""
         self._whole.append(whole.dot(whole))
 
-    def take(self) -> tuple[Tensor, Tensor]:
+    def pop(self) -> tuple[Tensor, Tensor]:
         """Return both norms of the finished step and start the next one."""
         sums = torch.stack(self._part).sum(), torch.stack(self._whole).sum()
         self._part, self._whole = [], []
@@ -218,7 +218,7 @@ class Exchange:
         """
         self.model = model
         """Module to use for the forward pass (DDP-wrapped if distributed)."""
-        self.squares: Squares | None = None
+        self.squares: GradientNorms | None = None
         """Norms of the exchanged gradients, with `record_steps`; otherwise None."""
         self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
@@ -233,10 +233,10 @@ class Exchange:
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
         elif spec.num_workers > 1:
             if spec.record_steps and self._is_on:
-                self.squares = Squares()
+                self.squares = GradientNorms()
             self._wrap()
 
-    def renew(self) -> nn.Module:
+    def rewrap(self) -> nn.Module:
         """Wrap the model again after parameters were frozen or unfrozen, on all ranks at once, and
         return it.
 
@@ -264,7 +264,7 @@ class Exchange:
         if wire or self.squares:
             self._register(1 / self._spec.num_workers, wire)
 
-    def when(self, wanted: bool) -> AbstractContextManager[object]:
+    def only_if(self, wanted: bool) -> AbstractContextManager[object]:
         """Return a context in which the backward pass exchanges gradients, or only accumulates
         them."""
         self._reached.clear()
@@ -272,7 +272,7 @@ class Exchange:
             return contextlib.nullcontext()
         return self._parallel.no_sync()
 
-    def complete(self) -> None:
+    def add_missing_gradients(self) -> None:
         """Add zero gradients for the parameters that the pass has left out (a layer dropped at
         random, a branch by input); call after its backward pass.
 
