@@ -243,11 +243,6 @@ class BaseTrainer(Protocol):
         self.module.load_weights(self._model, weights)
         self._averaging.forget()
 
-    def predict(self, inputs: Any) -> NDArray[Any]:
-        """Return the model's outputs for input arrays of a dataset."""
-        found: NDArray[Any] = self.module.predict(self._model, inputs)
-        return found
-
     def state(self) -> bytes:
         """Return the state from which training continues: model, optimizer, random states of all
         ranks.

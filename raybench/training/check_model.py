@@ -80,14 +80,10 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
         finally:  # after Ctrl-C too, which would otherwise wait for them
             for process in processes:
                 process.kill()
-    for answer in answers:
-        if "error" in answer:
-            raise UserError(answer["error"], details=answer.get("details"))
     own = [one for start in (spec, *others) for one in start_warnings(workload, start)]
     return Probed(
-        list(dict.fromkeys(own))
-        + [warning for answer in answers for warning in answer["warnings"]],
-        any(answer["batch_statistics"] for answer in answers),
+        list(dict.fromkeys(own)) + [warning for answer in answers for warning in answer.warnings],
+        any(answer.batch_statistics for answer in answers),
     )
 
 
@@ -108,23 +104,26 @@ def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
     )
 
 
-def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict[str, Any]:
-    """Send the request and wait for the answer."""
+def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> Probed:
+    """Send the request and return its answer; raise UserError if the model cannot be trained."""
     workload, framework = request["spec"]["workload"], request["framework"]
     what = f"Workload {workload}: the trial of its model in {framework}"
     details = ""
     try:
         answer, errors = process.communicate(pack_arrays(request), timeout=TIMEOUT_S)
         if process.returncode == 0 and answer:
-            return json.loads(answer)  # type: ignore[no-any-return]
+            content = json.loads(answer)
+            if "error" in content:
+                raise UserError(content["error"], details=content["details"])
+            return Probed(**content)
         code, details = process.returncode, errors.decode(errors="replace")
         end = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
     except subprocess.TimeoutExpired:
         end = f"took longer than {TIMEOUT_S:g} s; make it smaller or faster"
     # Without a GPU on this machine, the model may just be too large for its CPUs.
     if request["spec"]["gpus_per_worker"] and not nvml_sees().names:
-        return {"warnings": [f"{what}, without a GPU, {end}."], "batch_statistics": False}
-    return {"error": f"{what} {end}.", "details": details}
+        return Probed([f"{what}, without a GPU, {end}."])
+    raise UserError(f"{what} {end}.", details=details)
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -145,26 +145,18 @@ class Checkpoints:
         is_over = evaluation.stop is not None or evaluation.failure is not None
         if is_over or not every or now - self._saved_s < every:
             return None
-        return self.now(trainer, ledger)
-
-    def now(self, trainer: HasState, ledger: Ledger) -> Snapshot | None:
-        """Save the run after its last evaluation, like `after`.
-
-        Returns None for workers that exchange no gradients, as each has its own weights.
-        """
-        if not self._spec.checkpoint_every_s or not self._spec.exchange_gradients:
+        if not self._spec.exchange_gradients:  # each worker has its own weights
             return None
         ledger.enter("checkpoint")
         weights = trainer.state()
         if weights is None:
             return None
-        self._saved_s = _work(self._curve[-1].ledger)
+        self._saved_s = now
         if self._world.rank:
             return None
         # Includes the seconds of saving: they are spent, whoever continues the run.
-        last = self._curve[-1]
-        spent = last.ledger | {"checkpoint": ledger.seconds("checkpoint")}
-        curve = [*self._curve[:-1], replace(last, ledger=spent)]
+        spent = evaluation.ledger | {"checkpoint": ledger.seconds("checkpoint")}
+        curve = [*self._curve[:-1], replace(evaluation, ledger=spent)]
         return Snapshot(RunState.after(self._spec, curve), weights)
 
 

@@ -37,16 +37,18 @@ States: TypeAlias = list[tf.Variable]
 
 
 class Rates(NamedTuple):
-    """Numbers of one variable's step; tensors have its type and are computed once per step."""
+    """Numbers of a step for the variables of one type, computed once per step."""
 
     learning_rate: tf.Tensor
     kept: tf.Tensor
     """1 - learning rate x weight decay: the factor by which decay multiplies a weight."""
     own: tuple[tf.Tensor, ...]
     """Numbers that the method computes from step and rate (`Optimizer._scalars`)."""
-    weight_decay: float
-    excluded: bool
-    """Whether it is a bias or norm parameter, excluded from weight decay and trust ratio."""
+
+
+def is_excluded(variable: tf.Variable) -> bool:
+    """Return whether a variable, a bias or norm parameter, has no weight decay or trust ratio."""
+    return len(variable.shape) <= 1
 
 
 class Optimizer(keras.optimizers.Optimizer):
@@ -96,38 +98,37 @@ class Optimizer(keras.optimizers.Optimizer):
         """
         variables = trainable_variables or self._trainable_variables
 
-        def update(strategy: tf.distribute.Strategy, pairs: Any, shared: Any) -> None:
+        def update(strategy: tf.distribute.Strategy, pairs: Any, rates: Any) -> None:
             for gradient, variable in pairs:
-                args = gradient, shared[variable.dtype]
+                args = gradient, rates[variable.dtype]
                 strategy.extended.update(variable, self._update_one, args=args, group=False)
 
         pairs = [(gradient, one.value) for gradient, one in zip(grads, variables, strict=True)]
-        shared = {kind: self._shared(kind) for kind in {one.dtype: None for _, one in pairs}}
-        tf.distribute.get_replica_context().merge_call(update, args=(pairs, shared))
+        rates = {kind: self._rates(kind) for kind in {one.dtype: None for _, one in pairs}}
+        tf.distribute.get_replica_context().merge_call(update, args=(pairs, rates))
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
         self.iterations.assign_add(1)
 
-    def _shared(self, kind: tf.DType) -> tuple[tf.Tensor, ...]:
-        """Return the tensors of `Rates` for the variables of one type."""
+    def _rates(self, kind: tf.DType) -> Rates:
         rate, step = (ops.cast(one, "float64") for one in (self.learning_rate, self.iterations + 1))
         kept = 1 - rate * self.decay_rate
-        return tf.cast(rate, kind), tf.cast(kept, kind), *self._scalars(kind, step, rate)
+        return Rates(tf.cast(rate, kind), tf.cast(kept, kind), self._scalars(kind, step, rate))
 
-    def _update_one(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        shared: tuple[tf.Tensor, ...],
-    ) -> None:
-        rate, kept, *own = shared
-        excluded = len(variable.shape) <= 1
-        weight_decay = 0.0 if excluded else self.decay_rate
-        rates = Rates(rate, kept, tuple(own), weight_decay, excluded)
-        gradient = tf.cast(gradient, variable.dtype)
+    def _update_one(self, variable: Variable, gradient: Tensor, rates: Rates) -> None:
         states = self._states[self._positions[variable.ref()]]
+        gradient = tf.cast(gradient, variable.dtype)
         self._update(variable, gradient, [state.value for state in states], rates)
+
+    def _decay_of(self, variable: Variable) -> float:
+        """Return the weight decay of a variable."""
+        return 0.0 if is_excluded(variable) else self.decay_rate
+
+    def _decay(self, variable: Variable, rates: Rates) -> None:
+        """w <- (1 - lr wd) w: decoupled weight decay, times the learning rate."""
+        if self._decay_of(variable):
+            variable.assign(variable * rates.kept)
 
     def _states_of(self, variable: keras.Variable) -> tuple[str, ...]:
         """Return the names of the state variables of a weight."""
@@ -147,12 +148,6 @@ class Optimizer(keras.optimizers.Optimizer):
         raise NotImplementedError
 
 
-def decay(variable: tf.Variable, rates: Rates) -> None:
-    """w <- (1 - lr wd) w: decoupled weight decay, times the rate."""
-    if rates.weight_decay:
-        variable.assign(variable * rates.kept)
-
-
 class Sgd(Optimizer):
     """SGD with momentum, with the learning rate outside the momentum buffer."""
 
@@ -161,8 +156,8 @@ class Sgd(Optimizer):
     nesterov = False
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        if rates.weight_decay:
-            gradient += rates.weight_decay * variable
+        if weight_decay := self._decay_of(variable):
+            gradient += weight_decay * variable
         self._move(variable, gradient, states, rates)
 
     def _move(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
@@ -189,11 +184,11 @@ class Lars(Sgd):
     SETTINGS = DEFAULTS["lars"]
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        if not rates.excluded:
+        if not is_excluded(variable):
             norm = tf.norm(variable)
-            denominator = tf.norm(gradient) + rates.weight_decay * norm
-            if rates.weight_decay:
-                gradient += rates.weight_decay * variable
+            denominator = tf.norm(gradient) + self.decay_rate * norm
+            if self.decay_rate:
+                gradient += self.decay_rate * variable
             gradient *= _ratio(self.trust_coefficient * norm, denominator)
         self._move(variable, gradient, states, rates)
 
@@ -226,7 +221,7 @@ class Adam(Optimizer):
         return tf.cast(size, kind), tf.cast(epsilon * tf.sqrt(second), kind)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        decay(variable, rates)
+        self._decay(variable, rates)
         (exp_avg, exp_avg_sq), (size, epsilon), kind = states, rates.own, variable.dtype
         if kind in FUSED_DTYPES:
             tf.raw_ops.ResourceApplyAdam(
@@ -297,9 +292,9 @@ class Lamb(Adam):
         (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
         step_size = rates.learning_rate
-        if not rates.excluded:
-            if rates.weight_decay:
-                update += rates.weight_decay * variable
+        if not is_excluded(variable):
+            if self.decay_rate:
+                update += self.decay_rate * variable
             step_size *= _ratio(tf.norm(variable), tf.norm(update))
         variable.assign_sub(step_size * update)
 
@@ -404,7 +399,7 @@ class Muon(Adam):
         if shape is None:
             super()._update(variable, gradient, states, rates)
             return
-        decay(variable, rates)
+        self._decay(variable, rates)
         (buffer,) = states
         buffer.assign_add((1 - self.momentum) * (gradient - buffer))
         direction = (1 - self.momentum) * gradient + self.momentum * buffer
