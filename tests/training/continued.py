@@ -78,7 +78,7 @@ def all_of(trainer: BaseTrainer, framework: str) -> list[np.ndarray]:
 
 
 def facts(curve: list[Evaluation]) -> np.ndarray:
-    """What must be equal of the curve's points, bit by bit."""
+    """Values of the curve that must be equal bit by bit."""
     return np.array(
         [[p.index, p.samples, p.epoch, p.value, p.train_loss, p.learning_rate] for p in curve]
     )

@@ -92,7 +92,7 @@ class Headed(Workload):
 
 
 def seen(trainer: Any) -> np.ndarray:
-    """What the model has in `seen`."""
+    """Return the counter `seen` of the model."""
     model = trainer._model
     holder = model if hasattr(model, "state_dict") else model.get_layer("seen")
     return np.array(holder.seen.numpy())

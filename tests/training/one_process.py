@@ -1,8 +1,8 @@
-"""All replicas of a run in one process, as a script, on logical devices of the CPU: these must be
-made before TensorFlow is used, so a process that has trained otherwise cannot have them.
+"""Script: all replicas of a run in one process, on logical devices of the CPU. These must be
+created before TensorFlow is used, so it runs separately.
 
-python one_process.py SPECS_JSON FOLDER: trains each spec as one_worker.py does, and, where it takes
-checkpoints, whole and continued as continued.py does. Ends by itself.
+python one_process.py SPECS_JSON FOLDER: trains each spec as in one_worker.py or, with checkpoints,
+whole and continued as in continued.py.
 """
 
 import json

@@ -108,7 +108,7 @@ def test_lines_of_json_are_evaluations(script: Any, capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize("prints", ["at once", "at the end", "one by one at the end"])
 def test_seconds_count_as_said_whenever_their_lines_come(prints: str, script: Any) -> None:
-    """Also while the search takes its time between two lines."""
+    """Also if the search is busy between two lines."""
     path = script(
         "lines = []\n"
         "for epoch in range(6):\n"
@@ -177,7 +177,7 @@ def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) 
 def test_it_is_killed_with_its_children_where_the_run_stops(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those with a process group of their own, and that ignore SIGTERM."""
+    """Includes children with their own process group, and that ignore SIGTERM."""
     monkeypatch.setattr(command, "GRACE_S", 0.3)
     path = script(
         "import signal\n"

@@ -1,4 +1,4 @@
-"""An evaluation takes no more memory than training, and as many samples at once as that allows."""
+"""Evaluations take no more memory than training, and as many samples at once as that allows."""
 
 import os
 import subprocess
@@ -88,8 +88,8 @@ def warmed_up(framework: str, workload: Workload) -> BaseTrainer:
 def test_evaluations_take_fewer_samples_of_a_wide_model(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same totals. In a process of its own for TensorFlow, which keeps what it has freed:
-    where a large model was trained before, no peak is seen."""
+    """The totals stay equal. TensorFlow needs a separate process: it keeps freed memory, so that no
+    peak shows after a large model."""
     if framework == "tensorflow" and "RAYBENCH_FRESH" not in os.environ:
         test = f"{__file__}::{test_evaluations_take_fewer_samples_of_a_wide_model.__name__}"
         command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]

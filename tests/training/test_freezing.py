@@ -17,7 +17,7 @@ from raybench.training.steps import training_steps
 
 HEADED: dict[str, Any] = {"workload": Headed(), "dataset": PICTURES}
 Curve = list[tuple[float, dict[str, np.ndarray]]]
-"""Of each evaluation the training loss, and the weights."""
+"""Training loss and weights of each evaluation."""
 
 
 def spec_of(framework: str, frozen_epochs: object = 1.0) -> RunSpec:
@@ -57,7 +57,7 @@ def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
 
 @pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.all), 3])
 def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
-    """From within the frozen epoch, and from its end: moments, statistics and what is frozen."""
+    """Continued within the frozen epoch, and at its end."""
     spec = spec_of(framework)
     whole, _, world = new_trainer(spec, **HEADED)
     whole.train(steps(spec, 0, after, world))

@@ -1,5 +1,5 @@
-"""What a Keras model brings with it is trained as `model.fit` trains it, or refused: penalties,
-`add_loss`, a compiled loss, a step of its own, random layers of every kind."""
+"""Penalties, `add_loss`, compiled losses, training steps and random layers of a Keras model are
+trained like in `model.fit`, or refused."""
 
 from collections.abc import Callable
 from typing import Any

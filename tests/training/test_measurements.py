@@ -1,4 +1,4 @@
-"""What is asked of the machine: memory from the operating system, load from the driver."""
+"""Measurements of the machine: memory from the operating system, load from the driver."""
 
 import ctypes
 import os

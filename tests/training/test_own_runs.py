@@ -83,7 +83,7 @@ def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) 
 def test_seconds_that_somebody_else_has_measured_count(
     told_s: float, train_s: float, setup_s: float
 ) -> None:
-    """What it trained while the driver was busy is in another phase, at most what that holds."""
+    """Training while the driver was busy is taken from other phases, at most their length."""
     clock = Clock()
 
     def loop(run: Run) -> None:
@@ -164,7 +164,7 @@ def test_the_budget_and_nan_end_it(
 
 @pytest.mark.parametrize(("looks", "uses_epochs"), [(False, True), (True, False), (False, False)])
 def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> None:
-    """Also one that does not look at what `report` returns."""
+    """A loop that ignores the result of `report` ends too."""
 
     def loop(run: Run) -> None:
         for _ in run.epochs() if uses_epochs else iter(int, 1):
@@ -403,7 +403,7 @@ def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
 
 
 def test_a_signal_handler_of_a_loop_is_left_out_and_said() -> None:
-    """As Trainers set some, and loops for preemptible machines; also by an imported name."""
+    """Trainers and loops for preemptible machines set handlers, also by an imported name."""
     before = signal.getsignal(signal.SIGTERM), signal.signal
     with signal_handlers_ignored():
         by_name = signal.signal

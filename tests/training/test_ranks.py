@@ -218,4 +218,4 @@ CASES: dict[str, dict[str, tuple[int, tuple[str, ...]]]] = {
     # It ends the exchange by itself where shapes differ, with words of its own.
     "tensorflow": {"uneven": (1, ("rank 1 waited at the end of run.training()", "batches"))},
 }
-"""By framework and loop, the reports before it ends and words of the sentence."""
+"""Reports before the end and words of the sentence, by framework and loop."""

@@ -32,7 +32,7 @@ def flowers(rows: int = 90) -> pd.DataFrame:
 
 
 def told_of(spec: DatasetSpec, folder: Path) -> tuple[ModelData, object]:
-    """What is saved of a dataset, written and read."""
+    """Return the saved description of a dataset, written and read."""
     dataset = build_dataset(spec)
     file = folder / DATA_FILE
     file.write_text(ModelData.of(dataset, spec).model_dump_json())

@@ -54,7 +54,7 @@ METRICS = {"regression": "rmse", "language_modelling": "perplexity"}
 
 @functools.cache
 def run_of(framework: str, task: str) -> tuple[list[Evaluation], float, list[np.ndarray]]:
-    """What `train` returns of a framework and a task, from memory."""
+    """Return the result of `train` for a framework and a task, from memory."""
     return train(spec_of(framework, METRICS[task]), *TASKS[task])
 
 
@@ -77,7 +77,7 @@ def test_both_frameworks_learn_the_same(task: str) -> None:
 
 
 def test_the_first_loss_is_that_of_the_papers() -> None:
-    """Of the first step, by numpy: weights of samples are in it, labels of no token are not."""
+    """The first step by numpy: includes sample weights, excludes ignored tokens."""
     workload, dataset = TASKS["language_modelling"]
     spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
     curve, _, _ = train(spec, workload, dataset)
@@ -127,7 +127,7 @@ def test_data_leave_most_of_a_gpu_to_what_is_to_come() -> None:
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str, task: Task) -> None:
-    """What its label is changes nothing, with whichever sample it is mixed."""
+    """Its label does not matter, whichever sample it is mixed with."""
 
     def of(split: Split, classes: np.ndarray, weights: np.ndarray | None = None) -> Split:
         one_hot = np.eye(CLASSES, dtype=np.float32)[classes]

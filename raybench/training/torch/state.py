@@ -1,9 +1,5 @@
-"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
-tensorflow's.
-
-Written by `torch.save`, of tensors, numbers and names alone: `weights_only` loads it without
-running anything that it holds.
-"""
+"""State of training as bytes, averages of the weights, loss scale and frozen modules. Mirrors
+tensorflow/state.py."""
 
 import contextlib
 import io
